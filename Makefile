@@ -169,7 +169,7 @@ cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent scr
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
 
 tables: setup  ## Measure cuDNN's workspaces for where it is not installed, on every card, and write the table (an hour).
-	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/measure.py all build/answers src/ullage/emulator/cudnn/tables/9.19.csv
+	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/measure.py all build/answers src/ullage/gpu/emulator/cudnn/tables/9.19.csv
 
 contexts: setup  ## Make the profiles of CUDA contexts from published readings, and write docs/contexts.md.
 	$(OLDEST_ENV)/bin/python tools/read_contexts.py --write docs/contexts.md

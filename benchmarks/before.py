@@ -21,9 +21,9 @@ BOUND = 1.1
 SNAPSHOT = ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz"
 REPLAYS = f"""
 from pathlib import Path
-import ullage.allocator.replay as core
-from ullage.rebuild.rebuild import program_of
-from ullage.snapshot.snapshot import load_snapshot
+import ullage.recorded.allocator.replay as core
+from ullage.recorded.rebuild.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 rebuilt = program_of(load_snapshot(Path({str(SNAPSHOT)!r})).devices[0])
 # The earlier commit may know the class by its former name.
 device = getattr(core, "ReplayDevice", getattr(core, "Device", None))(total_bytes=rebuilt.room_bytes)

@@ -20,8 +20,8 @@ def main() -> None:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    from ullage.epoch.form import form_of
-    from ullage.epoch.scan import go_through
+    from ullage.predicting.epoch.form import form_of
+    from ullage.predicting.epoch.scan import go_through
 
     rng = random.Random(0)
     lengths = [min(512, 8 + int(rng.expovariate(1 / 48))) for _ in range(ITEMS)]

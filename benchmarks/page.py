@@ -16,10 +16,10 @@ import numpy as np
 from figure import Measured
 from snapshot import make
 
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
 from ullage.report.page import draw_page
 from ullage.report.report import Report, Tone
-from ullage.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage._errors import UllageError
-from ullage._units import MIB
-from ullage.allocator.placement import PLACEMENTS, foretell, placement_of
-from ullage.history import Action, History
-from ullage.program import Column
-from ullage.rebuild import program_of
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.base.errors import UllageError
+from ullage.base.units import MIB
+from ullage.recorded.allocator.placement import PLACEMENTS, foretell, placement_of
+from ullage.recorded.history import Action, History
+from ullage.recorded.program import Column
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 PAGE_BYTES = 2 * MIB
 

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from figure import Measured
 
-from ullage.history import History
-from ullage.snapshot.snapshot import load_snapshot
-from ullage.snapshot.writer import plain_of
+from ullage.recorded.history import History
+from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.recorded.snapshot.writer import plain_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -66,7 +66,7 @@ runpy.run_path(str(viewer), run_name="__main__")
 OPEN = """
 import sys
 from pathlib import Path
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.recorded.snapshot.snapshot import load_snapshot
 print(sum(len(history) for history in load_snapshot(Path(sys.argv[1])).devices.values()))
 """
 

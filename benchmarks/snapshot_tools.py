@@ -53,8 +53,8 @@ viewer = runpy.run_path(str(Path(importlib.util.find_spec("torch").origin).paren
 """
 _HOLDING = """
 import numpy.ma
-from ullage.difference.holding import holding_at_end, holding_at_peak
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.difference.holding import holding_at_end, holding_at_peak
+from ullage.recorded.snapshot.snapshot import load_snapshot
 """
 
 # Who holds what at the end. The figure: the bytes that were reserved, which the viewer's lines sum to.

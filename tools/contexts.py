@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullage._units import GIB, KIB, MIB
-from ullage.gpus import Gpu, all_gpus
+from ullage.base.units import GIB, KIB, MIB
+from ullage.gpu.gpus import Gpu, all_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

@@ -22,7 +22,7 @@ from contexts import (
     without,
 )
 
-from ullage.gpus import Gpu, all_gpus
+from ullage.gpu.gpus import Gpu, all_gpus
 
 GOAL_MIB = 150
 """An interval narrower than this is of use: it decides few verdicts."""

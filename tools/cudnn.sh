@@ -9,7 +9,7 @@ set -euo pipefail
 python=$1/bin/python
 folder=$2
 
-wanted=$("$python" -c 'from ullage.emulator.torch_build import find_torch; print("\n".join(find_torch().planning))')
+wanted=$("$python" -c 'from ullage.gpu.emulator.torch_build import find_torch; print("\n".join(find_torch().planning))')
 
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock"

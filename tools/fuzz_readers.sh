@@ -35,15 +35,15 @@ for file in tests/fuzzing/corpus/*.pickle.gz; do
   gzip -dc "$file" >"$folder/pickle_machine/$(basename "$file" .gz)"
 done
 core=src/ullage
-pickles=("$core"/snapshot/_core/{pickle,shapes}.cpp)
-replays=("$core"/allocator/_core/{settings,address_space,driver,allocator,allocate,release,expandable,streams,replay}.cpp)
+pickles=("$core"/recorded/snapshot/_core/{pickle,shapes}.cpp)
+replays=("$core"/recorded/allocator/_core/{settings,address_space,driver,allocator,allocate,release,expandable,streams,replay}.cpp)
 
 # Build a target of its sources, and run it for an eighth of the time.
 guided() {
   local target=$1
   shift
   clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-    -I"$core/snapshot/_core" -I"$core/allocator/_core" "$@" "tests/fuzzing/$target.cpp" -o "$folder/$target.run"
+    -I"$core/recorded/snapshot/_core" -I"$core/recorded/allocator/_core" "$@" "tests/fuzzing/$target.cpp" -o "$folder/$target.run"
   echo "guided by coverage: $target"
   "$folder/$target.run" -max_total_time=$((seconds / 8 + 1)) -max_len=100000 -timeout=60 -rss_limit_mb=4096 \
     -artifact_prefix=fuzz-findings- -print_final_stats=1 "$folder/$target" 2>&1 |

@@ -3,7 +3,7 @@
     python tools/pick_corpus.py FOLDER     with FOLDER/2.11.0/*.jsonl.gz and FOLDER/2.15.0/*.jsonl.gz
 
 The recordings come from libc10_cuda.so of PyPI's torch 2.11.0+cu130 and 2.15.0+cu132 over a driver that does nothing;
-their form is described in ullage.allocator.conformance. Which of a file's six sequences is taken goes round, so that
+their form is described in allocator.conformance. Which of a file's six sequences is taken goes round, so that
 every kind of workload is there; one that ends in an assertion of PyTorch's own is taken in any case. Snapshot and
 statistics lines are left out: they are not compared.
 """

@@ -19,18 +19,18 @@ from rich.console import Console
 from rich.text import Text
 
 import docs
-from ullage.advice.advice import advise
-from ullage.advice.describe import describe as describe_advice
-from ullage.analysis.describe import describe as describe_explanation
-from ullage.analysis.explain import explain
 from ullage.api.fit_layout import fit_layout
-from ullage.layouts.describe import describe as describe_layouts
-from ullage.prediction.description.describe import describe
-from ullage.prediction.script import Request, predict
+from ullage.explaining.analysis.describe import describe as describe_explanation
+from ullage.explaining.analysis.explain import explain
+from ullage.predicting.advice.advice import advise
+from ullage.predicting.advice.describe import describe as describe_advice
+from ullage.predicting.layouts.describe import describe as describe_layouts
+from ullage.predicting.prediction.description.describe import describe
+from ullage.predicting.prediction.script import Request, predict
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
 from ullage.report.report import Report
 from ullage.report.terminal import draw
-from ullage.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"

@@ -16,11 +16,11 @@ from typing import Any
 from contexts import FEWEST, ROOT, Population, populations, readings, rule_of
 from contexts_page import page
 
-from ullage.gpus import find_gpu
-from ullage.message.log import find_messages
-from ullage.message.message import Message
+from ullage.gpu.gpus import find_gpu
+from ullage.recorded.message.log import find_messages
+from ullage.recorded.message.message import Message
 
-PROFILES = ROOT / "src" / "ullage" / "emulator" / "profiles"
+PROFILES = ROOT / "src" / "ullage" / "gpu" / "emulator" / "profiles"
 HEADER = "# Written by tools/read_contexts.py from benchmarks/contexts/readings.jsonl.\n"
 
 

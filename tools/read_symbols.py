@@ -1,4 +1,4 @@
-"""Write which CUDA symbols there are: src/ullage/emulator/cuda/symbols/*.txt, out of NVIDIA's and PyTorch's wheels.
+"""Write which CUDA symbols there are: src/ullage/gpu/emulator/cuda/symbols/*.txt, out of NVIDIA's and PyTorch's wheels.
 
     pip install pyelftools
     pip download --no-deps -d wheels nvidia-cublas      # and so on: tools/symbols.sh does it for all of them
@@ -27,7 +27,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
-LISTS = Path(__file__).resolve().parent.parent / "src/ullage/emulator/cuda/symbols"
+LISTS = Path(__file__).resolve().parent.parent / "src/ullage/gpu/emulator/cuda/symbols"
 SONAME = re.compile(r"lib(cu|nccl|nv)\w*\.so")
 BY_NAME = {
     "cuda": re.compile(

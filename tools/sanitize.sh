@@ -4,7 +4,7 @@
 #     tools/sanitize.sh [SEED [PROGRAMS]]
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-core=$here/src/ullage/allocator/_core
+core=$here/src/ullage/recorded/allocator/_core
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 sources=("$core"/{settings,address_space,driver,allocator,allocate,release,expandable,streams,replay}.cpp "$here/tests/allocator/fuzz.cpp")

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
-from ullage._units import MIB, text_of_bytes
-from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
-from ullage.rebuild import program_of
-from ullage.settings import Settings, parse_settings
-from ullage.snapshot.snapshot import load_snapshot
-from ullage.tuning.candidate import split_options
-from ullage.tuning.trial import RecordedRun, Trial
+from ullage.base.units import MIB, text_of_bytes
+from ullage.explaining.tuning.candidate import split_options
+from ullage.explaining.tuning.trial import RecordedRun, Trial
+from ullage.recorded.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.settings import Settings, parse_settings
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parent.parent
 SNAPSHOT = ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz"

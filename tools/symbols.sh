@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the lists of CUDA's functions anew from NVIDIA's wheels: src/ullage/emulator/cuda/symbols/*.txt.
+# Make the lists of CUDA's functions anew from NVIDIA's wheels: src/ullage/gpu/emulator/cuda/symbols/*.txt.
 #
 #     tools/symbols.sh PYTHON      # one that has pyelftools
 #

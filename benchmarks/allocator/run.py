@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from workload import big, workloads
 
-from ullage.allocator.replay import ReplayDevice, replay
-from ullage.program import Program
-from ullage.settings import parse_settings, semantics_of
+from ullage.recorded.allocator.replay import ReplayDevice, replay
+from ullage.recorded.program import Program
+from ullage.recorded.settings import parse_settings, semantics_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from figure import Measured

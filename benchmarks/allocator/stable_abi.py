@@ -41,7 +41,7 @@ def seconds(module: Path, program: Path, conf: str) -> float:
 
 def replay_with(module: str, program: str, conf: str) -> None:
     """What the other process does: the benchmark's own replay, with the given module as the core."""
-    name = "ullage.allocator._allocator"
+    name = "ullage.recorded.allocator._allocator"
     loader = importlib.machinery.ExtensionFileLoader(name, module)
     spec = importlib.util.spec_from_file_location(name, module, loader=loader)
     assert spec is not None

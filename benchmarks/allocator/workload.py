@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage.program import Op, Program
-from ullage.rebuild import program_of
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.recorded.program import Op, Program
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 RECORDED = Path(__file__).parents[2] / "tests" / "snapshot" / "data"
 MIB = 1 << 20

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ullage._units import MIB
-from ullage.emulator import library
-from ullage.emulator.cudnn.card import json_of
-from ullage.emulator.cudnn.start import wheel_of
-from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler
-from ullage.emulator.emulate import figures_of
-from ullage.emulator.torch_build import find_torch
-from ullage.gpus import find_gpu
+from ullage.base.units import MIB
+from ullage.gpu.emulator import library
+from ullage.gpu.emulator.cudnn.card import json_of
+from ullage.gpu.emulator.cudnn.start import wheel_of
+from ullage.gpu.emulator.cudnn.wheel import CudnnWheel, find_compiler
+from ullage.gpu.emulator.emulate import figures_of
+from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.gpus import find_gpu
 
 HERE: Final = Path(__file__).parent
 PAGE: Final = HERE.parents[1] / "docs" / "cudnn_plans.md"

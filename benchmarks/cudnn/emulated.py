@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import ullage
-from ullage.emulator import library
-from ullage.emulator.cudnn.tree import convolution_of, parse
+from ullage.gpu.emulator import library
+from ullage.gpu.emulator.cudnn.tree import convolution_of, parse
 
 DIRECTIONS = {
     "convolution": "forward",

@@ -1,6 +1,6 @@
 """Measure the workspaces of many convolutions, for where cuDNN cannot be asked: writes `emulator/cudnn/tables/*.csv`.
 
-    ULLAGE_CUDNN=FOLDER python benchmarks/cudnn/measure.py all ANSWERS src/ullage/emulator/cudnn/tables/9.19.csv
+    ULLAGE_CUDNN=FOLDER python benchmarks/cudnn/measure.py all ANSWERS src/ullage/gpu/emulator/cudnn/tables/9.19.csv
 
 asks about every card in turn, for `--seconds` each, and keeps the answers in the folder ANSWERS; what is there already
 is not asked about again. `ask`, `attention` and `write` are its parts. FOLDER has `nvidia/cudnn` of one version, and
@@ -33,10 +33,10 @@ from typing import Final
 
 from independent import flat
 
-from ullage.emulator import library
-from ullage.emulator.cudnn.card import json_of
-from ullage.emulator.cudnn.real import Cudnn, CudnnError
-from ullage.emulator.cudnn.table import (
+from ullage.gpu.emulator import library
+from ullage.gpu.emulator.cudnn.card import json_of
+from ullage.gpu.emulator.cudnn.real import Cudnn, CudnnError
+from ullage.gpu.emulator.cudnn.table import (
     ALL_ENGINES,
     ANY,
     COLUMNS,
@@ -47,10 +47,10 @@ from ullage.emulator.cudnn.table import (
     classes_of,
     estimate,
 )
-from ullage.emulator.cudnn.tree import Convolution, convolution_of, parse
-from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler, find_cudnn
-from ullage.emulator.emulate import figures_of
-from ullage.gpus import find_gpu
+from ullage.gpu.emulator.cudnn.tree import Convolution, convolution_of, parse
+from ullage.gpu.emulator.cudnn.wheel import CudnnWheel, find_compiler, find_cudnn
+from ullage.gpu.emulator.emulate import figures_of
+from ullage.gpu.gpus import find_gpu
 
 CARDS: Final = {75: "T4", 80: "A100", 86: "A10", 89: "L4", 90: "H100", 100: "B200", 120: "RTX 5090"}
 FIRST_WITH_ATTENTION: Final = 80  # PyTorch has cuDNN do none on older cards

@@ -19,7 +19,7 @@ def main() -> None:
     import torch
     from counted import Counted
 
-    from ullage.emulator import library
+    from ullage.gpu.emulator import library
 
     torch.ones(1, device="cuda")
     counted = Counted(emulation.context_bytes)

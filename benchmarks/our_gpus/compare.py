@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ullage import UllageError
-from ullage.gpus import find_gpu
+from ullage.gpu.gpus import find_gpu
 
 from .figure import Figure, Verdict
 from .keep import RECORDS

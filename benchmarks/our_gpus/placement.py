@@ -54,7 +54,7 @@ def placement_figures(snapshot: bytes, before: Sequence[Any], after: Sequence[An
 
 def _events(snapshot: bytes) -> tuple[Any, Any, Any]:
     from benchmarks.placement import events_of
-    from ullage.snapshot.snapshot import load_snapshot
+    from ullage.recorded.snapshot.snapshot import load_snapshot
 
     with gzip.GzipFile(fileobj=io.BytesIO(snapshot)) as file:
         data = file.read(MOST_BYTES + 1)
@@ -99,7 +99,7 @@ def _chunks(low: int, high: int) -> Iterable[int]:
 
 
 def _hits(address: Any, size: Any, is_new: Any, taken: Taken) -> int:
-    from ullage.allocator.placement import foretell
+    from ullage.recorded.allocator.placement import foretell
 
     low = np.array([low for low, _ in taken], np.int64)
     n_bytes = np.array([high - low for low, high in taken], np.int64)

@@ -54,7 +54,7 @@ class GpuUnderTest:
         """Return the environment of a process that uses this GPU."""
         made = {**os.environ, **variables}
         if self.emulated:
-            from ullage.emulator.emulate import emulate_in
+            from ullage.gpu.emulator.emulate import emulate_in
 
             emulate_in(made, self.emulated, total_memory_bytes=self.total_memory_bytes)
         return made

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 import ullage
-from ullage._units import text_of_bytes
+from ullage.base.units import text_of_bytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.ownership.scenarios.scenario import Entry, Scenario, entries, load
@@ -161,7 +161,7 @@ def after(way: str, scenario: Scenario) -> list[Left | None]:
             applies = WAYS[way](sys._getframe(1), given, others)
             found.append(now() if applies is not False else None)
             raise _Ended
-        from ullage.ownership.release import release
+        from ullage.training.ownership.release import release
 
         for more in ((), named() if callable(named) else named):
             certificate = release(*given, *more)

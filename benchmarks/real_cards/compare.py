@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 
 from benchmarks.real_cards.case import Figure, Share
-from ullage.allocator.replay import ReplayDevice, replay
-from ullage.history import Action, Frame, History, SnapshotBlock
-from ullage.rebuild import program_of
+from ullage.recorded.allocator.replay import ReplayDevice, replay
+from ullage.recorded.history import Action, Frame, History, SnapshotBlock
+from ullage.recorded.rebuild import program_of
 
 _COMPARED: Final = tuple(action for action in Action if action not in (Action.SNAPSHOT, Action.OTHER))
 _FREES: Final = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)

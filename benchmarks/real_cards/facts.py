@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_cards.compare import events_of, forms_of, peaks_of
-from ullage.history import Action, History
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.recorded.history import Action, History
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 
 def history_of(path: Path) -> History:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from benchmarks.real_cards.bench import Bench, Ended, RunError
 from benchmarks.real_cards.case import CANNOT_BE_JUDGED, FITS, OUT_OF_MEMORY, Case, Figure, Result, Verdict
 from benchmarks.real_cards.fitcheck import compared, ended_of, first_of, printed, reason_of, shape_of
-from ullage.message.message import WINDOW, Message, read_message
+from ullage.recorded.message.message import WINDOW, Message, read_message
 
 _OUTCOMES: Final = {"completed": FITS, "oom": OUT_OF_MEMORY}
 _ATTENTION: Final = {"flash": "sdpa", "eager": "eager"}

@@ -1,6 +1,6 @@
 """Snapshots that others recorded on real cards, and the same script's own snapshot on the emulated card.
 
-A published snapshot is read as data (`ullage.snapshot`). Its script is started unmodified, or by a driver of
+A published snapshot is read as data (`ullage.recorded.snapshot`). Its script is started unmodified, or by a driver of
 `drivers/` where its folder, its data or its card has to be given first; either way the script's own call writes the
 emulated snapshot. The cases are in `recordings.toml`:
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage.analysis.assumption import closest
-from ullage.analysis.recording import Recording, cut
-from ullage.analysis.role import RoleColumns, Sureness, roles_of
-from ullage.block_role import Role
-from ullage.history import Action, History
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.base.block_role import Role
+from ullage.explaining.analysis.assumption import closest
+from ullage.explaining.analysis.recording import Recording, cut
+from ullage.explaining.analysis.role import RoleColumns, Sureness, roles_of
+from ullage.recorded.history import Action, History
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 
 class Recorded(Enum):

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.roles.compare import recording_of
-from ullage.analysis.recording import users_frame
-from ullage.analysis.role import Sureness
-from ullage.analysis.role.forward_line import forward_stacks_of
-from ullage.history import Action
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.recording import users_frame
+from ullage.explaining.analysis.role import Sureness
+from ullage.explaining.analysis.role.forward_line import forward_stacks_of
+from ullage.recorded.history import Action
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 SCRIPT = Path(__file__).resolve().with_name("forward_lines.py")
 # Those whose forward pass is on several lines of the script.

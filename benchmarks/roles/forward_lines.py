@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ullage.emulator import emulate
+from ullage.gpu.emulator import emulate
 
 CARD = "A100 80GB"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks.roles.collect import all_names, collect
 from benchmarks.roles.compare import Compared, Recorded, compare
 from benchmarks.roles.compare_lines import NAMES, Lines, collect_lines, compare_lines
-from ullage._units import text_of_bytes
-from ullage.analysis.role import Sureness
-from ullage.block_role import Role
+from ullage.base.block_role import Role
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.role import Sureness
 
 GOAL = 0.98
 WRONG_SHOWN = 0.005

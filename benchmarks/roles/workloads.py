@@ -1,7 +1,7 @@
 """The workloads on which roles are measured: `python workloads.py NAME` trains one for three steps.
 
-Every fourth in the order of this file is held out: the rules of `ullage.analysis.role` were made while looking at the
-others alone.
+Every fourth in the order of this file is held out: the rules of `ullage.explaining.analysis.role` were made while
+looking at the others alone.
 """
 
 import copy

@@ -79,7 +79,7 @@ def _measure(case: str, mode: str, steps: int) -> dict[str, float]:
     ullage.emulate("A100", values=mode)
     import torch
 
-    from ullage.values.start import current
+    from ullage.gpu.values.start import current
 
     torch.manual_seed(0)
     step = _CASES[case]()

@@ -65,8 +65,8 @@ def _run_here(program: str, how: str, *, seed: int, data_seed: int, routing: str
     import torch
     from programs import PROGRAMS
 
-    from ullage.values.choice import ValuesChoice
-    from ullage.values.start import current
+    from ullage.gpu.values.choice import ValuesChoice
+    from ullage.gpu.values.start import current
 
     with open(os.devnull, "w") as nothing:  # what libraries say
         os.dup2(nothing.fileno(), 1)
@@ -74,7 +74,7 @@ def _run_here(program: str, how: str, *, seed: int, data_seed: int, routing: str
             os.dup2(nothing.fileno(), 2)
     mode = {CPU: "off", DRAWN: "on", ALL: "all"}[how]
     choice = ValuesChoice(mode=mode, seed=seed, routing=routing)
-    home: Any = sys.modules["ullage.emulator.emulate"]  # the package has a function of this name
+    home: Any = sys.modules["ullage.gpu.emulator.emulate"]  # the package has a function of this name
     home._give_values(replace(home._current, values=choice), torch)
     torch.manual_seed(data_seed)
     sizes: dict[str, list[float]] = {}

@@ -49,7 +49,7 @@ def seconds_of_reading() -> float:
     """The processor time in which a script's source is read: what auto does beside off where nothing is read."""
     code = (
         "import sys, time; from pathlib import Path; before = time.process_time(); "
-        "from ullage.values.likely_reads import seems_to_read_none; "
+        "from ullage.gpu.values.likely_reads import seems_to_read_none; "
         "assert seems_to_read_none(Path(sys.argv[1])); print(time.process_time() - before)"
     )
     command = [sys.executable, "-c", code, SCRIPT]

@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        from ullage._errors import TorchMissingError
+        from ullage.base.errors import TorchMissingError
 
         raise TorchMissingError(
             f"ullage.{name} needs PyTorch, which is not installed here: pip install torch"

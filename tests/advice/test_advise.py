@@ -10,7 +10,7 @@ import pytest
 
 import ullage
 from tests.forked import client
-from ullage.changes.change import ChangeCost
+from ullage.predicting.changes.change import ChangeCost
 
 TRAIN = """
 import torch

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.advice.candidates import candidates_of
-from ullage.changes.change import ChangeCost
-from ullage.changes.training.facts import LoopFacts, LossForm, ModelFacts, TrainingFacts
-from ullage.prediction.request import Request
+from ullage.predicting.advice.candidates import candidates_of
+from ullage.predicting.changes.change import ChangeCost
+from ullage.predicting.changes.training.facts import LoopFacts, LossForm, ModelFacts, TrainingFacts
+from ullage.predicting.prediction.request import Request
 
 
 def facts(loss: LossForm, batch_norms: int = 0) -> TrainingFacts:

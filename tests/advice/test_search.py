@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.golden.test_report import FITS
-from ullage.advice.search import AdviceSearch
-from ullage.advice.trial import ChangeSetting, ChangeTrial, Combination, combination, excludes
-from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.editing.edit import Recipe
+from ullage.predicting.advice.search import AdviceSearch
+from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combination, combination, excludes
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.editing.edit import Recipe
 
 ROOM = 100
 

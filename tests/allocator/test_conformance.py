@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ullage.allocator.conformance import compare, main
-from ullage.allocator.recorded import Sequence, read_sequences
+from ullage.recorded.allocator.conformance import compare, main
+from ullage.recorded.allocator.recorded import Sequence, read_sequences
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl.gz"))
 
@@ -160,7 +160,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"error: {path} cannot be read as recorded sequences behind line 0" in capsys.readouterr().err
 
 
-PROGRAM = [sys.executable, "-m", "ullage.allocator.conformance"]
+PROGRAM = [sys.executable, "-m", "ullage.recorded.allocator.conformance"]
 
 
 def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from ullage._errors import UsageError
-from ullage.allocator.placement import PLACEMENTS
-from ullage.allocator.replay import Call, LevelColumns, Replay, ReplayDevice, State, replay
-from ullage.program import Op, Program, ProgramWriter, StartSegment
-from ullage.settings import Settings, parse_settings
+from ullage.base.errors import UsageError
+from ullage.recorded.allocator.placement import PLACEMENTS
+from ullage.recorded.allocator.replay import Call, LevelColumns, Replay, ReplayDevice, State, replay
+from ullage.recorded.program import Op, Program, ProgramWriter, StartSegment
+from ullage.recorded.settings import Settings, parse_settings
 
 MIB = 1 << 20
 MORE = 20 if os.environ.get("ULLAGE_SLOW") else 1

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from ullage.allocator.placement import PLACEMENTS, foretell, placement_of
-from ullage.allocator.replay import Call, ReplayDevice, replay
-from ullage.program import Op, Program, ProgramWriter, StartSegment
-from ullage.settings import ALLOCATORS, SEMANTICS, Settings, Tie
+from ullage.recorded.allocator.placement import PLACEMENTS, foretell, placement_of
+from ullage.recorded.allocator.replay import Call, ReplayDevice, replay
+from ullage.recorded.program import Op, Program, ProgramWriter, StartSegment
+from ullage.recorded.settings import ALLOCATORS, SEMANTICS, Settings, Tie
 
 MIB = 1 << 20
 CHUNK, PAGE = 32 * MIB, 2 * MIB

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.guard.inside import inside
-from ullage.analysis.cause import Cause
-from ullage.analysis.explain import Explanation, explain
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 
 def _net(layers: int, *, width: int = 512) -> Any:

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.allocator.replay import ReplayDevice, State, replay
-from ullage.analysis.blocks import block_history_of
-from ullage.analysis.recording import Recording
-from ullage.history import Action, History, Labels, RecordedStacks, Segment
-from ullage.program import Column
-from ullage.rebuild import program_of
+from ullage.explaining.analysis.blocks import block_history_of
+from ullage.explaining.analysis.recording import Recording
+from ullage.recorded.allocator.replay import ReplayDevice, State, replay
+from ullage.recorded.history import Action, History, Labels, RecordedStacks, Segment
+from ullage.recorded.program import Column
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.blocks import BlockHistory
-from ullage.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20

@@ -12,8 +12,8 @@ import pytest
 
 import ullage
 from tests.forked import client
-from ullage._errors import UsageError
-from ullage.analysis.cause import Cause
+from ullage.base.errors import UsageError
+from ullage.explaining.analysis.cause import Cause
 
 MIB = 1 << 20
 FIRST, SECOND = 0x7F0000000000, 0x7E0000000000

@@ -28,11 +28,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ullage._errors import UsageError
-from ullage._units import parse_bytes
-from ullage.analysis.text.describe import describe_text
-from ullage.analysis.text.explain import TextExplanation, explain_messages, explain_text
-from ullage.message.log import scan
+from ullage.base.errors import UsageError
+from ullage.base.units import parse_bytes
+from ullage.explaining.analysis.text.describe import describe_text
+from ullage.explaining.analysis.text.explain import TextExplanation, explain_messages, explain_text
+from ullage.recorded.message.log import scan
 from ullage.report.terminal import draw
 
 TEXTS: dict[str, dict[str, Any]] = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ullage.analysis.role.again import counterparts
-from ullage.analysis.role.life import NEVER, KeyLives, Passes
-from ullage.analysis.role.maker import Pass
+from ullage.explaining.analysis.role.again import counterparts
+from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes
+from ullage.explaining.analysis.role.maker import Pass
 
 STACKS, SIZES = 6, (512, 1024)
 

@@ -15,18 +15,18 @@ import pytest
 from rich.console import Console
 
 from tests.forked import client
-from ullage.analysis.assumption import _nearest_pools
-from ullage.analysis.cause import Cause
-from ullage.analysis.describe import describe
-from ullage.analysis.explain import explain
-from ullage.analysis.recording import Recording, insert
-from ullage.history import Action, History, Labels, RecordedStacks, Segment
-from ullage.program import Op
-from ullage.rebuild import program_of
+from ullage.explaining.analysis.assumption import _nearest_pools
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.describe import describe
+from ullage.explaining.analysis.explain import explain
+from ullage.explaining.analysis.recording import Recording, insert
+from ullage.recorded.history import Action, History, Labels, RecordedStacks, Segment
+from ullage.recorded.program import Op
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.settings import parse_settings, split_options
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.report import Report, Table, TableRow, Tone
 from ullage.report.terminal import draw
-from ullage.settings import parse_settings, split_options
-from ullage.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20
@@ -473,7 +473,7 @@ def test_the_line_to_paste_gives_the_settings_that_were_replayed(in_force: str) 
     shell = (
         f"export PYTORCH_ALLOC_CONF=a:b PYTORCH_CUDA_ALLOC_CONF=c:d; {pasted}; exec {shlex.quote(sys.executable)} -c "
     )
-    code = "import os, ullage.settings as s; print(s.settings_in_force(os.environ)[0])"
+    code = "import os, ullage.recorded.settings as s; print(s.settings_in_force(os.environ)[0])"
     text = subprocess.run(["sh", "-c", shell + shlex.quote(code)], capture_output=True, text=True, check=True).stdout
     assert set(split_options(in_force)) < set(split_options(text))
     recording = Recording.of(history, program_of(history))

@@ -11,13 +11,13 @@ import pytest
 
 from tests.forked import client
 from tests.unit.test_message import RANKS, WORDINGS
-from ullage._errors import UsageError
-from ullage.analysis.cause import Cause
-from ullage.analysis.text.account import account_of
-from ullage.analysis.text.explain import TextExplanation, explain_text
-from ullage.analysis.text.messages import RECORDING
+from ullage.base.errors import UsageError
 from ullage.cli.app import main
-from ullage.message.message import read_message
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.account import account_of
+from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
+from ullage.explaining.analysis.text.messages import RECORDING
+from ullage.recorded.message.message import read_message
 
 GIB, MIB = 1 << 30, 1 << 20
 

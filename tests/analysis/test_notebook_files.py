@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ullage.analysis.text.explain import TextExplanation
 from ullage.api.explain import explain_text
+from ullage.explaining.analysis.text.explain import TextExplanation
 
 ERROR = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 0.50 GiB is free. "

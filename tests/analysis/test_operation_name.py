@@ -2,9 +2,9 @@
 
 import pytest
 
-from ullage.analysis.operation_name import NO_LINE, operation_name
-from ullage.history import Frame
-from ullage.source_location import is_library
+from ullage.base.source_location import is_library
+from ullage.explaining.analysis.operation_name import NO_LINE, operation_name
+from ullage.recorded.history import Frame
 
 ENGINE = (
     "torch::autograd::Engine::evaluate_function(std::shared_ptr<torch::autograd::GraphTask>&, torch::auto",

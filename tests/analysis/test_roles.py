@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.analysis.describe import describe
-from ullage.analysis.explain import Explanation, explain
-from ullage.analysis.recording import Recording
-from ullage.analysis.role import roles_of
-from ullage.analysis.role.maker import Pass, makers_of
-from ullage.block_role import Role
-from ullage.history import Frame, History, RecordedStacks
-from ullage.rebuild import program_of
+from ullage.base.block_role import Role
+from ullage.base.source_location import is_library
+from ullage.explaining.analysis.describe import describe
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.analysis.role import roles_of
+from ullage.explaining.analysis.role.maker import Pass, makers_of
+from ullage.recorded.history import Frame, History, RecordedStacks
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.report import Shares
-from ullage.snapshot.snapshot import load_snapshot
-from ullage.source_location import is_library
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 

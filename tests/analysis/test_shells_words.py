@@ -2,8 +2,8 @@
 
 import pytest
 
-from ullage.analysis.cause import Cause
-from ullage.analysis.text.explain import explain_text
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.explain import explain_text
 
 
 @pytest.mark.parametrize(

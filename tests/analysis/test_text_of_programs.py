@@ -6,14 +6,14 @@ import re
 import pytest
 from rich.console import Console
 
-from ullage._errors import UsageError
-from ullage._units import parse_bytes
-from ullage.analysis.cause import Cause
-from ullage.analysis.text.describe import describe_text
-from ullage.analysis.text.explain import TextExplanation, explain_text
-from ullage.message.figure import bytes_of
-from ullage.message.log import find_messages
-from ullage.message.server_log import ServerMemory
+from ullage.base.errors import UsageError
+from ullage.base.units import parse_bytes
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.describe import describe_text
+from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
+from ullage.recorded.message.figure import bytes_of
+from ullage.recorded.message.log import find_messages
+from ullage.recorded.message.server_log import ServerMemory
 from ullage.report.report import Meter, Table
 from ullage.report.terminal import draw
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.analysis.cause import Cause
-from ullage.analysis.text.explain import explain_text
+from ullage.base.errors import UsageError
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.explain import explain_text
 
 ERRORS = {
     "ERROR: Insufficient memory on accelerator (gpu_extra.h:38)": (Cause.CANNOT_TELL, "The card's memory ran out"),

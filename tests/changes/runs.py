@@ -12,10 +12,10 @@ import numpy
 from numpy.typing import NDArray
 
 from tests.forked import client
-from ullage.changes.training.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
-from ullage.prediction.prediction import Prediction
-from ullage.prediction.request import Request
-from ullage.prediction.script import predict
+from ullage.predicting.changes.training.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
+from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.script import predict
 
 GPU = "RTX 3060"
 Numbers = NDArray[numpy.float64]
@@ -30,7 +30,7 @@ torch.manual_seed(0)
 # Where a script asks for the card it gets the CPU.
 CHANGES = json.loads(sys.argv[1])
 if CHANGES:
-    from ullage.changes.all_changes import install
+    from ullage.predicting.changes.all_changes import install
     LOOP = install(CHANGES, print)
 source = open(sys.argv[2]).read().replace('"cuda"', '"cpu"')
 names = {"__name__": "__main__", "__file__": sys.argv[2]}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
-from ullage.changes.accumulation.accumulate import CHANGE
-from ullage.changes.change import Gradients
-from ullage.changes.training.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
-from ullage.editing.apply import edited
+from ullage.predicting.changes.accumulation.accumulate import CHANGE
+from ullage.predicting.changes.change import Gradients
+from ullage.predicting.changes.training.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
+from ullage.predicting.editing.apply import edited
 
 BEGINNING = """
 import torch

@@ -8,10 +8,10 @@ import pytest
 
 from tests.changes.runs import bytes_of, difference, peaks, told_on_cpu
 from tests.forked import client
-from ullage.changes.accumulation.accumulate import CHANGE
-from ullage.changes.change import Gradients
-from ullage.changes.training.facts import LossForm
-from ullage.editing.apply import edited
+from ullage.predicting.changes.accumulation.accumulate import CHANGE
+from ullage.predicting.changes.change import Gradients
+from ullage.predicting.changes.training.facts import LossForm
+from ullage.predicting.editing.apply import edited
 
 SCRIPT = """
 import torch
@@ -61,7 +61,7 @@ import ullage
 ullage.emulate("T4")
 import torch
 import torch.nn.functional as F
-from ullage.changes.training.loss_form import LossReader
+from ullage.predicting.changes.training.loss_form import LossReader
 model, weights = torch.nn.Linear(16, 10).cuda(), torch.rand(10).cuda()
 x, y = torch.randn(12, 16).cuda(), torch.arange(12).cuda() % 10
 print(json.dumps([LossReader(12).form(eval(text)) for text in json.loads(sys.argv[1])]))

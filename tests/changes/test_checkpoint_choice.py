@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.changes.activations.block_choice import expression, positions, setting_of
-from ullage.changes.activations.checkpoint import CHANGE
-from ullage.changes.activations.checkpoint_choice import choices, choose_blocks
-from ullage.changes.training.facts import BlockList, ModelFacts, TrainingFacts
+from ullage.base.errors import UsageError
+from ullage.predicting.changes.activations.block_choice import expression, positions, setting_of
+from ullage.predicting.changes.activations.checkpoint import CHANGE
+from ullage.predicting.changes.activations.checkpoint_choice import choices, choose_blocks
+from ullage.predicting.changes.training.facts import BlockList, ModelFacts, TrainingFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = [("layer1", 3), ("down.0.blocks", 2)]

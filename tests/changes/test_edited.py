@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, peaks
-from ullage._errors import ScriptError, UsageError
-from ullage.tracing.edited_source import EditedSources, packed
+from ullage.base.errors import ScriptError, UsageError
+from ullage.gpu.tracing.edited_source import EditedSources, packed
 
 SCRIPT = """
 import torch
@@ -65,7 +65,7 @@ def test_source_and_traceback_are_those_of_the_edited_text(script: Path) -> None
     word = packed({str(sizes): "def width():\n    return 1 / 0  # edited\n"})
     code = (
         "import inspect, sys, traceback\n"
-        "from ullage.tracing.edited_source import EditedSources\n"
+        "from ullage.gpu.tracing.edited_source import EditedSources\n"
         "EditedSources(sys.argv[1]).install()\n"
         "import sizes\n"
         "print(inspect.getsource(sizes.width))\n"

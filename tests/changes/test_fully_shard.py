@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.changes.runs import ON_CPU, bytes_of, difference, facts_of, numbers_in, peaks, place, told_on_cpu
-from ullage.changes.fully_shard import CHANGE
-from ullage.changes.training.facts import BlockList, ModelFacts, NamedObject, TrainingFacts
+from ullage.predicting.changes.fully_shard import CHANGE
+from ullage.predicting.changes.training.facts import BlockList, ModelFacts, NamedObject, TrainingFacts
 
 GPT = Path(__file__).parent / "scripts" / "gpt.py"
 MADE = "        model = GPT()\n"

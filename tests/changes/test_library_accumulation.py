@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, difference, peaks, told_on_cpu
-from ullage.changes.accumulation.accumulate import CHANGE
-from ullage.changes.training.facts import CodePlace, LibraryCall, LoopFacts, TrainingFacts
-from ullage.editing.apply import edited
-from ullage.prediction.prediction import Prediction
+from ullage.predicting.changes.accumulation.accumulate import CHANGE
+from ullage.predicting.changes.training.facts import CodePlace, LibraryCall, LoopFacts, TrainingFacts
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.prediction.prediction import Prediction
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PARSED = (

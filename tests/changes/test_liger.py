@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, peaks
-from ullage.changes.loss.fused_loss import CHANGE
-from ullage.editing.apply import edited
+from ullage.predicting.changes.loss.fused_loss import CHANGE
+from ullage.predicting.editing.apply import edited
 
 SCRIPT = """
 import torch

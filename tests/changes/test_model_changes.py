@@ -9,13 +9,13 @@ import pytest
 
 from tests.changes.runs import bytes_of
 from tests.forked import client
-from ullage.changes.all_changes import change_named
-from ullage.changes.training.facts import TrainingFacts
-from ullage.editing.apply import edited
-from ullage.editing.edit import Recipe, SourceEdit
-from ullage.prediction.prediction import Prediction
-from ullage.prediction.request import Request
-from ullage.prediction.script import predict
+from ullage.predicting.changes.all_changes import change_named
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.edit import Recipe, SourceEdit
+from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.script import predict
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
-from ullage.changes.change import Change
-from ullage.changes.optimizer import (
+from ullage.predicting.changes.change import Change
+from ullage.predicting.changes.optimizer import (
     eight_bit_optimizer,
     for_loop_optimizer,
     fused_optimizer,
     step_in_backward,
     zeroed_gradients,
 )
-from ullage.editing.apply import edited
+from ullage.predicting.editing.apply import edited
 
 SCRIPT = """
 import torch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.emulator.cudnn.wheel import VARIABLE
+from ullage.gpu.emulator.cudnn.wheel import VARIABLE
 
 SLOW = "ULLAGE_SLOW" in os.environ
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import ullage
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 
 TYPES = ("float32", "float32", "float16", "bfloat16", "float64")
 

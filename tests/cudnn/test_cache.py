@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.emulator.cudnn.cache import Cache, default_folder
+from ullage.gpu.emulator.cudnn.cache import Cache, default_folder
 
 ANSWER = "workspace 1 1 1 cudnn\n"
 
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from ullage.emulator.cudnn.cache import Cache
+from ullage.gpu.emulator.cudnn.cache import Cache
 cache = Cache(Path(sys.argv[1]), tag="91900", device_json="{}")
 sys.stdin.readline()
 seen = 0

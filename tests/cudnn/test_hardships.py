@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.fresh import answer
-from ullage.emulator.cudnn.cache import default_folder
-from ullage.emulator.cudnn.wheel import VARIABLE, find_cudnn, why_none
+from ullage.gpu.emulator.cudnn.cache import default_folder
+from ullage.gpu.emulator.cudnn.wheel import VARIABLE, find_cudnn, why_none
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import ullage
 ullage.emulate("A100")
 import torch
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 
 def convolve(channels):
     x = torch.zeros(2, channels, 16, 16, device="cuda")
@@ -198,7 +198,7 @@ def test_without_its_compiler_an_estimate_takes_the_place_of_what_is_compiled(
         ullage.emulate("H100")
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
 
         q = torch.empty(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -300,7 +300,7 @@ def test_without_a_home_nothing_is_kept() -> None:
     """`ullage.emulate` needs none; a user without one is common in containers."""
     program = (
         "import os, pwd\n"
-        "import ullage.emulator.cudnn.start as start\n"
+        "import ullage.gpu.emulator.cudnn.start as start\n"
         "os.setuid(54321)\n"  # nobody's
         "print(repr(start._cache()))"
     )

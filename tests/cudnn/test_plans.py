@@ -14,7 +14,7 @@ import pytest
 from tests.cudnn.conftest import SLOW
 from tests.emulated.fresh import answer
 from tests.forked import client
-from ullage.emulator.cudnn.wheel import VARIABLE
+from ullage.gpu.emulator.cudnn.wheel import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -80,7 +80,7 @@ def test_what_is_on_disk_needs_no_cudnn(with_cudnn: dict[str, str]) -> None:
         import torch
         from tests.cudnn.planners import planner_of
         from tests.cudnn.test_process import convolve
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
 
         def is_loaded():
             with open(f"/proc/{planner_of()}/maps") as maps:
@@ -106,7 +106,7 @@ def test_a_planner_that_dies_costs_one_answer(with_cudnn: dict[str, str]) -> Non
         import torch
         from tests.cudnn.planners import planner_of
         from tests.cudnn.test_process import convolve
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
 
         convolve(16)
         planner = planner_of()
@@ -132,7 +132,7 @@ def test_settings_choose_among_the_engines(with_cudnn: dict[str, str]) -> None:
         import ullage
         ullage.emulate("A100")
         import torch
-        from ullage.emulator.cudnn.cache import default_folder
+        from ullage.gpu.emulator.cudnn.cache import default_folder
 
         def plans():
             texts = [path.read_text() for path in Path(default_folder()).glob("*/*/*")]
@@ -166,7 +166,7 @@ def test_attention(gpu: str, with_cudnn: dict[str, str]) -> None:
         ullage.emulate("{gpu}")
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
 
         shape, form = (4, 16, 2048, 64), {{"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True}}
         q, k, v = (torch.empty(shape, **form) for _ in range(3))
@@ -191,7 +191,7 @@ def test_without_cudnn_it_is_said_once(tmp_path: Path) -> None:
         ullage.emulate("T4")
         import torch
         from tests.cudnn.test_process import convolve
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
         for width in (16, 17, 18):
             convolve(width)
         told = library.cudnn_plans()

@@ -109,7 +109,7 @@ def test_every_process_has_a_planner_of_its_own() -> None:
 @inside
 def test_a_planner_that_dies_over_a_question_is_told_and_replaced() -> None:
     """The convolution runs all the same, the reason is told, and the next question finds a new process."""
-    from ullage.emulator import library
+    from ullage.gpu.emulator import library
 
     convolve()
     planner = planner_of()
@@ -126,7 +126,7 @@ def test_a_planner_that_dies_over_a_question_is_told_and_replaced() -> None:
 @inside
 def test_a_planner_that_keeps_dying_is_left_in_peace() -> None:
     """Three times over questions to cuDNN, and three times over estimates; then none is started, and that is told."""
-    from ullage.emulator import library
+    from ullage.gpu.emulator import library
 
     for width in range(8, 20):
         convolve(width)
@@ -183,7 +183,7 @@ def test_a_given_workspace_is_not_asked_for() -> None:
         import torch
         from tests.cudnn.planners import planners_of
         from tests.cudnn.test_process import convolve
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
         convolve()
         found = library.cudnn_plans().by_source
         tell([list(found), planners_of(os.getpid()), found["given"].largest_workspace_bytes])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cudnn.test_tree import QUESTION
-from ullage.emulator.cudnn.planner import Planner, Setup
-from ullage.emulator.cudnn.server import serve
+from ullage.gpu.emulator.cudnn.planner import Planner, Setup
+from ullage.gpu.emulator.cudnn.server import serve
 
 Send = Callable[[bytes], None]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ullage._units import KIB
-from ullage.emulator.cudnn import table
-from ullage.emulator.cudnn.table import ANY, COLUMNS, Estimate, TableError, classes_of, estimate
-from ullage.emulator.cudnn.tree import Node, convolution_of, parse
+from ullage.base.units import KIB
+from ullage.gpu.emulator.cudnn import table
+from ullage.gpu.emulator.cudnn.table import ANY, COLUMNS, Estimate, TableError, classes_of, estimate
+from ullage.gpu.emulator.cudnn.tree import Node, convolution_of, parse
 
 OPERATIONS = {
     "forward": (10, 702, 703, 704, 705),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ullage.emulator.cudnn.tree import (
+from ullage.gpu.emulator.cudnn.tree import (
     TYPE_DESCRIPTOR,
     TYPE_INT64,
     Attribute,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.forked import client
-from ullage._errors import UnknownGpuError, UsageError
-from ullage._units import GIB, MIB
-from ullage.diagnosis.diagnosis import Diagnosis, diagnose
-from ullage.diagnosis.gather import gather_facts
-from ullage.diagnosis.host import available_bytes, read_host
-from ullage.diagnosis.process import is_alive, process_of
+from ullage.base.errors import UnknownGpuError, UsageError
+from ullage.base.units import GIB, MIB
+from ullage.running.diagnosis.diagnosis import Diagnosis, diagnose
+from ullage.running.diagnosis.gather import gather_facts
+from ullage.running.diagnosis.host import available_bytes, read_host
+from ullage.running.diagnosis.process import is_alive, process_of
 
 from ..guard.inside import inside
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests.forked import client
-from ullage._units import text_of_bytes
+from ullage.base.units import text_of_bytes
 from ullage.cli.app import main
-from ullage.difference.describe import describe
-from ullage.difference.difference import ChangeKind, Difference, LineChange, Moment, difference_of
-from ullage.difference.holding import UNNAMED, holding_at_end, holding_at_peak
-from ullage.history import Frame, History, Labels
-from ullage.rebuild import program_of
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.difference.describe import describe
+from ullage.explaining.difference.difference import ChangeKind, Difference, LineChange, Moment, difference_of
+from ullage.explaining.difference.holding import UNNAMED, holding_at_end, holding_at_peak
+from ullage.recorded.history import Frame, History, Labels
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.editing.apply import edited
-from ullage.editing.edit import (
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.edit import (
     AddImport,
     AddKeyword,
     InsertAfter,

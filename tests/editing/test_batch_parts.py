@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.guard.inside import inside
-from ullage.editing.apply import edited
-from ullage.editing.batch_parts import PassPlaces, in_parts
-from ullage.editing.edit import NotCertain
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.batch_parts import PassPlaces, in_parts
+from ullage.predicting.editing.edit import NotCertain
 
 BEGINNING = """
 import torch

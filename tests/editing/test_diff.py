@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.editing.diff import diff_of
+from ullage.predicting.editing.diff import diff_of
 
 
 @pytest.mark.parametrize("before", ["a = 1\nb = 2\n", "a = 1\nb = 2", "a = 1\r\nb = 2\r\n"])

@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from ullage.editing.apply import edited
-from ullage.editing.edit import NotCertain
-from ullage.editing.release import released
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.edit import NotCertain
+from ullage.predicting.editing.release import released
 
 
 def let_go(source: str, *names: str, function: str = "<module>") -> str:

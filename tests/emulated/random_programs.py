@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 
-from ullage.settings import SettingsError, parse_settings
+from ullage.recorded.settings import SettingsError, parse_settings
 
 CONFS = (
     "",

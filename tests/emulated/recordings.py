@@ -28,14 +28,14 @@ ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, count=CARDS, values="off")  
 import torch  # noqa: E402  the cards have to be there first
 import torch._inductor  # noqa: E402  PyTorch imports it for every snapshot: once here, not in every program's process
 
-from ullage.analysis.assumption import closest  # noqa: E402  after the cards
-from ullage.analysis.card import card_to_explain, recorded_cards  # noqa: E402
-from ullage.analysis.explain import explain  # noqa: E402
-from ullage.analysis.recording import Recording  # noqa: E402
-from ullage.history import Action, History  # noqa: E402
-from ullage.rebuild import program_of  # noqa: E402
-from ullage.settings import semantics_of  # noqa: E402
-from ullage.snapshot.snapshot import load_snapshot  # noqa: E402
+from ullage.explaining.analysis.assumption import closest  # noqa: E402  after the cards
+from ullage.explaining.analysis.card import card_to_explain, recorded_cards  # noqa: E402
+from ullage.explaining.analysis.explain import explain  # noqa: E402
+from ullage.explaining.analysis.recording import Recording  # noqa: E402
+from ullage.recorded.history import Action, History  # noqa: E402
+from ullage.recorded.rebuild import program_of  # noqa: E402
+from ullage.recorded.settings import semantics_of  # noqa: E402
+from ullage.recorded.snapshot.snapshot import load_snapshot  # noqa: E402
 
 SEMANTICS = semantics_of(torch.__version__)
 IS_WIDE = "--wide" in sys.argv

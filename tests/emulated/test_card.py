@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 
 PAGE = 2 << 20
 CHUNK_PAGES = 16

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.prediction.script import Request
-from ullage.prediction.script import predict as predict_here
+from ullage.predicting.prediction.script import Request
+from ullage.predicting.prediction.script import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, environment_of
 

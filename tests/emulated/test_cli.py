@@ -126,7 +126,9 @@ def test_json_is_all_of_standard_output(predict: Predict, workplace: Path) -> No
 
 def test_on_an_unknown_interpreter_the_lines_are_those_of_pytorchs_stacks(predict: Predict, tmp_path: Path) -> None:
     """Where the journal cannot read Python's frames, PyTorch does it, slower, and says the same."""
-    (tmp_path / "sitecustomize.py").write_text("from ullage.tracing.journal import stacks\nstacks._LAYOUTS.clear()\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from ullage.gpu.tracing.journal import stacks\nstacks._LAYOUTS.clear()\n"
+    )
     known, unknown = predict("train.py", "--json").json, predict("train.py", "--json", PYTHONPATH=str(tmp_path)).json
     for answer in (known, unknown):
         assert any(row["file"] == str(SCRIPTS / "train.py") for row in answer["lines"])

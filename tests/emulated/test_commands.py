@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.forked import client
-from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of, shown
+from ullage.predicting.prediction.command.words import Launch, is_launcher, is_program, launch_of, shown
 
 from .conftest import Ended, command, environment_of, processes_of
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ullage.tracing.compiled import hurry_workers
+from ullage.gpu.tracing.compiled import hurry_workers
 
 from .conftest import Predict, slow
 from .fresh import COMPILER_LATER, answer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.fresh import answer
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 
 # What nvcc makes of `__global__ void twice(float* x)` and of a launch: a stub, and its registration when it is loaded.
 SOURCE = r"""
@@ -87,7 +87,7 @@ def test_a_library_for_either_cuda_version_runs_beside_torch(major: int, compile
         import ctypes, ullage
         ullage.emulate("RTX 4090")
         import torch
-        from ullage.emulator import library
+        from ullage.gpu.emulator import library
         torch.ones(1, device="cuda")
         other = ctypes.CDLL({str(built)!r})
         free, kept, last = torch.cuda.mem_get_info()[0], ctypes.c_void_p(), ctypes.c_char()

@@ -8,10 +8,10 @@ from tests.emulated.fresh import answer
 
 PROLOGUE = """
 import ctypes as c, ullage
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 ullage.emulate("RTX 3060", total_memory_bytes=1 << 30, context_bytes=1 << 28)
 folder = sorted(library.FOLDER.iterdir())
-from ullage.emulator.torch_build import find_torch
+from ullage.gpu.emulator.torch_build import find_torch
 major = find_torch().cuda[0]
 cuda = c.CDLL(f"libcuda.so.1")
 cudart = c.CDLL(f"libcudart.so.{major}")
@@ -251,10 +251,10 @@ tell([text.value.decode(), length.value, none, taken // MIB, before - free()])
 def test_every_function_of_the_lists_is_there_under_its_version(major: int) -> None:
     missing = answer(f"""
 import ctypes, pathlib
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 card = library._card()
 folder = library.FOLDER / "{major}"
-lists = pathlib.Path({str(__file__)!r}).parents[2] / "src/ullage/emulator/cuda/symbols"
+lists = pathlib.Path({str(__file__)!r}).parents[2] / "src/ullage/gpu/emulator/cuda/symbols"
 libc = ctypes.CDLL(None)
 libc.dlvsym.restype = ctypes.c_void_p
 libc.dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]

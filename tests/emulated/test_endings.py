@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import ullage.prediction.process
-from ullage._errors import ScriptError
-from ullage.prediction.script import Request
-from ullage.prediction.script import predict as predict_here
+import ullage.predicting.prediction.process
+from ullage.base.errors import ScriptError
+from ullage.predicting.prediction.script import Request
+from ullage.predicting.prediction.script import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, command, environment_of, processes_of
 
@@ -127,7 +127,7 @@ def test_a_script_that_raises_is_told_with_its_line(predict: Predict, when: str,
     number = line_of("raises.py", line)
     assert f"raises.py raised ValueError at line {number} of {SCRIPTS / 'raises.py'}: {text}\nTraceback" in ended.error
     assert ended.error.rstrip().endswith(f"ValueError: {text}")
-    assert "ullage/prediction" not in ended.error
+    assert "ullage/predicting/prediction" not in ended.error
     assert "importlib" not in ended.error
 
 
@@ -159,7 +159,7 @@ def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: s
     ended = predict("ends.py", how, workplace)
     said = re.sub("{(.*)}", lambda match: str(line_of("ends.py", match[1])), said)
     assert (ended.code, said in ended.error + ended.out) == (code, True), ended
-    assert "ullage/prediction" not in ended.error
+    assert "ullage/predicting/prediction" not in ended.error
     # Files that took over a closed descriptor of ours must not get our messages.
     assert all(file.read_text() == "" for file in workplace.glob("file*"))
 
@@ -239,7 +239,7 @@ def test_a_script_that_cannot_be_stopped_is_killed(monkeypatch: pytest.MonkeyPat
     """One that hears no signal is killed after a while; one that handles every error has told its result before."""
     # What is waited for in vain is waited for a short time; an answer has all the time that a busy machine takes.
     in_vain = "STOP_SECONDS" if how == "deaf" else "UNWIND_SECONDS"
-    monkeypatch.setattr(ullage.prediction.process, in_vain, 0.5)
+    monkeypatch.setattr(ullage.predicting.prediction.process, in_vain, 0.5)
     request = Request(script=SCRIPTS / "ends.py", arguments=(how,), gpu="T4", seconds=0.5)
     if how == "deaf":
         with pytest.raises(ScriptError, match=r"ends.py did not end after 0\.5 s and could not be stopped"):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ullage.analysis.cause import Cause
-from ullage.analysis.explain import Explanation, explain
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 from .fresh import answer
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 # Each situation in turn on one card of 4 GiB; every one begins with an empty allocator.
 SITUATIONS = """
 import gc
-from ullage.emulator import emulate
+from ullage.gpu.emulator import emulate
 emulate("T4", total_memory_bytes=4 << 30, context_bytes=200 << 20)
 import torch
 MIB = 1 << 20

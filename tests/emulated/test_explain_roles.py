@@ -7,7 +7,7 @@ import pytest
 from benchmarks.roles.collect import all_names, collect
 from benchmarks.roles.compare import Recorded, compare
 from benchmarks.roles.compare_lines import collect_lines, compare_lines
-from ullage.analysis.role import Sureness
+from ullage.explaining.analysis.role import Sureness
 
 from .conftest import slow
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 import yaml
 
-from ullage._units import KIB, MIB
-from ullage.emulator.torch_build import find_torch, release_of
-from ullage.prediction.host.meter import MODULES_BYTES
+from ullage.base.units import KIB, MIB
+from ullage.gpu.emulator.torch_build import find_torch, release_of
+from ullage.predicting.prediction.host.meter import MODULES_BYTES
 
 from .conftest import SCRIPTS, Predict
 from .fresh import USUAL, answer
@@ -88,9 +88,9 @@ import json, numpy
 def high():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
 before = high()
-import ullage.prediction.child.run
-from ullage.emulator.emulate import emulate
-from ullage.tracing.journal import Journal
+import ullage.predicting.prediction.child.run
+from ullage.gpu.emulator.emulate import emulate
+from ullage.gpu.tracing.journal import Journal
 emulate("T4")
 Journal().open()
 tell(high() - before)

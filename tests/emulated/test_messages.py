@@ -3,9 +3,9 @@
 import pytest
 
 from tests.emulated.fresh import answer
-from ullage.analysis.text.explain import explain_text
-from ullage.message.message import Message, read_message
-from ullage.message.wording import MessageKind
+from ullage.explaining.analysis.text.explain import explain_text
+from ullage.recorded.message.message import Message, read_message
+from ullage.recorded.message.wording import MessageKind
 
 GIB, MIB = 1 << 30, 1 << 20
 CODE = """

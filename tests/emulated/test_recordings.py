@@ -66,7 +66,7 @@ def test_a_difference_is_found() -> None:
 def test_a_search_that_may_try_no_more_has_an_answer() -> None:
     """A file of a million events is replayed twice at most; the best of what was tried is told."""
     code = (
-        "import sys; from ullage.analysis import assumption; assumption._MOST_TRIALS = 1; "
+        "import sys; from ullage.explaining.analysis import assumption; assumption._MOST_TRIALS = 1; "
         "from tests.emulated import recordings; from tests.emulated.random_programs import in_a_fork; "
         "print(bool(in_a_fork(recordings.run, 77075, 300)[1]))"
     )

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.reproduction.test_reproduction import history_of, two_streams
-from ullage.history import History
-from ullage.reproduction.reproduction import Reproduction, reproduce
-from ullage.reproduction.transcript import script_of
+from ullage.explaining.reproduction.reproduction import Reproduction, reproduce
+from ullage.explaining.reproduction.transcript import script_of
+from ullage.recorded.history import History
 
 from . import fresh
 

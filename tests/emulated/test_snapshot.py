@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.emulated import fresh
-from ullage.history import Action
-from ullage.snapshot.snapshot import load_snapshot
-from ullage.snapshot.writer import write_snapshot
+from ullage.recorded.history import Action
+from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.recorded.snapshot.writer import write_snapshot
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.emulated.fresh import answer, run
 from tests.guard.inside import inside
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 
 GIB = 1 << 30
 START = "import ullage; ullage.emulate({card!r}{more}); import torch\n"

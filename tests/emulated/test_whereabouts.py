@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import ScriptError
-from ullage.prediction.script import Request, predict
-from ullage.values.choice import ValuesChoice
+from ullage.base.errors import ScriptError
+from ullage.gpu.values.choice import ValuesChoice
+from ullage.predicting.prediction.script import Request, predict
 
 from .conftest import SCRIPTS
 

@@ -28,9 +28,9 @@ ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, placement=PLACEMENT, values=
 
 import torch  # noqa: E402  the card has to be there first
 
-from ullage.allocator.replay import Call, Replay, ReplayDevice, State, replay  # noqa: E402  after the card
-from ullage.program import Op, ProgramWriter  # noqa: E402  after the card
-from ullage.settings import ALLOCATORS, Settings, Tie, parse_settings, semantics_of  # noqa: E402  after the card
+from ullage.recorded.allocator.replay import Call, Replay, ReplayDevice, State, replay  # noqa: E402  after the card
+from ullage.recorded.program import Op, ProgramWriter  # noqa: E402  after the card
+from ullage.recorded.settings import ALLOCATORS, Settings, Tie, parse_settings, semantics_of  # noqa: E402  after the card
 
 SEMANTICS = semantics_of(torch.__version__)
 KEPT: list[Any] = []

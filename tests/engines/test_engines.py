@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ullage._errors import UllageError, UsageError
-from ullage.engines.chosen import open_engine
-from ullage.engines.engine import EngineError, WorkEngine
+from ullage.base.engines.chosen import open_engine
+from ullage.base.engines.engine import EngineError, WorkEngine
+from ullage.base.errors import UllageError, UsageError
 
 WORK = "tests.engines.work"
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ullage.epoch.form import form_of
-from ullage.epoch.item_forms import item_forms
-from ullage.epoch.scan import go_through
+from ullage.predicting.epoch.form import form_of
+from ullage.predicting.epoch.item_forms import item_forms
+from ullage.predicting.epoch.scan import go_through
 
 
 class Texts(Dataset[Any]):

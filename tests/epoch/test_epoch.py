@@ -7,7 +7,7 @@ import pytest
 
 from tests.emulated.conftest import SCRIPTS as EMULATED
 from tests.emulated.conftest import slow
-from ullage.epoch.use import CURVE_POINTS
+from ullage.predicting.epoch.use import CURVE_POINTS
 
 from .conftest import Predict
 

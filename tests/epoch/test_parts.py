@@ -6,16 +6,16 @@ import time
 import numpy as np
 import pytest
 
-from ullage.allocator.replay import ReplayDevice, replay
-from ullage.epoch.composed import Composer
-from ullage.epoch.form import elements, form_of, longest, text_of
-from ullage.epoch.plan import Plan
-from ullage.epoch.plan_in_order import PlanInOrder
-from ullage.epoch.requests import RequestRows
-from ullage.epoch.result import _growth
-from ullage.epoch.template import Template
-from ullage.program import Op, Program
-from ullage.settings import parse_settings
+from ullage.predicting.epoch.composed import Composer
+from ullage.predicting.epoch.form import elements, form_of, longest, text_of
+from ullage.predicting.epoch.plan import Plan
+from ullage.predicting.epoch.plan_in_order import PlanInOrder
+from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.result import _growth
+from ullage.predicting.epoch.template import Template
+from ullage.recorded.allocator.replay import ReplayDevice, replay
+from ullage.recorded.program import Op, Program
+from ullage.recorded.settings import parse_settings
 
 SETTINGS = parse_settings("", semantics="2.11")
 CARD = ReplayDevice(total_bytes=16 << 30, placement="linux")

@@ -16,14 +16,14 @@ import pytest
 
 import ullage
 from tests.reproduction.test_reproduction import made_of
-from ullage._errors import UsageError
-from ullage.analysis.assumption import Assumptions, closest
-from ullage.analysis.operation_name import operation_name
-from ullage.analysis.recording import short_line, users_frame
-from ullage.difference.holding import peak_allocated_bytes
-from ullage.export.database import write_database
-from ullage.history import Action, History, Segment
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.base.errors import UsageError
+from ullage.explaining.analysis.assumption import Assumptions, closest
+from ullage.explaining.analysis.operation_name import operation_name
+from ullage.explaining.analysis.recording import short_line, users_frame
+from ullage.explaining.difference.holding import peak_allocated_bytes
+from ullage.recorded.history import Action, History, Segment
+from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.running.export.database import write_database
 
 MIB = 1 << 20
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
@@ -246,7 +246,7 @@ def test_what_a_recording_lacks_is_looked_for_once(tmp_path: Path, monkeypatch: 
         asked.append(history.device)
         return closest(history, **options)
 
-    for module in ("ullage.analysis.assumption", "ullage.analysis.explain"):
+    for module in ("ullage.explaining.analysis.assumption", "ullage.explaining.analysis.explain"):
         monkeypatch.setattr(import_module(module), "closest", counted)
     ullage.explain(DATA / "oom.pickle.gz", sql=tmp_path / "run.sqlite")
     assert asked == [0]

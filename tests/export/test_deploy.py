@@ -22,10 +22,10 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from ullage.export.metrics import metrics_of
-from ullage.export.prometheus import Endpoint
-from ullage.run_files.facts import RunCard, RunFacts, RunPeak
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.running.export.metrics import metrics_of
+from ullage.running.export.prometheus import Endpoint
+from ullage.running.run_files.facts import RunCard, RunFacts, RunPeak
+from ullage.running.run_files.live import LiveWriter, Sample
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RULES = DEPLOY / "ullage-alerts.yml"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.export.drain import SampleRow
-from ullage.export.metrics import metrics_of
-from ullage.export.table import CsvFile, SampleTable
-from ullage.run_files.facts import RunCard, RunFacts, RunPeak
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.running.export.drain import SampleRow
+from ullage.running.export.metrics import metrics_of
+from ullage.running.export.table import CsvFile, SampleTable
+from ullage.running.run_files.facts import RunCard, RunFacts, RunPeak
+from ullage.running.run_files.live import LiveWriter, Sample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage._errors import UsageError
-from ullage.export.export import open_exports
+from ullage.base.errors import UsageError
+from ullage.running.export.export import open_exports
 
 Bare = Callable[[str], "subprocess.CompletedProcess[str]"]
 
@@ -34,7 +34,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
 def test_a_missing_package_is_answered_with_the_install_line(bare: Bare, option: str, package: str) -> None:
     """One sentence, before anything has run."""
     ended = bare(
-        "from pathlib import Path; from ullage.export.export import open_exports; "
+        "from pathlib import Path; from ullage.running.export.export import open_exports; "
         f"open_exports(csv=None, {option}, notify=print)"
     )
     last = ended.stderr.splitlines()[-1]
@@ -44,7 +44,7 @@ def test_a_missing_package_is_answered_with_the_install_line(bare: Bare, option:
 def test_csv_needs_no_package(bare: Bare, tmp_path: Path) -> None:
     """Nor does a run without exports."""
     ended = bare(
-        "from pathlib import Path; from ullage.export.export import open_exports; "
+        "from pathlib import Path; from ullage.running.export.export import open_exports; "
         f"folder = Path({str(tmp_path)!r}); "
         "exports = open_exports(csv=folder / 'run.csv', parquet=None, prometheus=None, notify=print); "
         "exports.update(folder); exports.finish(folder)"

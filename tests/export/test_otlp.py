@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from ullage._errors import UsageError
-from ullage.export.metrics import metrics_of
-from ullage.export.otlp import OtlpSender
-from ullage.run_files.facts import RunCard, RunFacts
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.base.errors import UsageError
+from ullage.running.export.metrics import metrics_of
+from ullage.running.export.otlp import OtlpSender
+from ullage.running.run_files.facts import RunCard, RunFacts
+from ullage.running.run_files.live import LiveWriter, Sample
 
 BEGAN = time.time()
 CARD = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)

@@ -17,10 +17,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from ullage._errors import UsageError
-from ullage.export.prometheus import Endpoint
-from ullage.run_files.facts import RunCard, RunFacts, RunPeak
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.base.errors import UsageError
+from ullage.running.export.prometheus import Endpoint
+from ullage.running.run_files.facts import RunCard, RunFacts, RunPeak
+from ullage.running.run_files.live import LiveWriter, Sample
 
 BEGAN = time.time()
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

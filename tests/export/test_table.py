@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from ullage.export.drain import Drain, SampleRow
-from ullage.export.table import CsvFile, ParquetFile, SampleTable
-from ullage.run_files.facts import RunCard, RunFacts
-from ullage.run_files.live import RECENT, LiveWriter, Sample
+from ullage.running.export.drain import Drain, SampleRow
+from ullage.running.export.table import CsvFile, ParquetFile, SampleTable
+from ullage.running.run_files.facts import RunCard, RunFacts
+from ullage.running.run_files.live import RECENT, LiveWriter, Sample
 
 CARD = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)
 
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_whole_lines_and_is_said_once(folder: Path, tmp_path:
 
 def test_parquet_has_what_csv_has(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several groups of rows, with types, and what is not known as null; there is no file before the end."""
-    monkeypatch.setattr("ullage.export.table._GROUP_ROWS", 1500)
+    monkeypatch.setattr("ullage.running.export.table._GROUP_ROWS", 1500)
     told: list[str] = []
     csv_table = SampleTable(tmp_path / "run.csv", CsvFile, told.append)
     table = SampleTable(tmp_path / "run.parquet", ParquetFile, told.append)
@@ -198,7 +198,7 @@ def test_a_parquet_file_that_cannot_be_written_leaves_nothing(
     told: list[str] = []
     table = SampleTable(tmp_path / "run.parquet", ParquetFile, told.append)
     writer = _process(folder, "process-5")
-    monkeypatch.setattr("ullage.export.table._GROUP_ROWS", 1500)
+    monkeypatch.setattr("ullage.running.export.table._GROUP_ROWS", 1500)
     with _no_file_beyond(2000):
         for look in range(6):
             for step in range(300 * look, 300 * look + 300):

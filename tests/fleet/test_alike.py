@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.fleet.alike import RankFigures, groups_of
-from ullage.fleet.difference_of_rank import why_it_differs
-from ullage.fleet.rank_files import RankFile
-from ullage.fleet.rank_summary import RankSummary
+from ullage.explaining.fleet.alike import RankFigures, groups_of
+from ullage.explaining.fleet.difference_of_rank import why_it_differs
+from ullage.explaining.fleet.rank_files import RankFile
+from ullage.explaining.fleet.rank_summary import RankSummary
 
 GIB = 1 << 30
 USUAL = RankSummary(

@@ -14,10 +14,10 @@ import pytest
 import ullage
 from tests.fleet.made import KINDS, make, planted, record
 from tests.forked import client
-from ullage.engines.engine import EngineError, PlainData
-from ullage.engines.local import LocalEngine
-from ullage.fleet.fleet import explain_fleet
-from ullage.fleet.rank_files import rank_files
+from ullage.base.engines.engine import EngineError, PlainData
+from ullage.base.engines.local import LocalEngine
+from ullage.explaining.fleet.fleet import explain_fleet
+from ullage.explaining.fleet.rank_files import rank_files
 
 RANKS = 16
 WORDS = {

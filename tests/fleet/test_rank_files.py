@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.fleet.rank_files import rank_files
+from ullage.base.errors import UsageError
+from ullage.explaining.fleet.rank_files import rank_files
 
 
 def _make(folder: Path, *names: str) -> None:
@@ -84,7 +84,7 @@ def test_what_is_no_snapshot_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_far_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.fleet.rank_files.MOST_FILES", 3)
+    monkeypatch.setattr("ullage.explaining.fleet.rank_files.MOST_FILES", 3)
     _make(tmp_path, *(f"rank{rank}.pickle" for rank in range(5)))
     with pytest.raises(UsageError, match="more than 3 files"):
         rank_files(tmp_path)

@@ -5,7 +5,7 @@ does, and finds it in memory. No card is described and CUDA is not initialised b
 card and an allocator of its own. A fork is made by a thread: below what it runs there is no frame of ours.
 
 In a command (`python -m ullage predict`), the script's process is a fork of the command's, in place of a Python that
-`ullage._child_process` would start: it has the group, the descriptors and the environment that it would have there.
+`ullage.base.child_process` would start: it has the group, the descriptors and the environment that it would have there.
 """
 
 import _thread
@@ -29,13 +29,13 @@ from types import ModuleType, SimpleNamespace
 from typing import IO, Any, Final, NoReturn
 
 from tests.forked.client import folders_of, read_once
-from ullage import _child_process
-from ullage._child_process import run_exit_handlers
-from ullage.emulator import library
-from ullage.emulator.torch_build import find_torch
-from ullage.gpus import all_gpus
+from ullage.base import child_process as _child_process
+from ullage.base.child_process import run_exit_handlers
+from ullage.gpu.emulator import library
+from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.gpus import all_gpus
 
-_CHILD: Final = "from ullage.prediction.child.run import main; main()"
+_CHILD: Final = "from ullage.predicting.prediction.child.run import main; main()"
 _EARLY: Final = (
     "numpy.ma",
     "typer._adapters",
@@ -44,13 +44,13 @@ _EARLY: Final = (
     "ullage.cli.progress",
     "ullage.cli.show",
     "ullage.api.predict",
-    "ullage.prediction.description.describe",
-    "ullage.prediction.child.run",
-    "ullage.prediction.observation.observer",
-    "ullage.prediction.measurement.phase_use",
-    "ullage.ownership.owners",
-    "ullage.values.start",
-    "ullage.guard.guard",
+    "ullage.predicting.prediction.description.describe",
+    "ullage.predicting.prediction.child.run",
+    "ullage.predicting.prediction.observation.observer",
+    "ullage.predicting.prediction.measurement.phase_use",
+    "ullage.training.ownership.owners",
+    "ullage.gpu.values.start",
+    "ullage.training.guard.guard",
 )
 """Modules that are in memory at the beginning of every fork."""
 _own_folders = folders_of(os.environ.get("PYTHONPATH", ""))
@@ -207,7 +207,7 @@ def _close_from(first: int, but: Sequence[int] = ()) -> None:
 
 
 class _ForkOfScript:
-    """A script's process as a fork: what `ullage._child_process` asks of a `subprocess.Popen`."""
+    """A script's process as a fork: what `ullage.base.child_process` asks of a `subprocess.Popen`."""
 
     def __init__(
         self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], stdin: IO[bytes] | int
@@ -241,7 +241,7 @@ class _ForkOfScript:
 
 
 def _start(command: Sequence[str], **options: Any) -> Any:
-    """Stand in for `subprocess.Popen` in `ullage._child_process`."""
+    """Stand in for `subprocess.Popen` in `ullage.base.child_process`."""
     environment = options["env"]
     is_script = len(command) > 2 and command[1] == "-c" and command[2].endswith(_CHILD)
     same_path = environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH")

@@ -70,7 +70,7 @@ def test_torch_is_imported_by_who_imports_it() -> None:
     """It is in memory, and comes with the calls right before and after that a prediction waits for."""
     code = """
 import os, sys
-from ullage.tracing.torch_import import ImportWatch
+from ullage.gpu.tracing.torch_import import ImportWatch
 ImportWatch("torch", before=lambda: print("before"), after=lambda torch: print("after", torch.__name__)).install()
 assert "torch" not in sys.modules
 import torch

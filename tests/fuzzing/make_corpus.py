@@ -132,7 +132,7 @@ def _make_messages() -> None:
     import json
 
     import ullage
-    from ullage.prediction import process
+    from ullage.predicting.prediction import process
 
     told: dict[str, str] = {}
     take = process.Listener._take_message

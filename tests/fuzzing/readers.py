@@ -19,11 +19,11 @@ from typing import Any, Final, cast
 from tests.fuzzing.contradiction import contradiction_in
 from tests.fuzzing.mutation import change_text, change_value, damage_bytes
 from tests.fuzzing.packed_forms import archives, change_archive, change_notebook, change_page, notebooks, pages
-from ullage._errors import UllageError
+from ullage.base.errors import UllageError
 from ullage.cli.app import main
-from ullage.run_files.facts import Arming, RunCard, RunFacts, RunPeak
-from ullage.run_files.folder import ENVIRONMENT
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.running.run_files.facts import Arming, RunCard, RunFacts, RunPeak
+from ullage.running.run_files.folder import ENVIRONMENT
+from ullage.running.run_files.live import LiveWriter, Sample
 
 CORPUS: Final = Path(__file__).parent / "corpus"
 TEXTS: Final = Path(__file__).parents[1] / "analysis/data/texts.jsonl"
@@ -226,7 +226,7 @@ class _Scrape:
     endpoint: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        from ullage.export.prometheus import Endpoint
+        from ullage.running.export.prometheus import Endpoint
 
         self.endpoint = Endpoint("0")
         self.endpoint.update(self.folder)
@@ -293,7 +293,7 @@ _SETTINGS: Final = (
 
 
 def _read_settings(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
-    from ullage.settings import parse_settings, semantics_of, text_of_settings
+    from ullage.recorded.settings import parse_settings, semantics_of, text_of_settings
 
     text = data.decode(errors="replace").replace("\0", "")
     version = ("2.8", "2.11", "2.15", "2.6")[choice % 4]
@@ -322,7 +322,7 @@ _CARDS: Final = (
 
 def _read_card(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     from ullage.api.values import capacity_of, semantics_given, size_of
-    from ullage.gpus import find_gpu
+    from ullage.gpu.gpus import find_gpu
 
     text = data.decode(errors="replace")
     yield _function("card", lambda: find_gpu(text))
@@ -350,8 +350,8 @@ def _change_json(data: bytes, chance: random.Random) -> bytes:
 
 def _read_message(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     """Read what a script's process tells its parent, as the parent does; the script can write there too."""
-    from ullage.prediction.process import ChildReport, Listener, _Voice
-    from ullage.prediction.request import Request
+    from ullage.predicting.prediction.process import ChildReport, Listener, _Voice
+    from ullage.predicting.prediction.request import Request
 
     report = ChildReport()
     request = Request(script=Path("train.py"), gpu="T4", echo=False)
@@ -371,7 +371,7 @@ def _variables() -> list[bytes]:
 
 def _read_variable(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     """Read the variable by which a run tells its processes what to record."""
-    from ullage.recording.plan import VARIABLE, RecordingPlan
+    from ullage.running.recording.plan import VARIABLE, RecordingPlan
 
     text = data.decode(errors="replace").replace("\0", "")
     yield _function("recording", lambda: RecordingPlan.of({VARIABLE: text}))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ullage.analysis.text.describe import describe_text
-from ullage.analysis.text.explain import explain_text
+from ullage.explaining.analysis.text.describe import describe_text
+from ullage.explaining.analysis.text.explain import explain_text
 from ullage.report.terminal import draw
 
 GOLDEN = Path(__file__).parent / "explain_text.txt"

@@ -22,10 +22,11 @@ from rich.console import Console
 from tests.analysis.test_explain_text import CASES
 from tests.golden.test_report import REPORTS
 from tests.unit.test_message import WORDINGS
-from ullage.analysis.describe import describe as describe_explanation
-from ullage.analysis.explain import explain
-from ullage.analysis.text.describe import describe_text
-from ullage.analysis.text.explain import explain_text
+from ullage.explaining.analysis.describe import describe as describe_explanation
+from ullage.explaining.analysis.explain import explain
+from ullage.explaining.analysis.text.describe import describe_text
+from ullage.explaining.analysis.text.explain import explain_text
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.report import (
     Curve,
     Meter,
@@ -40,7 +41,6 @@ from ullage.report.report import (
     Within,
 )
 from ullage.report.terminal import draw
-from ullage.snapshot.snapshot import load_snapshot
 
 WIDTHS = range(40, 201)
 GOLDEN_PARTS = 5

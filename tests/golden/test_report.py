@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ullage.difference.describe import describe as describe_difference
-from ullage.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
-from ullage.fitting.axis import Axis
-from ullage.fitting.describe import describe as describe_fit
-from ullage.fitting.fit import CHANGES, Fit, FrontierRow, Largest, Probe, TriedChange
-from ullage.prediction.description.describe import describe
-from ullage.prediction.host.memory import HostLine, HostUse
-from ullage.prediction.job_request import JobNeeds, job_request_of
-from ullage.prediction.prediction import (
+from ullage.explaining.difference.describe import describe as describe_difference
+from ullage.explaining.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
+from ullage.explaining.tuning.describe import describe as describe_tune
+from ullage.explaining.tuning.trial import Trial
+from ullage.explaining.tuning.tune import LeastRoom, Tuning
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.describe import describe as describe_fit
+from ullage.predicting.fitting.fit import CHANGES, Fit, FrontierRow, Largest, Probe, TriedChange
+from ullage.predicting.prediction.description.describe import describe
+from ullage.predicting.prediction.host.memory import HostLine, HostUse
+from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
+from ullage.predicting.prediction.prediction import (
     CudnnUse,
     Growth,
     Guess,
@@ -37,9 +40,6 @@ from ullage.prediction.prediction import (
 )
 from ullage.report.report import Curve
 from ullage.report.terminal import draw
-from ullage.tuning.describe import describe as describe_tune
-from ullage.tuning.trial import Trial
-from ullage.tuning.tune import LeastRoom, Tuning
 
 FOLDER = Path(__file__).parent
 GIB = 1 << 30

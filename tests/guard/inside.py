@@ -73,7 +73,14 @@ def _serve() -> None:
     import ullage
 
     ullage.emulate("T4", values=os.environ["ULLAGE_TESTS_INSIDE"])
-    for name in ("torch", "torch._dynamo", "pytest", "ullage.guard.guard", "tests.guard.worlds", "tests.guard.made"):
+    for name in (
+        "torch",
+        "torch._dynamo",
+        "pytest",
+        "ullage.training.guard.guard",
+        "tests.guard.worlds",
+        "tests.guard.made",
+    ):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a test prints is no answer

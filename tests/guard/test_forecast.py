@@ -11,8 +11,8 @@ if INSIDE:
     from torch import nn
 
     import ullage
-    from ullage.guard.batch import form_of
-    from ullage.guard.forecast import _features, _fit
+    from ullage.training.guard.batch import form_of
+    from ullage.training.guard.forecast import _features, _fit
 
 
 class Setting:

@@ -33,7 +33,9 @@ class Tracing:
 
     def __call__(self, frame: "FrameType", event: str, _: Any) -> "Callable[..., Any] | None":
         name = frame.f_code.co_filename
-        if not any(part in name for part in ("/ullage/guard/", "/torch/optim/", "/tests/guard/", "/clip_grad.py")):
+        if not any(
+            part in name for part in ("/ullage/training/guard/", "/torch/optim/", "/tests/guard/", "/clip_grad.py")
+        ):
             return None
         if event == "line":
             if self.count == self.at:

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.guard.inside import INSIDE, inside
 from tests.unit import test_message as corpus
-from ullage.message.message import read_message
-from ullage.message.wording import MessageKind
+from ullage.recorded.message.message import read_message
+from ullage.recorded.message.wording import MessageKind
 
 if INSIDE:
     import gc
@@ -13,8 +13,8 @@ if INSIDE:
 
     import torch
 
-    from ullage.guard.oom import read_oom
-    from ullage.ownership.failure import clear_frames
+    from ullage.training.guard.oom import read_oom
+    from ullage.training.ownership.failure import clear_frames
 
 OF_A_CARD = (MessageKind.ALLOCATOR, MessageKind.LIMIT, MessageKind.DRIVER, MessageKind.LIBRARY)
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.guard.faults import TEXT, Faults
-from ullage.guard.guard import Guard
+from ullage.training.guard.guard import Guard
 
 
 @contextmanager

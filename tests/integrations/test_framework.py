@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 from ullage.integrations.framework import framework
 
 

@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from tests.guard.faults import Faults
 from tests.integrations.run import AtMost, at_every, farthest, faults_in_guard, on_a_small_card, run_the_docs
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 from ullage.integrations.lightning import GuardCallback, guard
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

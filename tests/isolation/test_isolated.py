@@ -23,7 +23,7 @@ import pytest
 import ullage
 from tests.emulated.fresh import answer
 from tests.guard.inside import inside
-from ullage.isolation.driver_check import DriverCheck
+from ullage.training.isolation.driver_check import DriverCheck
 
 MARK = "ULLAGE_TESTS_MARK"
 
@@ -419,7 +419,9 @@ def test_what_stays_in_use_is_no_proof() -> None:
             held.append(torch.empty(32 << 20, dtype=torch.uint8, device="cuda"))
             return str, ("four",)
 
-    with mock.patch("ullage.isolation.driver_check._RETURN_SECONDS", 0.0):  # nothing comes back, however long it waits
+    with mock.patch(
+        "ullage.training.isolation.driver_check._RETURN_SECONDS", 0.0
+    ):  # nothing comes back, however long it waits
         assert ullage.isolated(len, TakesMemoryOnItsWay(), report=proofs.append) == 4
     (card,) = proofs[0].cards
     assert card.after_bytes == card.before_bytes + (32 << 20)

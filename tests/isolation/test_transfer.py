@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.guard.inside import inside
-from ullage.isolation import transfer
+from ullage.training.isolation import transfer
 
 
 def sent(value: Any, *, keep_device: bool = False) -> Any:

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ullage._errors import ScriptError
-from ullage.prediction.plain_data import to_plain
-from ullage.prediction.prediction import CudnnUse, Outside, Prediction, ValuesUse, Verdict
-from ullage.prediction.request import Request
-from ullage.prediction.sent import request_from
+from ullage.base.errors import ScriptError
+from ullage.predicting.prediction.plain_data import to_plain
+from ullage.predicting.prediction.prediction import CudnnUse, Outside, Prediction, ValuesUse, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.sent import request_from
 
 GIB = 1 << 30
 TOTAL = 80 * GIB
 
 
 def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Answer as `ullage.prediction.sent.run` does, at once."""
+    """Answer as `ullage.predicting.prediction.sent.run` does, at once."""
     request = request_from(payload["request"])
     if (marks := os.environ.get("MADE_UP_MARKS")) is not None:
         _mark(Path(marks), request, cancelled)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.layouts.content_key import ContentKeys, counting_variables, versions
-from ullage.layouts.sources import sources_of
-from ullage.prediction.request import Request
+from ullage.predicting.layouts.content_key import ContentKeys, counting_variables, versions
+from ullage.predicting.layouts.sources import sources_of
+from ullage.predicting.prediction.request import Request
 
 
 @pytest.fixture

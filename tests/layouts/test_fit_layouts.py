@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from tests.layouts.made_up_run import TOTAL, context_rank_of, need_of, prediction_of
-from ullage._errors import ScriptError
-from ullage.engines.chosen import open_engine
-from ullage.fitting.axis import Axis
-from ullage.layouts import rank_runs
-from ullage.layouts.describe import describe
-from ullage.layouts.fit_layouts import LayoutQuestion, LayoutsSearch, fit_layouts
-from ullage.layouts.layout import LayoutSpace
-from ullage.layouts.layout_fit import LayoutFit, LayoutRow
-from ullage.layouts.option_map import map_of
-from ullage.layouts.result_store import ResultStore
-from ullage.prediction.prediction import Verdict
-from ullage.prediction.request import Request
+from ullage.base.engines.chosen import open_engine
+from ullage.base.errors import ScriptError
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.layouts import rank_runs
+from ullage.predicting.layouts.describe import describe
+from ullage.predicting.layouts.fit_layouts import LayoutQuestion, LayoutsSearch, fit_layouts
+from ullage.predicting.layouts.layout import LayoutSpace
+from ullage.predicting.layouts.layout_fit import LayoutFit, LayoutRow
+from ullage.predicting.layouts.option_map import map_of
+from ullage.predicting.layouts.result_store import ResultStore
+from ullage.predicting.prediction.prediction import Verdict
+from ullage.predicting.prediction.request import Request
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = ["dp=--dp", "tp=--tp", "pp=--pp", "cp=--cp"]
@@ -241,7 +241,7 @@ _DRIVER = """
 import sys, signal
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from ullage.layouts import rank_runs
+from ullage.predicting.layouts import rank_runs
 rank_runs.RUN = "tests.layouts.made_up_run:run"
 from ullage.cli.app import main
 main(["fit", {script!r}, "--gpu", "H100", "--total-memory", "80GiB", "--cards", "8", "--layout", "dp*tp",

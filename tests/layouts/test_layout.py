@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage._errors import UsageError
-from ullage.layouts.layout import CardLayout, LayoutSpace
-from ullage.layouts.option_map import READY, map_of, put
-from ullage.layouts.representative import ranks_of
+from ullage.base.errors import UsageError
+from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
+from ullage.predicting.layouts.option_map import READY, map_of, put
+from ullage.predicting.layouts.representative import ranks_of
 
 AXES = ("dp", "tp", "pp", "cp")
 

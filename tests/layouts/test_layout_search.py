@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.fitting.axis import Axis
-from ullage.fitting.search import ProbedNeed
-from ullage.layouts.layout_search import LayoutSearch, Trial
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.search import ProbedNeed
+from ullage.predicting.layouts.layout_search import LayoutSearch, Trial
 
 BUDGET = 1000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
-from ullage.layouts.layout import CardLayout, LayoutSpace
-from ullage.layouts.option_map import map_of, put
+from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
+from ullage.predicting.layouts.option_map import map_of, put
 
 # One rank of many, whose others torch's fake process group stands for, makes the library's own mesh.
 MESH = """

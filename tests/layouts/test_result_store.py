@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.layouts.result_store import ResultStore, default_path, store_path
+from ullage.base.errors import UsageError
+from ullage.predicting.layouts.result_store import ResultStore, default_path, store_path
 
 
 def test_what_is_kept_is_found_by_the_next_one(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_store_that_breaks_meanwhile_is_told(tmp_path: Path) -> None:
 
 
 def test_a_locked_store_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.layouts.result_store._WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("ullage.predicting.layouts.result_store._WAIT_SECONDS", 0.05)
     path = tmp_path / "kept.sqlite"
     with ResultStore(path) as store:
         other = sqlite3.connect(path)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ullage import UsageError
-from ullage.made_up.choice import MadeUpChoice, MadeUpData, read_lengths
-from ullage.made_up.repository import shipped_config
+from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData, read_lengths
+from ullage.predicting.made_up.repository import shipped_config
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ullage.made_up.choice import MadeUpChoice, MadeUpData
-from ullage.made_up.rows import lengths_of, text_rows
+from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
+from ullage.predicting.made_up.rows import lengths_of, text_rows
 
 
 class Halves:

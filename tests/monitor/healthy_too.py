@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.monitor.loops import KEPT_FLOATS, Training
-from ullage.monitor.monitor import Monitor
+from ullage.training.monitor.monitor import Monitor
 
 
 def replay_small_deque_of_dicts(monitor: Monitor, steps: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.monitor.loops import KEPT_FLOATS, Training
-from ullage.monitor.monitor import Monitor
+from ullage.training.monitor.monitor import Monitor
 
 CACHE: dict[int, torch.Tensor] = {}
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from tests.monitor.loops import KEPT_FLOATS, Training
-from ullage.monitor.monitor import Monitor
+from ullage.training.monitor.monitor import Monitor
 
 RESULTS: list[dict[str, Any]] = []
 LOCAL = threading.local()

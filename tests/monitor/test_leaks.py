@@ -12,7 +12,7 @@ if INSIDE:
     import torch
 
     from tests.monitor import healthy, healthy_too, leaking, leaking_too
-    from ullage.monitor.monitor import Monitor
+    from ullage.training.monitor.monitor import Monitor
 
 STEPS = 50
 SEEDS = 20 if SLOW else 1

@@ -13,8 +13,8 @@ if INSIDE:
     from tests.monitor import healthy, leaking
     from tests.monitor.loops import KEPT_FLOATS, Training
     from ullage import UsageError
-    from ullage.monitor.finding import FindingKind
-    from ullage.monitor.monitor import Monitor
+    from ullage.training.monitor.finding import FindingKind
+    from ullage.training.monitor.monitor import Monitor
 
 
 @inside

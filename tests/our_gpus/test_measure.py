@@ -124,7 +124,7 @@ def test_what_the_caller_has_set_does_not_decide(environment: dict[str, str], ru
 
 def test_an_inherited_emulation_is_not_taken_for_a_gpu(environment: dict[str, str], run: Run, tmp_path: Path) -> None:
     """A run without --emulate in an environment that emulates a GPU ends in one sentence."""
-    from ullage.emulator.emulate import emulate_in
+    from ullage.gpu.emulator.emulate import emulate_in
 
     before = dict(environment)
     emulate_in(environment, GPU)

@@ -34,8 +34,8 @@ def test_what_was_released_says_so() -> None:
     """A tensor, a view of it, a model, an optimizer raise an error that names `release`; the card is left alone."""
     import torch
 
-    from ullage._errors import UsageError
-    from ullage.ownership.release import release
+    from ullage.base.errors import UsageError
+    from ullage.training.ownership.release import release
 
     model = _model()
     optimizer = torch.optim.Adam(model.parameters())
@@ -64,7 +64,7 @@ def test_what_is_on_the_host_survives() -> None:
     """A `state_dict` that was copied to the CPU is whole, and makes a new model."""
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     model = _model()
     kept = {name: value.cpu() for name, value in model.state_dict().items()}
@@ -80,7 +80,7 @@ def test_moved_to_the_cpu_a_run_goes_on() -> None:
     """`to="cpu"` leaves nothing on the card, and a step of model and optimizer runs on the host with their values."""
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     model = _model()
     optimizer = torch.optim.Adam(model.parameters())
@@ -99,7 +99,7 @@ def test_an_optimizer_gives_up_its_state_alone() -> None:
     """Its parameters are the model's, and so is a model that a hook leads to its own."""
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     model, other = _model(), _model()
     model.register_forward_hook(lambda *_: other.training)
@@ -115,9 +115,9 @@ def test_an_optimizer_gives_up_its_state_alone() -> None:
 @inside
 def test_a_bad_argument_is_one_sentence() -> None:
     """What was passed, and what was expected."""
-    from ullage._errors import UsageError
-    from ullage.ownership.owners import owners
-    from ullage.ownership.release import release
+    from ullage.base.errors import UsageError
+    from ullage.training.ownership.owners import owners
+    from ullage.training.ownership.release import release
 
     with pytest.raises(UsageError, match="expected 'cpu'"):
         release(to="meta")
@@ -131,7 +131,7 @@ def test_smaller_holders_are_one_row() -> None:
     """Rows below `min_bytes` are told together, and the sum stays."""
     import torch
 
-    from ullage.ownership.owners import owners
+    from ullage.training.ownership.owners import owners
 
     kept = {f"name {number}": torch.zeros(1 << 10, device="cuda") for number in range(8)}
     large = torch.zeros(1 << 20, device="cuda")
@@ -146,7 +146,7 @@ def test_four_times_the_tensors_take_about_four_times_as_long() -> None:
     """And sum to the byte. benchmarks/ownership/many.py measures the seconds."""
     import torch
 
-    from ullage.ownership.owners import owners
+    from ullage.training.ownership.owners import owners
 
     kept: list[torch.Tensor] = []
     taken = []
@@ -174,8 +174,8 @@ def test_a_metaclass_of_the_users_is_not_asked() -> None:
     """Its `__mro__`, `__name__` and `__dict__` may be properties, its `__subclasscheck__` a method."""
     import torch
 
-    from ullage.ownership.owners import owners
-    from ullage.ownership.release import release
+    from ullage.training.ownership.owners import owners
+    from ullage.training.ownership.release import release
 
     asked = []
 

@@ -26,7 +26,7 @@ def test_a_view_of_a_result_takes_its_graph_but_what_has_a_name() -> None:
     """Parameters, leaves, inputs and named intermediates that the graph has saved stay."""
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     model, _ = _made()
     x = torch.zeros(4, 512, device="cuda")
@@ -43,7 +43,7 @@ def test_a_module_leads_to_no_other_model() -> None:
     """Not by methods, closures, hooks, back references, schedulers, or functions that a loader collates with."""
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     kept, model = _made()
     weight = kept.weight
@@ -67,7 +67,7 @@ def test_what_shared_memory_shares_it_on_the_host() -> None:
     import torch
     from torch import nn
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     first, second = _made()
     second.weight = nn.Parameter(first.weight.detach())
@@ -89,8 +89,8 @@ def test_what_cannot_be_moved_is_refused_before_anything_has_moved() -> None:
     """One sentence, and nothing has changed."""
     import torch
 
-    from ullage._errors import UsageError
-    from ullage.ownership.release import release
+    from ullage.base.errors import UsageError
+    from ullage.training.ownership.release import release
 
     model, _ = _made()
     with warnings.catch_warnings(action="ignore"):
@@ -107,8 +107,8 @@ def test_no_code_of_a_subclass_runs() -> None:
     from torch import nn
     from torch.overrides import TorchFunctionMode
 
-    from ullage.ownership.owners import owners
-    from ullage.ownership.release import release
+    from ullage.training.ownership.owners import owners
+    from ullage.training.ownership.release import release
 
     class Loud(torch.Tensor):
         @classmethod
@@ -132,8 +132,8 @@ def test_a_model_runs_again_with_other_weights() -> None:
     """As after `load_state_dict(..., assign=True)`."""
     import torch
 
-    from ullage._errors import UsageError
-    from ullage.ownership.release import release
+    from ullage.base.errors import UsageError
+    from ullage.training.ownership.release import release
 
     model, _ = _made()
     kept = {name: value.cpu() for name, value in model.state_dict().items()}
@@ -151,7 +151,7 @@ def test_workers_of_a_loop_that_runs_are_ended() -> None:
 
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     loader = torch.utils.data.DataLoader(list(range(1000)), num_workers=1)
     other = torch.utils.data.DataLoader(list(range(1000)), num_workers=1)
@@ -170,7 +170,7 @@ def test_workers_of_a_loop_that_runs_are_ended() -> None:
 def test_a_learning_rate_on_the_card_is_the_optimizers() -> None:
     import torch
 
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
     optimizer = torch.optim.Adam([weight], capturable=True)

@@ -43,8 +43,8 @@ def test_the_culprit_is_named_and_everything_comes_back(name: str) -> None:
     """The owners sum to what is allocated, the culprit is named, and what is released is gone or named, to the byte."""
     import torch
 
-    from ullage.ownership.owners import owners
-    from ullage.ownership.release import release
+    from ullage.training.ownership.owners import owners
+    from ullage.training.ownership.release import release
 
     scenario = load(_entry(name))
     ended = []
@@ -98,7 +98,7 @@ def test_variables_of_an_error_that_somebody_has_looked_at_come_back() -> None:
     import torch
 
     from tests.ownership.scenarios.frame import caught
-    from ullage.ownership.release import release
+    from ullage.training.ownership.release import release
 
     error = caught()
     read = [dict(frame.f_locals) for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -113,7 +113,7 @@ def test_owners_keep_nothing_alive() -> None:
     """What a variable of a running function has let go is freed at once, although its owner was asked for before."""
     import torch
 
-    from ullage.ownership.owners import owners
+    from ullage.training.ownership.owners import owners
 
     kept = torch.empty(4 << 18, device="cuda")
     gone = torch.empty(4 << 18, device="cuda")

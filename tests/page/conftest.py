@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ullage.analysis.describe import describe
-from ullage.analysis.explain import Explanation, explain
+from ullage.explaining.analysis.describe import describe
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.blocks import BlockHistory
 from ullage.report.page import draw_page
-from ullage.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "snapshot" / "data"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage._units import text_of_bytes
-from ullage.analysis.describe import describe
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.describe import describe
 from ullage.report.blocks import Facet
 from ullage.report.page import draw_page
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.real_cards.compare import clears_of, compared, equal_events, events_of
-from ullage.history import Action, Frame, History
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.recorded.history import Action, Frame, History
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 

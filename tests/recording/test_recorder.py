@@ -16,8 +16,8 @@ MIB = 1 << 20
 
 
 def _recorder(folder: str, **plan: Any) -> Any:
-    from ullage.recording.plan import RecordingPlan
-    from ullage.recording.recorder import Recorder
+    from ullage.running.recording.plan import RecordingPlan
+    from ullage.running.recording.recorder import Recorder
 
     recorder = Recorder(RecordingPlan(folder=Path(folder), **plan))
     recorder.install()
@@ -25,7 +25,7 @@ def _recorder(folder: str, **plan: Any) -> Any:
 
 
 def _live(folder: str) -> Any:
-    from ullage.run_files.folder import read_run
+    from ullage.running.run_files.folder import read_run
 
     [process] = read_run(Path(folder)).processes
     return process
@@ -49,7 +49,7 @@ def _statistics_of_a_script(folder: str | None) -> None:
 
     torch.cuda.init()
     if folder is not None and "recorded" in folder:
-        from ullage.recording.peak import PeakMeter
+        from ullage.running.recording.peak import PeakMeter
 
         meter = PeakMeter()
         meter.install()
@@ -125,8 +125,8 @@ def test_where_memory_runs_out_evidence_is_written(tmp_path: Path) -> None:
         _an_oom(folder=str(tmp_path), handled=5)
     finally:
         del os.environ["PYTORCH_SECRET_TOKEN"]
-    from ullage.run_files.folder import read_run
-    from ullage.supervision.verdict import explain_evidence
+    from ullage.running.run_files.folder import read_run
+    from ullage.running.supervision.verdict import explain_evidence
 
     run = read_run(tmp_path)
     assert [process.facts.ooms for process in run.processes] == [5]
@@ -169,8 +169,8 @@ def _a_long_history(folder: str) -> None:
 
     import torch
 
-    from ullage._own_files import OwnFolder
-    from ullage.recording.evidence import _write_snapshot
+    from ullage.base.own_files import OwnFolder
+    from ullage.running.recording.evidence import _write_snapshot
 
     torch.cuda.memory._record_memory_history(max_entries=10**9)
     for _ in range(10_000):
@@ -214,7 +214,7 @@ def _a_disk_that_becomes_full(folder: str) -> None:
 def test_what_was_written_before_the_disk_was_full_stays(tmp_path: Path) -> None:
     """The snapshot has no room: it is not there, whole or in part; who asked for what is."""
     _a_disk_that_becomes_full(folder=str(tmp_path))
-    from ullage.run_files.folder import read_run
+    from ullage.running.run_files.folder import read_run
 
     [evidence] = read_run(tmp_path).evidence
     assert [path.name for path in evidence.folder.iterdir()] == ["environment.json"]
@@ -225,8 +225,8 @@ def test_what_was_written_before_the_disk_was_full_stays(tmp_path: Path) -> None
 def _history(folder: str, mode: str) -> None:
     import torch
 
-    from ullage.recording import history
-    from ullage.recording.plan import HistoryMode
+    from ullage.running.recording import history
+    from ullage.running.recording.plan import HistoryMode
 
     history._CHEAP_SHARE = 0  # on a machine that is slow enough every step is long enough for it
     recorder = _recorder(folder, history=HistoryMode(mode))
@@ -277,7 +277,7 @@ def _ring(folder: str, megabytes: int) -> None:
     import psutil
     import torch
 
-    from ullage.recording.plan import HistoryMode
+    from ullage.running.recording.plan import HistoryMode
 
     recorder = _recorder(folder, history=HistoryMode.ALWAYS, budget_bytes=megabytes * MIB)
     torch.empty(1, device="cuda")
@@ -333,7 +333,7 @@ def test_a_forked_process_is_silent(tmp_path: Path) -> None:
 def _an_oom_without_history(folder: str) -> None:
     import torch
 
-    from ullage.recording.plan import HistoryMode
+    from ullage.running.recording.plan import HistoryMode
 
     recorder = _recorder(folder, history=HistoryMode.NEVER)
     held = torch.empty(10 << 30, device="cuda", dtype=torch.uint8)
@@ -347,8 +347,8 @@ def _an_oom_without_history(folder: str) -> None:
 def test_without_history_the_request_that_failed_is_known_all_the_same(tmp_path: Path) -> None:
     """With its line, its bytes, and what was free: enough for the cause."""
     _an_oom_without_history(folder=str(tmp_path))
-    from ullage.run_files.folder import read_run
-    from ullage.supervision.verdict import explain_evidence
+    from ullage.running.run_files.folder import read_run
+    from ullage.running.supervision.verdict import explain_evidence
 
     [evidence] = read_run(tmp_path).evidence
     explanation = explain_evidence(evidence)
@@ -373,8 +373,8 @@ def _a_request_larger_than_the_card(folder: str) -> None:
 def test_a_request_larger_than_the_card_is_told_so(tmp_path: Path) -> None:
     """To hold less of anything else cannot help it."""
     _a_request_larger_than_the_card(folder=str(tmp_path))
-    from ullage.run_files.folder import read_run
-    from ullage.supervision.verdict import explain_evidence
+    from ullage.running.run_files.folder import read_run
+    from ullage.running.supervision.verdict import explain_evidence
 
     [evidence] = read_run(tmp_path).evidence
     explanation = explain_evidence(evidence)
@@ -471,7 +471,7 @@ def _forked_before_cuda(folder: str) -> None:
             os._exit(0)
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
-    from ullage.run_files.folder import read_run
+    from ullage.running.run_files.folder import read_run
 
     run = read_run(Path(folder))
     assert [(one.facts.rank, one.facts.pid) for one in run.processes] == list(enumerate(pids))
@@ -487,7 +487,7 @@ def test_processes_forked_before_cuda_are_themselves(tmp_path: Path) -> None:
 def _a_leak(folder: str, steps: int) -> None:
     import torch
 
-    from ullage.recording.plan import HistoryMode
+    from ullage.running.recording.plan import HistoryMode
 
     read, reads = torch._C._cuda_memoryStats, []
     torch._C._cuda_memoryStats = lambda device: reads.append(device) or read(device)

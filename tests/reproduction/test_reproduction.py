@@ -14,22 +14,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.forked import client
-from ullage._errors import UsageError
-from ullage.allocator.placement import PLACEMENTS
-from ullage.allocator.replay import Replay, ReplayDevice, State, replay
-from ullage.analysis.cause import Cause
-from ullage.analysis.recording import Recording, cut
+from ullage.base.errors import UsageError
 from ullage.cli.app import main
-from ullage.history import Action, Annotation, Frame, History, Labels
-from ullage.program import Op
-from ullage.rebuild import program_of
-from ullage.reproduction.beginning import beginning_of
-from ullage.reproduction.oracle import Oracle
-from ullage.reproduction.reproduction import Reproduction, reproduce, sketch_of
-from ullage.reproduction.shrink import Sketch, shrink
-from ullage.reproduction.transcript import script_of, statement_of
-from ullage.settings import Settings, parse_settings, text_of_settings
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.recording import Recording, cut
+from ullage.explaining.reproduction.beginning import beginning_of
+from ullage.explaining.reproduction.oracle import Oracle
+from ullage.explaining.reproduction.reproduction import Reproduction, reproduce, sketch_of
+from ullage.explaining.reproduction.shrink import Sketch, shrink
+from ullage.explaining.reproduction.transcript import script_of, statement_of
+from ullage.recorded.allocator.placement import PLACEMENTS
+from ullage.recorded.allocator.replay import Replay, ReplayDevice, State, replay
+from ullage.recorded.history import Action, Annotation, Frame, History, Labels
+from ullage.recorded.program import Op
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.settings import Settings, parse_settings, text_of_settings
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20

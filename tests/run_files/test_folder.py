@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.run_files.facts import RunFacts, RunPeak
-from ullage.run_files.folder import ENVIRONMENT, read_run
-from ullage.run_files.live import LiveWriter
-from ullage.supervision.summary import differences_of, summary_of
-from ullage.supervision.verdict import fatal_evidence
+from ullage.base.errors import UsageError
+from ullage.running.run_files.facts import RunFacts, RunPeak
+from ullage.running.run_files.folder import ENVIRONMENT, read_run
+from ullage.running.run_files.live import LiveWriter
+from ullage.running.supervision.summary import differences_of, summary_of
+from ullage.running.supervision.verdict import fatal_evidence
 
 GIB = 1 << 30
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.run_files.facts import Arming, RunCard, RunFacts, RunPeak
-from ullage.run_files.live import BINS, RECENT, LiveFileError, LiveWriter, Sample, read_live
+from ullage.running.run_files.facts import Arming, RunCard, RunFacts, RunPeak
+from ullage.running.run_files.live import BINS, RECENT, LiveFileError, LiveWriter, Sample, read_live
 
 
 def _sample(step: int, peak: int = 0, device: int = 0) -> Sample:
@@ -93,7 +93,7 @@ def test_a_sample_that_is_overwritten_meanwhile_is_not_read(tmp_path: Path) -> N
     """Reading again and again from where the last reading ended gives every sample once, or its loss shows."""
     path = tmp_path / "process-1.live"
     code = (
-        "import sys; from pathlib import Path; from ullage.run_files.live import *\n"
+        "import sys; from pathlib import Path; from ullage.running.run_files.live import *\n"
         "writer = LiveWriter(Path(sys.argv[1]))\n"
         "for step in range(60_000):\n"
         "    if step == 100: input()\n"
@@ -190,7 +190,7 @@ def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
     """It writes as fast as it can and is killed at some moment."""
     path = tmp_path / "process-1.live"
     code = (
-        "import sys; from pathlib import Path; from ullage.run_files.live import *\n"
+        "import sys; from pathlib import Path; from ullage.running.run_files.live import *\n"
         "writer, step = LiveWriter(Path(sys.argv[1])), 0\n"
         "while True:\n"
         "    step += 1; writer.add(Sample(step, 0.0, 0, step, step, step, -1, 0, 0, 0))\n"

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.security.users import as_nobody, content_of
-from ullage._foreign_files import open_regular
-from ullage.export.drain import Drain
-from ullage.export.prometheus import Endpoint
-from ullage.run_files.folder import OomEvidence, read_run
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.base.foreign_files import open_regular
+from ullage.running.export.drain import Drain
+from ullage.running.export.prometheus import Endpoint
+from ullage.running.run_files.folder import OomEvidence, read_run
+from ullage.running.run_files.live import LiveWriter, Sample
 
 ULLAGE = [sys.executable, "-m", "ullage"]
 

@@ -14,8 +14,8 @@ from types import FrameType
 import pytest
 
 from tests.security.users import NOBODY, as_nobody, content_of
-from ullage._errors import UllageError
-from ullage._own_files import (
+from ullage.base.errors import UllageError
+from ullage.base.own_files import (
     OwnFolder,
     SharedFolderError,
     begin_file,
@@ -23,7 +23,7 @@ from ullage._own_files import (
     whole_file_by_name,
     write_whole,
 )
-from ullage.run_files.live import LiveWriter, is_live
+from ullage.running.run_files.live import LiveWriter, is_live
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src/ullage"
 NAMES = ("process-1.live", "environment.json", "report.html")
@@ -350,17 +350,17 @@ def test_a_link_under_the_name_is_replaced_not_followed(tmp_path: Path) -> None:
 
 MODULES = {"os", "shutil", "tempfile", "socket", "sqlite3", "mmap"}
 ALLOWED = {
-    "_own_files.py": "it is the one",
-    "_foreign_files.py": "opens to read alone",
+    "base/own_files.py": "it is the one",
+    "base/foreign_files.py": "opens to read alone",
     "cli/app.py": "/dev/null in place of a closed stream",
-    "emulator/cudnn/server.py": "/dev/null, and a socket that it was started with",
-    "supervision/supervisor.py": "the terminal",
-    "export/prometheus.py": "a port, which the user has asked for",
-    "emulator/nvidia_smi/answer.py": "nvidia-smi's own option -f, and the memory of the process that started it",
-    "emulator/use.py": "memory without a name",
-    "prediction/several/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
-    "export/database.py": "SQLite, by the name that _own_files has given",
-    "layouts/result_store.py": "SQLite, in the folder that _own_files has checked, or where the user has named",
+    "gpu/emulator/cudnn/server.py": "/dev/null, and a socket that it was started with",
+    "running/supervision/supervisor.py": "the terminal",
+    "running/export/prometheus.py": "a port, which the user has asked for",
+    "gpu/emulator/nvidia_smi/answer.py": "nvidia-smi's own option -f, and the memory of the process that started it",
+    "gpu/emulator/use.py": "memory without a name",
+    "predicting/prediction/several/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
+    "running/export/database.py": "SQLite, by the name that own_files has given",
+    "predicting/layouts/result_store.py": "SQLite, in a folder that own_files has checked, or where the user has named",
 }
 MAKING = re.compile(
     "open|mkdir|makedirs|mkfifo|mknod|unlink|remove|removedirs|rmdir|rmtree|renames?|symlink|link|truncate|chmod|chown|"
@@ -394,33 +394,33 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
         if calls:
             found[str(path.relative_to(PACKAGE))] = [f"{ast.unparse(call)}:{call.lineno}" for call in calls]
     assert {name: calls for name, calls in found.items() if name not in ALLOWED} == {}
-    assert set(found) | {"_foreign_files.py"} >= set(ALLOWED) - {"export/prometheus.py"}
+    assert set(found) | {"base/foreign_files.py"} >= set(ALLOWED) - {"running/export/prometheus.py"}
 
 
 READERS = {
-    "_packed.py": "the only file of an archive that somebody else has opened as a regular one",
+    "base/packed.py": "the only file of an archive that somebody else has opened as a regular one",
     "__init__.py": "its own stub",
-    "_foreign_files.py": "it is the one",
-    "_own_files.py": "what it has made, by descriptor",
-    "_child_process.py": "/proc of this user's processes",
-    "allocator/recorded.py": "the project's own recordings, for its conformance test",
-    "diagnosis/host.py": "/proc and /sys",
-    "diagnosis/process.py": "/proc",
-    "emulator/cudnn/server.py": "/proc",
-    "emulator/cudnn/table.py": "its own table",
-    "emulator/cudnn/wheel.py": "an installed package's header",
-    "emulator/profile.py": "its own profiles",
-    "emulator/torch_build.py": "an installed package's version",
-    "gpus.py": "its own table",
-    "layouts/content_key.py": "the list of this package's files that its installer wrote",
-    "prediction/host/room.py": "/proc of the processes that run ranks",
-    "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
-    "prediction/peer.py": "/proc",
-    "tracing/resident.py": "/proc of this process",
+    "base/foreign_files.py": "it is the one",
+    "base/own_files.py": "what it has made, by descriptor",
+    "base/child_process.py": "/proc of this user's processes",
+    "recorded/allocator/recorded.py": "the project's own recordings, for its conformance test",
+    "running/diagnosis/host.py": "/proc and /sys",
+    "running/diagnosis/process.py": "/proc",
+    "gpu/emulator/cudnn/server.py": "/proc",
+    "gpu/emulator/cudnn/table.py": "its own table",
+    "gpu/emulator/cudnn/wheel.py": "an installed package's header",
+    "gpu/emulator/profile.py": "its own profiles",
+    "gpu/emulator/torch_build.py": "an installed package's version",
+    "gpu/gpus.py": "its own table",
+    "predicting/layouts/content_key.py": "the list of this package's files that its installer wrote",
+    "predicting/prediction/host/room.py": "/proc of the processes that run ranks",
+    "predicting/prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
+    "predicting/prediction/peer.py": "/proc",
+    "gpu/tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",
-    "snapshot/file.py": "/sys/fs/cgroup",
-    "watch/target.py": "/proc of this user's processes",
-    "watch/unseen.py": "/proc",
+    "recorded/snapshot/file.py": "/sys/fs/cgroup",
+    "running/watch/target.py": "/proc of this user's processes",
+    "running/watch/unseen.py": "/proc",
 }
 
 

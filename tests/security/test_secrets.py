@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.security.forms import NAMES, Form, forms
-from ullage._secrets import SourceCode, hidden_data, hidden_text, told_environment, without_secrets
+from ullage.base.secrets import SourceCode, hidden_data, hidden_text, told_environment, without_secrets
 from ullage.cli.run import name_of
 
 FORMS = list(forms())

@@ -14,11 +14,11 @@ import pytest
 import ullage
 from tests.export.test_database import late
 from tests.forked import client
-from ullage._errors import UsageError
-from ullage.analysis.cause import Cause
-from ullage.analysis.contradiction import contradiction_of
-from ullage.rebuild import program_of
-from ullage.snapshot.snapshot import SnapshotError, load_snapshot
+from ullage.base.errors import UsageError
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.contradiction import contradiction_of
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
 
 MIB = 1 << 20
 DATA = Path(__file__).parent / "data"

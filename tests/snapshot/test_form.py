@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ullage.api.explain import explain
-from ullage.history import Action, Annotation, Frame, History
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.recorded.history import Action, Annotation, Frame, History
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 MIB = 1 << 20
 BASE = 0x7F0000000000

@@ -16,7 +16,7 @@ import pytest
 FILE_BYTES = 8 << 20
 CODE = """
 import json, re, sys
-from ullage._errors import UllageError
+from ullage.base.errors import UllageError
 from ullage.cli.app import app
 said = ""
 try:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage._packed import unpacked
 from ullage.api.explain import explain
 from ullage.api.text import is_text
-from ullage.snapshot.snapshot import SnapshotError, load_snapshot
-from ullage.snapshot.writer import plain_of
+from ullage.base.errors import UsageError
+from ullage.base.packed import unpacked
+from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
+from ullage.recorded.snapshot.writer import plain_of
 
 PICKLE = gzip.decompress((Path(__file__).parent / "data" / "oom.pickle.gz").read_bytes())
 ERROR = (
@@ -149,7 +149,7 @@ def test_a_zip_through_a_pipe_is_refused_in_one_sentence() -> None:
 
 
 def test_a_small_zip_that_unpacks_to_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.snapshot.file.memory_bytes", lambda: 8 << 20)
+    monkeypatch.setattr("ullage.recorded.snapshot.file.memory_bytes", lambda: 8 << 20)
     path = tmp_path / "bomb.zip"
     path.write_bytes(zipped(("a.pickle", bytes(64 << 20))))
     with pytest.raises(SnapshotError, match="unzips to more than"):

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage._units import MIB
-from ullage.snapshot._pickle import PickleError, read
-from ullage.snapshot.file import memory_bytes
-from ullage.snapshot.snapshot import SnapshotError, load_snapshot
+from ullage.base.units import MIB
+from ullage.recorded.snapshot._pickle import PickleError, read
+from ullage.recorded.snapshot.file import memory_bytes
+from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
 
 DATA = Path(__file__).parent / "data"
 SAME = {"device": 0}
@@ -175,7 +175,7 @@ def _told_under_limit(path: Path) -> str:
     """What is said of a file by a process that may take 200 MiB more than it begins with."""
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from ullage.snapshot.snapshot import SnapshotError, load_snapshot\n"
+        "from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot\n"
         "most = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize() + (200 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
         "try: load_snapshot(Path(sys.argv[1]))\n"
@@ -290,8 +290,9 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
 
 def test_it_needs_no_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; from ullage.snapshot.snapshot import load_snapshot;"
-        "from ullage.rebuild import program_of; from ullage.allocator.replay import replay, ReplayDevice;"
+        "import sys; from pathlib import Path; from ullage.recorded.snapshot.snapshot import load_snapshot;"
+        "from ullage.recorded.rebuild import program_of;"
+        "from ullage.recorded.allocator.replay import replay, ReplayDevice;"
         f"history = load_snapshot(Path({str(DATA / 'oom.pickle.gz')!r})).devices[0]; made = program_of(history);"
         "replay(made.program, made.settings, ReplayDevice(total_bytes=made.room_bytes)); print('torch' in sys.modules)"
     )

@@ -16,8 +16,8 @@ import pytest
 from benchmarks.snapshots.raw import cards_of, read
 from benchmarks.snapshots.run import published
 from tests.forked import client
-from ullage.analysis.explain import explain
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.explain import explain
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 from ullage.cli import large_snapshot
 from ullage.cli.large_snapshot import end_without_freeing, is_large, read_ahead_of
-from ullage.snapshot import reading
-from ullage.snapshot.reading import reading_of
+from ullage.recorded.snapshot import reading
+from ullage.recorded.snapshot.reading import reading_of
 
 LARGE_BYTES = 1 << 25
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.allocator.replay import Replay, ReplayDevice, replay
-from ullage.analysis.fidelity import driven_by_op
-from ullage.analysis.recording import cut
-from ullage.history import Action, History, Labels, Segment
-from ullage.program import Op
-from ullage.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded, program_of, rebuild
-from ullage.rebuild.pool import given_up, pool_of_rows
-from ullage.rebuild.ranges import Ranges
-from ullage.settings import parse_settings
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.explaining.analysis.fidelity import driven_by_op
+from ullage.explaining.analysis.recording import cut
+from ullage.recorded.allocator.replay import Replay, ReplayDevice, replay
+from ullage.recorded.history import Action, History, Labels, Segment
+from ullage.recorded.program import Op
+from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded, program_of, rebuild
+from ullage.recorded.rebuild.pool import given_up, pool_of_rows
+from ullage.recorded.rebuild.ranges import Ranges
+from ullage.recorded.settings import parse_settings
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parent / "data"
 MIB = 1 << 20

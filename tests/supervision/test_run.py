@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ullage.run_files.folder import read_run
-from ullage.run_files.live import LiveFileError, read_live
+from ullage.running.run_files.folder import read_run
+from ullage.running.run_files.live import LiveFileError, read_live
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN = [sys.executable, "-m", "ullage", "run"]

@@ -4,9 +4,9 @@ from itertools import accumulate
 
 import pytest
 
-from ullage.run_files.facts import Arming
-from ullage.run_files.live import Sample
-from ullage.supervision.summary import measured_cost
+from ullage.running.run_files.facts import Arming
+from ullage.running.run_files.live import Sample
+from ullage.running.supervision.summary import measured_cost
 
 
 def _samples(seconds: list[float]) -> list[Sample]:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from tests.supervision.unusual_scripts import TABLE, Unusual
-from ullage.emulator.emulate import emulate_in
+from ullage.gpu.emulator.emulate import emulate_in
 
 SLOW = "ULLAGE_SLOW" in os.environ
 _MARK = "ULLAGE_TESTS_UNUSUAL"

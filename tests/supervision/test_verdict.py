@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
-from ullage._errors import UsageError
-from ullage.run_files.facts import RunFacts
-from ullage.run_files.live import LiveWriter
-from ullage.supervision.verdict import find_run
+from ullage.base.errors import UsageError
+from ullage.running.run_files.facts import RunFacts
+from ullage.running.run_files.live import LiveWriter
+from ullage.running.supervision.verdict import find_run
 
 
 def _run(folder: Path, *, changed: float) -> Path:
@@ -36,7 +36,7 @@ def test_of_several_runs_the_newest_is_explained(tmp_path: Path) -> None:
 def test_of_many_runs_only_the_newest_is_read(tmp_path: Path) -> None:
     """Each old one has megabytes of samples and snapshots; how many files are opened does not grow with them."""
     code = (
-        "import sys; from pathlib import Path; from ullage.supervision.verdict import find_run\n"
+        "import sys; from pathlib import Path; from ullage.running.supervision.verdict import find_run\n"
         "opened = []\n"
         "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None)\n"
         "found, count = find_run(Path('ullage-runs'))\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.truth.record import Card, Record, load_records
 from tests.truth.runner import Runner
 from ullage import TorchMissingError
-from ullage.emulator.torch_build import find_torch
+from ullage.gpu.emulator.torch_build import find_torch
 
 H100 = "NVIDIA H100 80GB HBM3"
 ONLY_WITH_ALL_RECORDS = "NVIDIA GeForce RTX 4090"

@@ -205,7 +205,7 @@ def _state_of(optimizer: Any) -> list[Any]:
 
 
 def _unwritten() -> dict[str, int]:
-    from ullage.emulator import library
+    from ullage.gpu.emulator import library
 
     return library.unwritten_functions()
 

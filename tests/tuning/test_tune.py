@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
-from ullage._errors import UsageError
-from ullage._units import GIB
-from ullage.allocator.replay import ReplayDevice, replay
+from ullage.base.errors import UsageError
+from ullage.base.units import GIB
 from ullage.cli.app import main
-from ullage.history import Action, History, Labels
-from ullage.program import Op
-from ullage.rebuild import program_of
-from ullage.settings import parse_settings, split_options
-from ullage.snapshot.snapshot import load_snapshot
-from ullage.tuning.candidate import Candidate, Space, candidate_of
-from ullage.tuning.search import SettingsSearch
-from ullage.tuning.trial import ROOM_STEP_BYTES, RecordedRun, Trial
-from ullage.tuning.tune import Tuning, tune
+from ullage.explaining.tuning.candidate import Candidate, Space, candidate_of
+from ullage.explaining.tuning.search import SettingsSearch
+from ullage.explaining.tuning.trial import ROOM_STEP_BYTES, RecordedRun, Trial
+from ullage.explaining.tuning.tune import Tuning, tune
+from ullage.recorded.allocator.replay import ReplayDevice, replay
+from ullage.recorded.history import Action, History, Labels
+from ullage.recorded.program import Op
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.settings import parse_settings, split_options
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage.fitting.axis import LARGEST, Axis
+from ullage.base.errors import UsageError
+from ullage.predicting.fitting.axis import LARGEST, Axis
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import psutil
 
 _CHILD = """
 import subprocess, sys, time
-from ullage._child_process import die_with_parent
+from ullage.base.child_process import die_with_parent
 die_with_parent(int(sys.argv[1]))
 print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
 time.sleep(1000)

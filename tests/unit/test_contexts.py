@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage._units import GIB, MIB
-from ullage.emulator.profile import Profile, profile_of
-from ullage.gpus import Gpu, all_gpus, find_gpu
+from ullage.base.units import GIB, MIB
+from ullage.gpu.emulator.profile import Profile, profile_of
+from ullage.gpu.gpus import Gpu, all_gpus, find_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))

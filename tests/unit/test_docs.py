@@ -12,6 +12,7 @@ import pytest
 
 from ullage.cli.app import app
 
+WIDTH_OF_FILES = 150
 ROOT = Path(__file__).resolve().parents[2]
 SUBCOMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
 
@@ -213,8 +214,10 @@ def test_a_paragraph_is_wrapped_once_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("document", wrap.documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_line_of_a_document_is_wider_than_the_code(document: Path) -> None:
-    """`python tools/wrap.py` mends paragraphs. A row of a table says less, or is an item of a list."""
+    """`python tools/wrap.py` mends paragraphs. A row of a table says less, or is an item of a list; one with names of
+    files is as wide as these are."""
     text = document.read_text()
     assert wrap.wrapped(text) == text
     if f"--write docs/{document.name}" not in MAKEFILE:  # a part of it is a command's
-        assert [line for line in text.splitlines() if line.startswith("|") and len(line) > wrap.WIDTH] == []
+        width = WIDTH_OF_FILES if document.name == "where.md" else wrap.WIDTH
+        assert [line for line in text.splitlines() if line.startswith("|") and len(line) > width] == []

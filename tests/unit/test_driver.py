@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.driver import asked, count_used
+from ullage.base.driver import asked, count_used
 
 from ..guard.inside import inside
 
@@ -26,7 +26,7 @@ def test_a_card_that_is_emulated_later_answers() -> None:
     code = (
         "import sys, ullage\n"
         "assert 'pynvml' not in sys.modules\n"
-        "from ullage.driver import count_used\n"
+        "from ullage.base.driver import count_used\n"
         "assert count_used().why_not\n"
         "ullage.emulate('T4')\n"
         "print(*(f'{card.index} {card.name} {card.used_bytes > 0}' for card in count_used().cards))"
@@ -65,7 +65,7 @@ def test_a_driver_that_does_not_start_is_told_with_its_answer(tmp_path: Path) ->
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "refuses.c"], check=True, timeout=900)
     ended = subprocess.run(
-        [sys.executable, "-c", "from ullage.driver import count_used; print(count_used().why_not)"],
+        [sys.executable, "-c", "from ullage.base.driver import count_used; print(count_used().why_not)"],
         capture_output=True,
         text=True,
         timeout=900,

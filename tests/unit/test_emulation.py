@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 import ullage
-from ullage.emulator.emulate import emulate_in
+from ullage.gpu.emulator.emulate import emulate_in
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage._errors import UllageError, UnknownGpuError, UsageError
-from ullage._units import GIB, MIB, TIB
-from ullage.gpus import DEFAULT_ARCHITECTURE, Gpu, _table, all_gpus, find_gpu
+from ullage.base.errors import UllageError, UnknownGpuError, UsageError
+from ullage.base.units import GIB, MIB, TIB
+from ullage.gpu.gpus import DEFAULT_ARCHITECTURE, Gpu, _table, all_gpus, find_gpu
 
 FIGURES = {
     "total_memory_bytes",

@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from ullage._units import MIB
-from ullage.block_role import Role
-from ullage.prediction.measurement.growth import Growing, growing
-from ullage.prediction.measurement.trace import Levels, Memory, Requests, is_level, is_settled, second_keeps, steps_of
-from ullage.prediction.observation.role import lives_of
-from ullage.tracing.journal import ENTRY, Entries, EntryKind
-from ullage.tracing.source import Line
+from ullage.base.block_role import Role
+from ullage.base.units import MIB
+from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.measurement.growth import Growing, growing
+from ullage.predicting.prediction.measurement.trace import (
+    Levels,
+    Memory,
+    Requests,
+    is_level,
+    is_settled,
+    second_keeps,
+    steps_of,
+)
+from ullage.predicting.prediction.observation.role import lives_of
 
 STATE, BATCH, KEPT = Line("train.py", 3), Line("train.py", 7), Line("train.py", 9)
 

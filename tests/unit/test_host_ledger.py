@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ullage.tracing import journal
-from ullage.tracing.journal import Journal
-from ullage.tracing.journal.host import HostKind, HostLedger
-from ullage.tracing.resident import resident
+from ullage.gpu.tracing import journal
+from ullage.gpu.tracing.journal import Journal
+from ullage.gpu.tracing.journal.host import HostKind, HostLedger
+from ullage.gpu.tracing.resident import resident
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
 MIB = 1 << 20

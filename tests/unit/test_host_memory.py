@@ -10,12 +10,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from ullage._units import GIB, MIB
-from ullage.diagnosis.host import read_host
-from ullage.prediction.host import memory
-from ullage.prediction.host.memory import HostFigures, HostLine, HostUse, WorkersUse, host_use, reason_of_host
-from ullage.prediction.host.watch import HostWatch
-from ullage.prediction.plain_data import from_plain, to_plain
+from ullage.base.units import GIB, MIB
+from ullage.predicting.prediction.host import memory
+from ullage.predicting.prediction.host.memory import (
+    HostFigures,
+    HostLine,
+    HostUse,
+    WorkersUse,
+    host_use,
+    reason_of_host,
+)
+from ullage.predicting.prediction.host.watch import HostWatch
+from ullage.predicting.prediction.plain_data import from_plain, to_plain
+from ullage.running.diagnosis.host import read_host
 
 LINE = HostLine(file="train.py", line=7, function="main", is_users=True, bytes=GIB, blocks=2)
 FIGURES = HostFigures(

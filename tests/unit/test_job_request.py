@@ -6,9 +6,9 @@ import re
 import pytest
 import yaml
 
-from ullage._errors import UsageError
-from ullage._units import GIB, MIB
-from ullage.prediction.job_request import KINDS, JobNeeds, check_job_request, job_request_of
+from ullage.base.errors import UsageError
+from ullage.base.units import GIB, MIB
+from ullage.predicting.prediction.job_request import KINDS, JobNeeds, check_job_request, job_request_of
 
 ONE = JobNeeds(
     script="train.py",

@@ -3,6 +3,7 @@
 import ast
 import itertools
 import re
+import sys
 import tomllib
 from collections import defaultdict
 from pathlib import Path
@@ -10,60 +11,97 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import every_file  # noqa: E402  # the folder has to be in the path first
+
 PACKAGE = ROOT / "src/ullage"
 DESIGN = (ROOT / "docs/design.md").read_text()
 LONGEST_FUNCTION_LINES = 59
 
 
-def contract() -> list[set[str]]:
-    """The layers of pyproject.toml, from the lowest to the highest."""
-    [layers] = [
-        one["layers"]
-        for one in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-        if one["type"] == "layers"
-    ]
-    return [{name.removeprefix("ullage.") for name in layer.split(" | ")} for layer in reversed(layers)]
+def contracts() -> dict[str, list[set[str]]]:
+    """The layers of pyproject.toml, from the lowest to the highest: of the families ("") and within each of them."""
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    found = {}
+    for one in tables:
+        if one["type"] == "layers":
+            name = one.get("containers", ["ullage"])[0].removeprefix("ullage").removeprefix(".")
+            found[name] = [
+                {part.removeprefix("ullage.") for part in layer.split(" | ")} for layer in reversed(one["layers"])
+            ]
+    return found
 
 
-def test_the_document_has_the_layers_of_the_contract() -> None:
-    _, block, *_ = DESIGN.split("```")
-    rows = [line for line in block.splitlines() if line]
-    written = [set(re.split(r" {2,}", re.split(r" {3,}", row)[0].strip())) for row in rows]
-    assert written == contract()
+def modules_in(folder: Path) -> set[str]:
+    there = {path.stem if path.is_file() else path.name for path in folder.iterdir() if path.suffix in ("", ".py")}
+    return there - {"__pycache__", "__init__", "__main__"}
+
+
+def test_the_document_has_the_families_of_the_contract() -> None:
+    """From the lowest to the highest; those of one layer may stand in any order."""
+    block = DESIGN.split("```")[1]
+    written = [re.split(r" {3,}|(?<=_child)  ", row)[0].split() for row in block.splitlines() if row]
+    names = [name for row in written for name in row]
+    order = {name: number for number, layer in enumerate(contracts()[""]) for name in layer}
+    assert names == sorted(names, key=lambda name: (order[name], names.index(name)))
+    assert set(names) == set(order)
+
+
+def test_the_document_has_the_layers_within_each_family() -> None:
+    """As "lower < higher"; `base` names some of its files."""
+    block = DESIGN.split("```")[3]
+    rows = dict(row.split(maxsplit=1) for row in block.splitlines() if row)
+    within = {name: layers for name, layers in contracts().items() if name}
+    assert rows.keys() == within.keys()
+    for family, row in rows.items():
+        written = [set(layer.split()) for layer in row.split(" < ")]
+        if family == "base":
+            assert all(names - {"..."} <= layer for names, layer in zip(written, within[family], strict=True))
+        else:
+            assert written == within[family]
 
 
 def test_every_module_is_of_a_layer() -> None:
-    there = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
-    assert there - {"__pycache__", "__init__", "__main__"} == set().union(*contract())
+    """Every entry of the package is a family of the contract, and every entry of a layered family is in its own."""
+    for family, layers in contracts().items():
+        assert modules_in(PACKAGE / family) == set().union(*layers), family
 
 
 def test_c_code_includes_only_what_lies_below() -> None:
     """The import linter does not see `#include`: of another package only a lower one's headers are taken."""
-    height = {name: number for number, names in enumerate(contract()) for name in names}
+    all_layers = contracts()
+
+    def height(path: Path) -> tuple[int, int]:
+        family, module = path.relative_to(PACKAGE).parts[:2]
+        return tuple(
+            next(number for number, layer in enumerate(all_layers[where]) if name in layer)
+            for where, name in (("", family), (family, module))
+        )
+
     found = 0
     for source in [path for ending in ("c", "h", "cpp", "hpp") for path in PACKAGE.rglob(f"*.{ending}")]:
         for name in re.findall(r'^#include "([^"]+)"', source.read_text(), re.MULTILINE):
             included = (source.parent / name).resolve()
             if not included.exists():
                 continue  # found on the include path: of the same library
-            own, other = source.relative_to(PACKAGE).parts[0], included.relative_to(PACKAGE).parts[0]
-            assert own == other or height[other] < height[own], f"{source}: {name}"
+            own, other = (path.relative_to(PACKAGE).parts[:2] for path in (source, included))
+            assert own == other or height(included) < height(source), f"{source}: {name}"
             found += own != other
     assert found > 5, "the search finds nothing"
 
 
-def test_the_document_names_every_file() -> None:
-    listed = DESIGN[DESIGN.index("## Every file") :]
-    words = set(re.findall(r"[\w./*]+", listed))
-    stems = {word.removesuffix(".py") for word in words}
-    missing = [
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if path.stem not in stems
-        and not path.stem.startswith("__")
-        and path.parent != PACKAGE / "cli"  # one for each subcommand
-    ]
-    assert not missing
+def test_the_document_lists_every_file() -> None:
+    """`python tools/every_file.py` was run after the last file was added or described anew."""
+    assert every_file.written(DESIGN) == DESIGN
+
+
+def test_every_file_says_what_it_is() -> None:
+    """The list is made of first lines, so there is one in every file."""
+    paths = [path for ending in ("py", "c", "h", "cpp", "hpp") for path in PACKAGE.rglob(f"*.{ending}")]
+    assert len(paths) > 500, "the search finds nothing"
+    silent = [str(path.relative_to(PACKAGE)) for path in paths if not every_file.described(path)]
+    assert not [name for name in silent if "symbols/" not in name]
 
 
 def places() -> list[tuple[str, list[str], list[str]]]:
@@ -75,7 +113,7 @@ def places() -> list[tuple[str, list[str], list[str]]]:
 def test_every_package_is_opened_for_something() -> None:
     """Who has an idea finds the package: a new one has a row of its own."""
     opened = {str(Path(file).parent).removesuffix("/_core") for _, files, _ in places() for file in files}
-    there = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
+    there = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
     assert len(there) > 40, "the search finds nothing"
     assert not there - opened - {"."}
 

@@ -1,7 +1,7 @@
 """Memory by the user's own lines, and by module where one of these lines leads to most of it."""
 
-from ullage.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
-from ullage.tracing.source import Line
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 
 TRAIN = Line("train.py", 7)
 

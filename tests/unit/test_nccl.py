@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 
-from ullage._units import GIB, MIB
-from ullage.emulator.library import CommunicatorFigures
-from ullage.emulator.nccl import buffers_of
+from ullage.base.units import GIB, MIB
+from ullage.gpu.emulator.library import CommunicatorFigures
+from ullage.gpu.emulator.nccl import buffers_of
 
 
 def interval(communicators: int, peers: int, capability: tuple[int, int], *, across: bool = False) -> tuple[int, int]:
@@ -34,7 +34,7 @@ SENDS = """
 import ctypes, json, sys
 import ullage
 ullage.emulate("H100")
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 nccl = ctypes.CDLL(str(next(library.FOLDER.glob("1*/libullage_nccl.so"))))
 told = []
 def after(name, *arguments):
@@ -69,7 +69,7 @@ CAPTURED = """
 import ctypes, json
 import ullage
 ullage.emulate("H100")
-from ullage.emulator import library
+from ullage.gpu.emulator import library
 folder = next(library.FOLDER.glob("1*/libullage_nccl.so")).parent
 nccl, cudart = (ctypes.CDLL(str(folder / f"libullage_{name}.so")) for name in ("nccl", "cudart"))
 class Id(ctypes.Structure):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ullage._child_process import HOOKS_FOLDER
-from ullage._units import MIB
-from ullage.emulator.emulate import emulate_in
-from ullage.emulator.use import SMI_FOLDER
+from ullage.base.child_process import HOOKS_FOLDER
+from ullage.base.units import MIB
+from ullage.gpu.emulator.emulate import emulate_in
+from ullage.gpu.emulator.use import SMI_FOLDER
 
 USED = (3 * MIB, 0)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage._output import check_output
+from ullage.base.errors import UsageError
+from ullage.base.output import check_output
 
 
 @pytest.mark.parametrize(

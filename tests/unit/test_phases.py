@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.prediction.description.phases import moment_of_peak
-from ullage.prediction.phases.name import PhaseName
-from ullage.prediction.phases.spans import (
+from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind, Phase
+from ullage.predicting.prediction.description.phases import moment_of_peak
+from ullage.predicting.prediction.phases.name import PhaseName
+from ullage.predicting.prediction.phases.spans import (
     Emptied,
     Forwards,
     Marks,
@@ -20,8 +21,7 @@ from ullage.prediction.phases.spans import (
     reached,
     spans_of,
 )
-from ullage.prediction.prediction import PhaseUse
-from ullage.tracing.journal import ENTRY, Entries, EntryKind, Phase
+from ullage.predicting.prediction.prediction import PhaseUse
 
 SAVING, EVALUATION = PhaseName.SAVING, PhaseName.EVALUATION
 

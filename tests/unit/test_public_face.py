@@ -16,7 +16,7 @@ import pytest
 import ullage
 from ullage import cli
 from ullage.cli import advise, diff, doctor, explain, fit, predict, repro, tune  # noqa: F401
-from ullage.gpus import all_gpus
+from ullage.gpu.gpus import all_gpus
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 
@@ -166,14 +166,14 @@ def test_the_check_for_torch_can_fail() -> None:
     "module",
     [
         "cli.app",
-        "prediction.script",
-        "prediction.description.describe",
+        "predicting.prediction.script",
+        "predicting.prediction.description.describe",
         "report.terminal",
-        "prediction.observation.role",
-        "isolation.isolated",
-        "emulator",
-        "gpus",
-        "batching.sampler",
+        "predicting.prediction.observation.role",
+        "training.isolation.isolated",
+        "gpu.emulator",
+        "gpu.gpus",
+        "training.batching.sampler",
     ],
 )
 def test_works_without_torch(module: str) -> None:

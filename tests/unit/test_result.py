@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from ullage._errors import ScriptError, UllageError
-from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures, PlanFigures
-from ullage.emulator.torch_build import TorchBuild
-from ullage.prediction import script
-from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
-from ullage.prediction.process import ChildReport, Refusal
-from ullage.prediction.request import ChildRequest, Request
-from ullage.prediction.result import (
+from ullage.base.errors import ScriptError, UllageError
+from ullage.gpu.emulator.library import CudnnPlans, GuessFigures, OutsideFigures, PlanFigures
+from ullage.gpu.emulator.torch_build import TorchBuild
+from ullage.predicting.prediction import script
+from ullage.predicting.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
+from ullage.predicting.prediction.process import ChildReport, Refusal
+from ullage.predicting.prediction.request import ChildRequest, Request
+from ullage.predicting.prediction.result import (
     Alive,
     AtOom,
     Elsewhere,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.block_role import Role
-from ullage.prediction.observation.role import Moments, Note, blocks_at, bytes_by_role, lives_of, roles_of
-from ullage.tracing.journal import ENTRY, GRAD_ENABLED, Entries, EntryKind, Phase
+from ullage.base.block_role import Role
+from ullage.gpu.tracing.journal import ENTRY, GRAD_ENABLED, Entries, EntryKind, Phase
+from ullage.predicting.prediction.observation.role import Moments, Note, blocks_at, bytes_by_role, lives_of, roles_of
 
 PAGE = 512
 

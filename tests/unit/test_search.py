@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.fitting.axis import Axis
-from ullage.fitting.search import FitSearch, ProbedNeed
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.search import FitSearch, ProbedNeed
 
 GIB = 1 << 30
 

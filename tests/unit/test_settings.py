@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage._units import GIB, MIB
-from ullage.fitting.fit import CHANGES
-from ullage.prediction.changed import changed, makes_a_difference
-from ullage.prediction.request import Request
-from ullage.settings import (
+from ullage.base.units import GIB, MIB
+from ullage.predicting.fitting.fit import CHANGES
+from ullage.predicting.prediction.changed import changed, makes_a_difference
+from ullage.predicting.prediction.request import Request
+from ullage.recorded.settings import (
     SEMANTICS,
     UNLIMITED,
     VARIABLES,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.tracing import journal
-from ullage.tracing.journal.stacks import _LAYOUTS, JournalStacks
-from ullage.tracing.source import Line, is_librarys, is_users
+from ullage.gpu.tracing import journal
+from ullage.gpu.tracing.journal.stacks import _LAYOUTS, JournalStacks
+from ullage.gpu.tracing.source import Line, is_librarys, is_users
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ullage.emulator.torch_build import has_code_for, release_of
+from ullage.gpu.emulator.torch_build import has_code_for, release_of
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 

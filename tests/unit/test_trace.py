@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.prediction.measurement.trace import Levels, steps_of, timeline_of
+from ullage.predicting.prediction.measurement.trace import Levels, steps_of, timeline_of
 
 
 def levels(values: list[int]) -> Levels:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage._errors import UsageError
-from ullage._units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_bytes
+from ullage.base.errors import UsageError
+from ullage.base.units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_bytes
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ def tools_with(folder: Path, auditwheel: str) -> Path:
 def wheel_in(folder: Path) -> Path:
     path = folder / "ullage-0.1.0-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ullage/emulator/cuda/lib/13/libcuda.so", "as it was built")
+        archive.writestr("ullage/gpu/emulator/cuda/lib/13/libcuda.so", "as it was built")
         archive.writestr("ullage-0.1.0.dist-info/WHEEL", "Tag: linux_x86_64")
     return path
 
 
 REPAIR = """
 with zipfile.ZipFile(Path(sys.argv[6]) / "ullage-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl", "w") as archive:
-    archive.writestr("ullage/emulator/cuda/lib/13/libcuda.so", {library!r})
+    archive.writestr("ullage/gpu/emulator/cuda/lib/13/libcuda.so", {library!r})
     archive.writestr("ullage-0.1.0.dist-info/WHEEL", "Tag: manylinux_2_34_x86_64")
 """
 
@@ -73,7 +73,7 @@ def test_a_wheel_is_given_its_name_and_stays_as_it_is(tmp_path: Path, dist: Path
 @pytest.mark.usefixtures("dist")
 def test_a_wheel_whose_libraries_auditwheel_changed_is_refused(tmp_path: Path) -> None:
     tools = tools_with(tmp_path, REPAIR.format(library="another run path"))
-    with pytest.raises(wheel.Failed, match=r"changed files of .*: ullage/emulator/cuda/lib/13/libcuda.so$"):
+    with pytest.raises(wheel.Failed, match=r"changed files of .*: ullage/gpu/emulator/cuda/lib/13/libcuda.so$"):
         wheel.repaired(wheel_in(tmp_path), tools, tmp_path / "log")
 
 

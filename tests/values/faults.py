@@ -16,9 +16,9 @@ ullage.emulate("A100", values="off")
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from ullage.emulator import library  # noqa: E402
-from ullage.values.choice import ValuesChoice  # noqa: E402
-from ullage.values.start import Values, current  # noqa: E402
+from ullage.gpu.emulator import library  # noqa: E402
+from ullage.gpu.values.choice import ValuesChoice  # noqa: E402
+from ullage.gpu.values.start import Values, current  # noqa: E402
 
 CASES: dict[str, Callable[[], Any]] = {}
 

@@ -14,7 +14,7 @@ import ullage
 
 ullage.emulate("A100", values="off")
 
-from ullage.tracing.journal import Journal  # noqa: E402
+from ullage.gpu.tracing.journal import Journal  # noqa: E402
 
 journal = Journal()
 journal.open()
@@ -23,9 +23,9 @@ import torch  # noqa: E402
 
 from tests.values import constructs  # noqa: E402, F401
 from tests.values.run import CONSTRUCTS, Construct, Run, plain  # noqa: E402
-from ullage.emulator import library  # noqa: E402
-from ullage.values.choice import ValuesChoice  # noqa: E402
-from ullage.values.start import Values  # noqa: E402
+from ullage.gpu.emulator import library  # noqa: E402
+from ullage.gpu.values.choice import ValuesChoice  # noqa: E402
+from ullage.gpu.values.start import Values  # noqa: E402
 
 
 def run_once(function: Construct, run: Run, *, with_result: bool = True) -> dict[str, Any]:

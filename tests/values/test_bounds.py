@@ -6,7 +6,7 @@ START = """
 import ullage
 ullage.emulate("A100")
 import torch
-from ullage.values.start import current
+from ullage.gpu.values.start import current
 
 def read(tensor):
     reads = current().reads

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.values.consequence import may_decide
+from ullage.gpu.values.consequence import may_decide
 
 LOGGED = [
     "if step % 10 == 0: print(loss.item())  # here",

@@ -16,7 +16,7 @@ _RUN = f"""
     torch.set_num_threads(1)
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     import loops
-    from ullage.values import start
+    from ullage.gpu.values import start
     found = {{}}
     for loop in loops.LOOPS:
         if loop.__name__ in NAMES:
@@ -200,7 +200,7 @@ _SMALL = """
     except IndexError:
         found["index"] = True
 
-    from ullage.values import start
+    from ullage.gpu.values import start
     found["failures"] = start.current().evaluation.failures
     tell(found)
 """

@@ -10,7 +10,7 @@ import os, ullage
 ullage.emulate("A100", values_seed=int(os.environ["SEED"]))
 import torch
 from torch import nn
-from ullage.values.start import current
+from ullage.gpu.values.start import current
 
 torch.manual_seed(0)
 

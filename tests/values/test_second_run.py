@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulated.fresh import USUAL
 from tests.forked import client
-from ullage.values.likely_reads import seems_to_read_none
+from ullage.gpu.values.likely_reads import seems_to_read_none
 
 SCRIPT = """
 import os, sys, torch

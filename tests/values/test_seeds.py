@@ -13,11 +13,11 @@ import pytest
 from tests.emulated.fresh import USUAL
 from tests.forked import client
 from tests.golden.test_report import FITS
-from ullage._errors import ScriptError, ValuesError
-from ullage.prediction.prediction import HostRead, Prediction, Verdict
-from ullage.prediction.request import Request
-from ullage.prediction.several import draws
-from ullage.values.choice import ValuesChoice
+from ullage.base.errors import ScriptError, ValuesError
+from ullage.gpu.values.choice import ValuesChoice
+from ullage.predicting.prediction.prediction import HostRead, Prediction, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several import draws
 
 DRAWN = HostRead(file="train.py", line=3, op="topk", count=1, bytes=8, kind="shape", certainty="drawn")
 GIB = 1 << 30

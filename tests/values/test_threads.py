@@ -32,7 +32,7 @@ ullage.emulate("T4", values=MODE)
 import torch
 between = Worker(by_threading)
 unseen = Worker(by_hand)
-from ullage.values.start import current
+from ullage.gpu.values.start import current
 
 def read(tensor):
     reads = current().reads

@@ -8,8 +8,8 @@ import ullage
 ullage.emulate("T4")
 import torch
 from torch import nn
-from ullage.values.content import Certainty
-from ullage.values.start import current
+from ullage.gpu.values.content import Certainty
+from ullage.gpu.values.start import current
 
 def certainty(tensor):
     reads = current().reads
@@ -79,7 +79,7 @@ NOTHING = """
 import ullage
 ullage.emulate("T4")
 import torch
-from ullage.values.start import current
+from ullage.gpu.values.start import current
 found = [torch.tensor([], device="cuda").cpu().tolist(), torch.empty(0, 4, device="cuda").tolist()]
 tell([found, [read.certainty.name for read in current().reads.counts]])
 """

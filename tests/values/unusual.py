@@ -13,7 +13,7 @@ ullage.emulate("A100")
 import torch  # noqa: E402  the card has to be there before
 from torch.nn import functional as F  # noqa: E402  the card has to be there before
 
-from ullage.values.start import current  # noqa: E402  torch has to be there before
+from ullage.gpu.values.start import current  # noqa: E402  torch has to be there before
 
 Unusual = Callable[[Any], Any]
 UNUSUAL: Final[dict[str, Unusual]] = {}

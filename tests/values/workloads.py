@@ -10,7 +10,7 @@ import ullage
 
 ullage.emulate("RTX 4090", values=sys.argv[1])
 
-from ullage.tracing.journal import Journal  # noqa: E402
+from ullage.gpu.tracing.journal import Journal  # noqa: E402
 
 journal = Journal()
 journal.open()

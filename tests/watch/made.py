@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ullage._units import GIB, MIB
-from ullage.recording.plan import RecordingPlan
-from ullage.run_files.facts import Arming, RunCard, RunFacts, RunPeak
-from ullage.run_files.live import LiveWriter, Sample
+from ullage.base.units import GIB, MIB
+from ullage.running.recording.plan import RecordingPlan
+from ullage.running.run_files.facts import Arming, RunCard, RunFacts, RunPeak
+from ullage.running.run_files.live import LiveWriter, Sample
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 15 * GIB

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from ullage._errors import UsageError
-from ullage._units import GIB, MIB
-from ullage.diagnosis.facts import CardFacts as DriverCard
-from ullage.diagnosis.facts import CardProcess
-from ullage.run_files.live import LiveWriter
-from ullage.watch.draw import Display, Page, draw
-from ullage.watch.plain import PlainText
-from ullage.watch.source import ViewSource
-from ullage.watch.target import target_of
-from ullage.watch.unseen import notes_of, sees_host_processes
-from ullage.watch.view import View
+from ullage.base.errors import UsageError
+from ullage.base.units import GIB, MIB
+from ullage.running.diagnosis.facts import CardFacts as DriverCard
+from ullage.running.diagnosis.facts import CardProcess
+from ullage.running.run_files.live import LiveWriter
+from ullage.running.watch.draw import Display, Page, draw
+from ullage.running.watch.plain import PlainText
+from ullage.running.watch.source import ViewSource
+from ullage.running.watch.target import target_of
+from ullage.running.watch.unseen import notes_of, sees_host_processes
+from ullage.running.watch.view import View
 
 from . import made
 

@@ -113,8 +113,8 @@ def _interval() -> dict[str, Any]:
         return {}
     import torch
 
-    from ullage.emulator.profile import profile_of
-    from ullage.gpus import find_gpu
+    from ullage.gpu.emulator.profile import profile_of
+    from ullage.gpu.gpus import find_gpu
 
     profile = profile_of(find_gpu(torch.cuda.get_device_name()))
     return {"interval_bytes": [profile.context_low_bytes, profile.context_high_bytes], "source": profile.source}

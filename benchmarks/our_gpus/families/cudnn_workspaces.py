@@ -60,7 +60,7 @@ def _plans(gpu: GpuUnderTest) -> dict[str, dict[str, int]]:
         return {}
     from dataclasses import asdict
 
-    from ullage.emulator import library
+    from ullage.gpu.emulator import library
 
     return {source: asdict(figures) for source, figures in library.cudnn_plans().by_source.items()}
 

@@ -197,8 +197,8 @@ def _held_mib(script: Script, facts: Mapping[str, Any]) -> dict[str, int]:
     Below it, even the largest CUDA context that ullage deems possible leaves the share free; above it, the share is
     missing even with the smallest.
     """
-    from ullage.emulator.profile import profile_of
-    from ullage.gpus import find_gpu
+    from ullage.gpu.emulator.profile import profile_of
+    from ullage.gpu.gpus import find_gpu
 
     total = facts["total_memory_bytes"]
     profile = profile_of(find_gpu(facts["gpu"]))

@@ -122,7 +122,7 @@ def compare(real: Answer, emulated: Answer) -> list[Figure]:
 
 
 def _figures(name: str, run: dict[str, Any], draws: Sequence[dict[str, Any]]) -> list[Figure]:
-    from ullage.prediction.draw_interval import interval_of_peaks
+    from ullage.predicting.prediction.draw_interval import interval_of_peaks
 
     peaks = interval_of_peaks([draw["peak_bytes"] for draw in draws])
     figures = [
@@ -191,16 +191,16 @@ def _draw_from(seed: int) -> None:
 
     import torch
 
-    from ullage.values.choice import ValuesChoice
+    from ullage.gpu.values.choice import ValuesChoice
 
-    home: Any = sys.modules["ullage.emulator.emulate"]  # the package has a function of this name
+    home: Any = sys.modules["ullage.gpu.emulator.emulate"]  # the package has a function of this name
     choice = ValuesChoice(mode="on", seed=seed, routing="drawn")
     home._give_values(replace(home._current, values=choice), torch)
 
 
 def _failures() -> dict[str, str]:
     """Return what the host could not compute."""
-    from ullage.values.start import current
+    from ullage.gpu.values.start import current
 
     return dict(current().evaluation.failures)
 

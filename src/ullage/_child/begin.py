@@ -18,8 +18,8 @@ def emulate() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         return  # an interpreter without torch needs no card
-    from ullage._errors import TorchMissingError
-    from ullage.emulator.emulate import inherit
+    from ullage.base.errors import TorchMissingError
+    from ullage.gpu.emulator.emulate import inherit
 
     try:  # noqa: SIM105
         inherit()
@@ -38,7 +38,7 @@ def attach() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         return
-    from ullage.prediction.child.attached import attach as begin
+    from ullage.predicting.prediction.child.attached import attach as begin
 
     begin()
 
@@ -49,6 +49,6 @@ def record() -> None:
     Raises:
         Exception: nothing of it can be recorded, for whatever reason.
     """
-    from ullage.recording.start import start
+    from ullage.running.recording.start import start
 
     start()

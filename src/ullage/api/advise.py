@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ullage._errors import UsageError
-from ullage._output import check_output
-from ullage._own_files import write_whole
-from ullage._public import public
-from ullage.advice.advice import Advice
-from ullage.advice.advice import advise as find_advice
 from ullage.api.request import request_of
 from ullage.api.show import write_page
 from ullage.api.values import check_page
-from ullage.emulator.library import PLACEMENTS
-from ullage.fitting.axis import Axis
+from ullage.base.errors import UsageError
+from ullage.base.output import check_output
+from ullage.base.own_files import write_whole
+from ullage.base.public import public
+from ullage.gpu.emulator.library import PLACEMENTS
+from ullage.predicting.advice.advice import Advice
+from ullage.predicting.advice.advice import advise as find_advice
+from ullage.predicting.fitting.axis import Axis
 
 
 @public

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ullage._errors import UsageError, quoted
-from ullage._public import public
 from ullage.api.show import write_page
 from ullage.api.values import check_page, history_of, semantics_given
-from ullage.difference.difference import Difference, Moment, difference_of
-from ullage.history import History
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.base.errors import UsageError, quoted
+from ullage.base.public import public
+from ullage.explaining.difference.difference import Difference, Moment, difference_of
+from ullage.recorded.history import History
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 
 @public

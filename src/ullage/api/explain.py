@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ullage._errors import UsageError
-from ullage._public import public
 from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
-from ullage.snapshot.reading import reading_of
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.recorded.snapshot.reading import reading_of
 
 # What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one. What it needs
 # is loaded while the file is read.
 if TYPE_CHECKING:
-    from ullage.analysis.assumption import Assumptions
-    from ullage.analysis.explain import Explanation
-    from ullage.analysis.text.explain import TextExplanation
-    from ullage.fleet.fleet import FleetExplanation
-    from ullage.history import History
+    from ullage.explaining.analysis.assumption import Assumptions
+    from ullage.explaining.analysis.explain import Explanation
+    from ullage.explaining.analysis.text.explain import TextExplanation
+    from ullage.explaining.fleet.fleet import FleetExplanation
+    from ullage.recorded.history import History
 
 
 @public
@@ -61,8 +61,8 @@ def explain(
     options: dict[str, object] = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf}
     options |= {"torch_version": torch_version, "sql": sql}
     if isinstance(file, BaseException):
-        from ullage.analysis.text.explain import explain_messages
-        from ullage.message.log import scan
+        from ullage.explaining.analysis.text.explain import explain_messages
+        from ullage.recorded.message.log import scan
 
         _refuse(options, "an exception's text")
         return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
@@ -100,8 +100,8 @@ def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanatio
     Raises:
         UsageError: the file cannot be read, or has no error of memory.
     """
-    from ullage.analysis.text.explain import explain_messages
-    from ullage.message.log import scan
+    from ullage.explaining.analysis.text.explain import explain_messages
+    from ullage.recorded.message.log import scan
 
     source = "standard input" if str(path) == "-" else str(path)
     return explain_messages(scan(pieces_of(path, progress)), source=source)
@@ -132,7 +132,7 @@ def explain_ranks(
         UsageError: it is no folder with the snapshots of two ranks or more, or none can be read.
         OSError: a file cannot be written; nothing of it is left.
     """
-    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
+    from ullage.explaining.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
 
     path = Path(folder)
     check_page(html, path)
@@ -155,7 +155,7 @@ def _of_rank(path: Path, rank: int | None) -> Path:
     """Return the snapshot of a rank in a folder, or the path itself where no rank is asked for."""
     if rank is None:
         return path
-    from ullage.fleet.fleet import file_of_rank, folder_of_ranks
+    from ullage.explaining.fleet.fleet import file_of_rank, folder_of_ranks
 
     files = folder_of_ranks(path) if path.is_dir() else ()
     if not files:
@@ -165,7 +165,7 @@ def _of_rank(path: Path, rank: int | None) -> Path:
 
 def _refuse_ranks(path: Path) -> None:
     """Raise UsageError where a folder has snapshots of several ranks, which have an answer of another kind."""
-    from ullage.fleet.fleet import folder_of_ranks
+    from ullage.explaining.fleet.fleet import folder_of_ranks
 
     if files := folder_of_ranks(path):
         raise UsageError(
@@ -195,10 +195,10 @@ def _explain_snapshot(
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
     reading = reading_of(path)
-    from ullage.analysis.assumption import closest
-    from ullage.analysis.card import card_to_explain, recorded_cards
-    from ullage.analysis.explain import explain as explain_history
-    from ullage.snapshot.snapshot import snapshot_of_tables
+    from ullage.explaining.analysis.assumption import closest
+    from ullage.explaining.analysis.card import card_to_explain, recorded_cards
+    from ullage.explaining.analysis.explain import explain as explain_history
+    from ullage.recorded.snapshot.snapshot import snapshot_of_tables
 
     snapshot = snapshot_of_tables(path, reading.result)
     cards = recorded_cards(snapshot.devices)
@@ -236,7 +236,7 @@ def _explain_snapshot(
         others = tuple(explain_card(card.device) for card in cards if card.device != first)
         explanation = replace(explanation, others=others)
     if tables is not None:
-        from ullage.export.database import write_database
+        from ullage.running.export.database import write_database
 
         progress("writing the tables")
         write_database(
@@ -251,7 +251,7 @@ def _explain_snapshot(
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
-    from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
+    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run
 
     run, _ = find_run(folder)
     evidence = fatal_evidence(run)

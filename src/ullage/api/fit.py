@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from ullage._errors import UsageError
-from ullage._public import public
 from ullage.api.request import request_of
 from ullage.api.show import write_page
 from ullage.api.values import check_page, margin_of
-from ullage.emulator.library import PLACEMENTS
-from ullage.fitting.axis import Axis
-from ullage.fitting.fit import Fit
-from ullage.fitting.fit import fit as run_fit
-from ullage.gpus import find_gpu
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.gpu.emulator.library import PLACEMENTS
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.fit import Fit
+from ullage.predicting.fitting.fit import fit as run_fit
 
 
 @public

@@ -3,21 +3,21 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ullage._errors import UsageError
-from ullage._public import public
 from ullage.api.request import request_of
 from ullage.api.show import write_page
 from ullage.api.values import check_page, margin_of
-from ullage.emulator.library import PLACEMENTS
-from ullage.engines.chosen import open_engine
-from ullage.fitting.axis import Axis
-from ullage.gpus import find_gpu
-from ullage.layouts.fit_layouts import LayoutQuestion, fit_layouts
-from ullage.layouts.layout import LayoutSpace
-from ullage.layouts.layout_fit import LayoutFit
-from ullage.layouts.option_map import map_of
-from ullage.layouts.representative import RANKS
-from ullage.layouts.result_store import ResultStore, store_path
+from ullage.base.engines.chosen import open_engine
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.gpu.emulator.library import PLACEMENTS
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.layouts.fit_layouts import LayoutQuestion, fit_layouts
+from ullage.predicting.layouts.layout import LayoutSpace
+from ullage.predicting.layouts.layout_fit import LayoutFit
+from ullage.predicting.layouts.option_map import map_of
+from ullage.predicting.layouts.representative import RANKS
+from ullage.predicting.layouts.result_store import ResultStore, store_path
 
 
 @public

@@ -5,17 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ullage._public import public
 from ullage.api.request import request_of
 from ullage.api.show import write_page
 from ullage.api.values import check_page
-from ullage.emulator.library import PLACEMENTS
-from ullage.prediction.prediction import Prediction
-from ullage.prediction.request import ALL, ALONE, Request
-from ullage.prediction.several.compiled import predict_beside_eager
-from ullage.prediction.several.draws import predict_with_draws
-from ullage.prediction.several.ranks import predict_all_ranks
-from ullage.prediction.several.resumed import predict_resumed
+from ullage.base.public import public
+from ullage.gpu.emulator.library import PLACEMENTS
+from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.request import ALL, ALONE, Request
+from ullage.predicting.prediction.several.compiled import predict_beside_eager
+from ullage.predicting.prediction.several.draws import predict_with_draws
+from ullage.predicting.prediction.several.ranks import predict_all_ranks
+from ullage.predicting.prediction.several.resumed import predict_resumed
 
 
 @public

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ullage._errors import UsageError
-from ullage._output import check_output
-from ullage._own_files import write_whole
-from ullage._public import public
 from ullage.api.values import capacity_of, history_of, semantics_given
-from ullage.reproduction.reproduction import Reproduction, reproduce
-from ullage.reproduction.transcript import script_of
+from ullage.base.errors import UsageError
+from ullage.base.output import check_output
+from ullage.base.own_files import write_whole
+from ullage.base.public import public
+from ullage.explaining.reproduction.reproduction import Reproduction, reproduce
+from ullage.explaining.reproduction.transcript import script_of
 
 
 @public

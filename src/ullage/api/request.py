@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 
 from ullage.api.values import size_of
-from ullage.made_up.choice import MadeUpChoice
-from ullage.prediction.request import Request
-from ullage.values.choice import ValuesChoice
+from ullage.gpu.values.choice import ValuesChoice
+from ullage.predicting.made_up.choice import MadeUpChoice
+from ullage.predicting.prediction.request import Request
 
 _STEPS: Final = 3
 _MORE_STEPS: Final = 6

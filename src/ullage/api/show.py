@@ -6,22 +6,22 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from ullage._errors import UsageError
-from ullage._own_files import write_whole
-from ullage._public import public
+from ullage.base.errors import UsageError
+from ullage.base.own_files import write_whole
+from ullage.base.public import public
 from ullage.report.report import Report
 from ullage.report.terminal import draw
 
 _DESCRIBED_IN: Final = {
-    "Prediction": "ullage.prediction.description.describe",
-    "Fit": "ullage.fitting.describe",
-    "LayoutFit": "ullage.layouts.describe",
-    "Advice": "ullage.advice.describe",
-    "Explanation": "ullage.analysis.describe",
-    "FleetExplanation": "ullage.fleet.describe",
-    "Tuning": "ullage.tuning.describe",
-    "Difference": "ullage.difference.describe",
-    "Diagnosis": "ullage.diagnosis.describe",
+    "Prediction": "ullage.predicting.prediction.description.describe",
+    "Fit": "ullage.predicting.fitting.describe",
+    "LayoutFit": "ullage.predicting.layouts.describe",
+    "Advice": "ullage.predicting.advice.describe",
+    "Explanation": "ullage.explaining.analysis.describe",
+    "FleetExplanation": "ullage.explaining.fleet.describe",
+    "Tuning": "ullage.explaining.tuning.describe",
+    "Difference": "ullage.explaining.difference.describe",
+    "Diagnosis": "ullage.running.diagnosis.describe",
 }
 
 

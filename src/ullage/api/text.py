@@ -8,12 +8,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final, cast
 
-from ullage._errors import UsageError
-from ullage._foreign_files import open_regular
-from ullage._packed import DAMAGED, unpacked
-from ullage._units import text_of_bytes
-from ullage.message.notebook import is_notebook, printed_by
-from ullage.snapshot.form import is_no_log
+from ullage.base.errors import UsageError
+from ullage.base.foreign_files import open_regular
+from ullage.base.packed import DAMAGED, unpacked
+from ullage.base.units import text_of_bytes
+from ullage.recorded.message.notebook import is_notebook, printed_by
+from ullage.recorded.snapshot.form import is_no_log
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ullage._errors import UsageError
-from ullage._public import public
 from ullage.api.show import write_page
 from ullage.api.values import capacity_of, check_page, history_of
-from ullage.tuning.tune import Tuning
-from ullage.tuning.tune import tune as tune_history
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.explaining.tuning.tune import Tuning
+from ullage.explaining.tuning.tune import tune as tune_history
 
 
 @public

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ullage._errors import UsageError, quoted, shortened
-from ullage._output import check_output
-from ullage._units import is_size, parse_bytes
-from ullage.settings import semantics_of
+from ullage.base.errors import UsageError, quoted, shortened
+from ullage.base.output import check_output
+from ullage.base.units import is_size, parse_bytes
+from ullage.recorded.settings import semantics_of
 
 if TYPE_CHECKING:
-    from ullage.history import History
-    from ullage.snapshot.snapshot import Snapshot
+    from ullage.recorded.history import History
+    from ullage.recorded.snapshot.snapshot import Snapshot
 
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
@@ -96,8 +96,11 @@ def history_of(file: Path, device: int | None) -> "History":
         SnapshotError: the file cannot be read.
         UsageError: the snapshot has no such card.
     """
-    from ullage.analysis.card import card_to_explain, recorded_cards  # numpy is not for those who ask other commands
-    from ullage.snapshot.snapshot import load_snapshot
+    from ullage.explaining.analysis.card import (  # numpy is not for those who ask other commands
+        card_to_explain,
+        recorded_cards,
+    )
+    from ullage.recorded.snapshot.snapshot import load_snapshot
 
     snapshot = load_snapshot(file)
     chosen = card_to_explain(recorded_cards(snapshot.devices)) if device is None else device

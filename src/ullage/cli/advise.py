@@ -64,10 +64,10 @@ def advise(
     """
     given = dict(locals())  # options have the names that `ullage.advise` has
     # Here, because what runs a script is not for those who ask another command.
-    from ullage.advice.describe import describe
     from ullage.api.advise import advise as ask
     from ullage.api.advise import check_patch, write_patch
     from ullage.api.values import check_page
+    from ullage.predicting.advice.describe import describe
 
     check_page(html, script)
     check_patch(patch, vary, script)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
 
-from ullage._errors import UsageError
-from ullage._foreign_files import read_regular
+from ullage.base.errors import UsageError
+from ullage.base.foreign_files import read_regular
 
 _MOST_BYTES: Final = 1 << 24
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")

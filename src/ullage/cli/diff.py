@@ -36,7 +36,7 @@ def diff(
     # Here, because numpy is not for those who ask another command.
     from ullage.api.diff import diff as ask
     from ullage.api.values import check_page
-    from ullage.difference.describe import describe
+    from ullage.explaining.difference.describe import describe
 
     check_page(html, before, after)
     difference = ask(before, after, at=at, device=device, torch_version=torch_version)

@@ -26,8 +26,8 @@ def doctor(
     The allocator itself is asked what it has read, in a process of its own; the driver says who is on the cards. Works
     without a card and without torch, as far as that goes. No process's arguments are read.
     """
-    from ullage.diagnosis.describe import describe
-    from ullage.diagnosis.diagnosis import diagnose
+    from ullage.running.diagnosis.describe import describe
+    from ullage.running.diagnosis.diagnosis import diagnose
 
     diagnosis = diagnose(gpu)
     show(describe(diagnosis), diagnosis.to_json() if as_json else None, page=None)

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
-from ullage._garbage_collector import without_collections
+from ullage.base.errors import UsageError
+from ullage.base.garbage_collector import without_collections
 from ullage.cli import options
 from ullage.cli.history import (
     AllocConfOption,
@@ -106,7 +106,7 @@ def explain(
                 progress=progress,
             )
         )
-    from ullage.analysis.describe import describe
+    from ullage.explaining.analysis.describe import describe
 
     if sql is not None:
         sys.stderr.write(f"ullage: wrote {sql}\n")
@@ -126,8 +126,8 @@ def _explain_ranks(
     is_whole: bool,
 ) -> bool:
     """Explain a folder with the snapshots of many ranks; return False where it is none."""
-    from ullage.fleet.describe import describe
-    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
+    from ullage.explaining.fleet.describe import describe
+    from ullage.explaining.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
 
     files = folder_of_ranks(folder)
     if not files:
@@ -148,8 +148,8 @@ def _explain_ranks(
 def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:
     """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
     from ullage.report.report import Remarks, Report, Tone
-    from ullage.supervision.summary import summary_of
-    from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
+    from ullage.running.supervision.summary import summary_of
+    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
 
     given = [name for name, value in options.items() if value is not None]
     if given:
@@ -189,8 +189,8 @@ def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *,
 
 def _explain_text(file: Path, options: dict[str, object], html: Path | None, *, as_json: bool) -> None:
     """Explain a log or an error's text."""
-    from ullage.analysis.text.describe import describe_text
     from ullage.api.explain import explain_text
+    from ullage.explaining.analysis.text.describe import describe_text
 
     given = [name for name, value in options.items() if value is not None]
     if given:

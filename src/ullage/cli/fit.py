@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 
 if TYPE_CHECKING:
-    from ullage.layouts.layout_fit import LayoutFit
+    from ullage.predicting.layouts.layout_fit import LayoutFit
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -129,7 +129,7 @@ def run_fit(
     # Here, because what runs a script is not for those who ask another command.
     from ullage.api.fit import fit as ask
     from ullage.api.values import check_page
-    from ullage.fitting.describe import describe
+    from ullage.predicting.fitting.describe import describe
 
     check_page(html, script)
     chosen = {name: value for name, value in given.items() if name not in _OWN}
@@ -150,7 +150,7 @@ def _run_fit_layout(
 ) -> NoReturn:
     """Search over layouts; where that is interrupted, show the best so far."""
     from ullage.api.fit_layout import fit_layout as ask
-    from ullage.layouts.describe import describe
+    from ullage.predicting.layouts.describe import describe
 
     if chosen["cards"] is None:
         raise UsageError("--layout needs the number of cards to lay out; expected --cards 64 beside it")

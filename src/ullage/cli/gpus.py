@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._units import text_of_bytes
+from ullage.base.units import text_of_bytes
 
 _GAP: Final = 2
 _LEAST_LAST_COLUMN: Final = 16
@@ -19,7 +19,7 @@ def gpus(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,
 ) -> None:
     """List the cards that --gpu knows, with their memory as the driver reports it."""
-    from ullage.gpus import all_gpus
+    from ullage.gpu.gpus import all_gpus
 
     cards = all_gpus()
     if as_json:

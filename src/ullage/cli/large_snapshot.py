@@ -28,7 +28,7 @@ def read_ahead_of(words: Sequence[str]) -> bool:
         return False
     _keep_freed_memory()
     if len(paths) == 1 and _begins_as_pickle(paths[0]):
-        from ullage.snapshot.reading import read_ahead
+        from ullage.recorded.snapshot.reading import read_ahead
 
         read_ahead(paths[0])
     return True
@@ -59,7 +59,7 @@ def is_large(path: Path) -> bool:
 
 
 def _begins_as_pickle(path: Path) -> bool:
-    from ullage._foreign_files import open_regular
+    from ullage.base.foreign_files import open_regular
 
     try:
         with open_regular(path) as file:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from ullage._errors import UsageError, quoted
+from ullage.base.errors import UsageError, quoted
 from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 
 if TYPE_CHECKING:
-    from ullage.prediction.prediction import Prediction
+    from ullage.predicting.prediction.prediction import Prediction
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -95,7 +95,7 @@ def predict(
     # Here, because what runs a script is not for those who ask another command.
     from ullage.api.predict import predict as ask
     from ullage.api.values import check_page
-    from ullage.prediction.description.describe import describe
+    from ullage.predicting.prediction.description.describe import describe
 
     check_page(html, script, *([snapshot] if snapshot else []))
     chosen = {name: value for name, value in given.items() if name not in _OWN}
@@ -110,8 +110,8 @@ def predict(
 
 
 def _is_advised(prediction: "Prediction") -> bool:
-    from ullage.prediction.description.describe import is_of_card
-    from ullage.prediction.prediction import Verdict
+    from ullage.predicting.prediction.description.describe import is_of_card
+    from ullage.predicting.prediction.prediction import Verdict
 
     return prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction)
 
@@ -120,8 +120,8 @@ def _advise(
     prediction: "Prediction", script: Path, arguments: list[str], chosen: dict[str, Any], *, as_json: bool
 ) -> None:
     """Find what to change, and show it behind the prediction, or with it in one JSON."""
-    from ullage.advice.describe import describe
     from ullage.api.advise import advise as ask
+    from ullage.predicting.advice.describe import describe
 
     names = inspect.signature(ask).parameters.keys() - _NOT_ADVISED
     same = {name: value for name, value in chosen.items() if name in names}

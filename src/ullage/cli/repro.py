@@ -49,7 +49,7 @@ def repro(
     """
     # Here, because numpy is not for those who ask another command.
     from ullage.api.repro import repro as ask
-    from ullage.reproduction.transcript import describe
+    from ullage.explaining.reproduction.transcript import describe
 
     reproduction = with_progress(
         lambda progress: ask(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ullage._errors import UllageError, UsageError
-from ullage._own_files import OwnFolder
+from ullage.base.errors import UllageError, UsageError
+from ullage.base.own_files import OwnFolder
 from ullage.cli.progress import with_progress
 
 if TYPE_CHECKING:
-    from ullage.run_files.folder import RunFolder
+    from ullage.running.run_files.folder import RunFolder
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -59,11 +59,11 @@ def run(
     unchanged; a report is printed under its error, and written with everything that it was made from.
     """
     from ullage.api.values import size_of
-    from ullage.export.export import open_exports
-    from ullage.prediction.command.words import command_of
-    from ullage.recording.plan import HistoryMode, RecordingPlan
-    from ullage.run_files.live import is_live
-    from ullage.supervision.supervisor import end_alike, environment_as_given, supervise
+    from ullage.predicting.prediction.command.words import command_of
+    from ullage.running.export.export import open_exports
+    from ullage.running.recording.plan import HistoryMode, RecordingPlan
+    from ullage.running.run_files.live import is_live
+    from ullage.running.supervision.supervisor import end_alike, environment_as_given, supervise
 
     command = command_of(context.args, asked="ullage run")
     if history not in list(HistoryMode):
@@ -72,7 +72,7 @@ def run(
     assert budget is not None
     environment = environment_as_given()
     if gpu is not None:
-        from ullage.emulator.emulate import emulate_in
+        from ullage.gpu.emulator.emulate import emulate_in
 
         emulate_in(environment, gpu, count=count)
     elif count != 1:
@@ -129,15 +129,15 @@ def name_of(words: list[str]) -> str:
     module = words[1] if words[0] == "-m" else Path(words[0]).name
     # A whole line for a shell may end in a script too, and says more than is to be read in a name.
     name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
-    from ullage._secrets import hidden_text
+    from ullage.base.secrets import hidden_text
 
     return _NOT_OF_NAMES.sub("_", hidden_text(name))[:_LONGEST_NAME] or "run"
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
     """Print what the run has recorded; return whether it is worth keeping."""
-    from ullage.run_files.folder import read_run
-    from ullage.supervision.summary import summary_of
+    from ullage.running.run_files.folder import read_run
+    from ullage.running.supervision.summary import summary_of
 
     try:
         found = read_run(place.path)
@@ -164,8 +164,8 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
     from rich.console import Console
 
     from ullage.report.terminal import draw
-    from ullage.supervision.supervisor import interruptible
-    from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
+    from ullage.running.supervision.supervisor import interruptible
+    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
 
     evidence = fatal_evidence(found)
     assert evidence is not None

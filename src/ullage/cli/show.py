@@ -33,13 +33,13 @@ def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -
 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
     else:
-        from ullage._secrets import hidden_data
+        from ullage.base.secrets import hidden_data
 
         print(json.dumps(hidden_data(answer), indent=1), flush=True)
 
 
 def _write(report: "Report", page: Path) -> None:
-    from ullage._own_files import write_whole
+    from ullage.base.own_files import write_whole
     from ullage.report.page import draw_page  # its template engine is not for those who do not ask
 
     write_whole(page, draw_page(report).encode(errors="replace"))

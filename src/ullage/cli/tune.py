@@ -44,7 +44,7 @@ def tune(
     # Here, because numpy is not for those who ask another command.
     from ullage.api.tune import tune as ask
     from ullage.api.values import check_page
-    from ullage.tuning.describe import describe
+    from ullage.explaining.tuning.describe import describe
 
     check_page(html, file)
     tuning = with_progress(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from ullage.watch.plain import JsonLines, PlainText
-    from ullage.watch.view import View
+    from ullage.running.watch.plain import JsonLines, PlainText
+    from ullage.running.watch.view import View
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -40,18 +40,18 @@ def watch(
     On a terminal it is a screen with keys; elsewhere a line a second for each card and process, until those have ended.
     The watched processes do not notice it.
     """
-    from ullage.watch.plain import JsonLines, PlainText
-    from ullage.watch.source import ViewSource
-    from ullage.watch.target import target_of
+    from ullage.running.watch.plain import JsonLines, PlainText
+    from ullage.running.watch.source import ViewSource
+    from ullage.running.watch.target import target_of
 
     with ViewSource(target_of(what)) as source:
         if not once and not as_json and _has_terminal():
             if importlib.util.find_spec("textual") is not None:
-                from ullage.watch.screen import show
+                from ullage.running.watch.screen import show
 
                 raise typer.Exit(show(source.poll, seconds=seconds))
             sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
-        from ullage.watch.follow import follow
+        from ullage.running.watch.follow import follow
 
         looks = (source.poll() for _ in range(1)) if once else follow(source.poll, seconds=seconds)
         with _ended_by_interrupt():

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from torch import nn
 
-from ullage._errors import UsageError
-from ullage.guard.guard import Guard
-from ullage.guard.ladder import LossOf
+from ullage.base.errors import UsageError
 from ullage.integrations.framework import OwnScaling, framework
 from ullage.integrations.memory import LoopMonitor
-from ullage.monitor.finding import MonitorFinding
-from ullage.recording.step import StepWatch
+from ullage.running.recording.step import StepWatch
+from ullage.training.guard.guard import Guard
+from ullage.training.guard.ladder import LossOf
+from ullage.training.monitor.finding import MonitorFinding
 
 _accelerate: Final = framework("accelerate")
 _STEPS_BY_ITSELF: Final = ("DEEPSPEED", "MEGATRON_LM", "XLA")

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 
 
 def framework(*names: str) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ullage.monitor.finding import MonitorFinding
-from ullage.monitor.monitor import Monitor
+from ullage.training.monitor.finding import MonitorFinding
+from ullage.training.monitor.monitor import Monitor
 
 
 class LoopMonitor:

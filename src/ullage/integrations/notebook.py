@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ullage._errors import UsageError
-from ullage._units import parse_bytes, text_of_bytes
+from ullage.base.errors import UsageError
+from ullage.base.units import parse_bytes, text_of_bytes
 
 if TYPE_CHECKING:
-    from ullage.ownership.holding import Holdings
+    from ullage.training.ownership.holding import Holdings
 
 _LEAST_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
@@ -86,7 +86,7 @@ class _Magics:
         if not _is_in_use():
             print("Nothing is held: no GPU is in use.")
             return
-        from ullage.ownership.release import release
+        from ullage.training.ownership.release import release
 
         self._print(str(replace(release(), before_bytes=before)))
 
@@ -191,11 +191,11 @@ def _more(n_bytes: int) -> str:
 
 
 def _owners(least_bytes: int) -> "Holdings":
-    from ullage.ownership.holding import Holdings
+    from ullage.training.ownership.holding import Holdings
 
     if not _is_in_use():
         return Holdings(())
-    from ullage.ownership.owners import owners
+    from ullage.training.ownership.owners import owners
 
     return owners(least_bytes)
 
@@ -213,7 +213,7 @@ def _allocated_bytes() -> int:
 
 def _clear_errors(shell: Any) -> None:
     """Clear the frames of the last error, which Python, IPython and its debugger keep."""
-    from ullage.ownership.failure import clear_frames
+    from ullage.training.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)
     errors = [getattr(sys, name, None) for name in ("last_exc", "last_value")]

@@ -19,9 +19,9 @@ from torch import nn
 from torch.optim import Optimizer, optimizer
 from torch.utils.hooks import RemovableHandle
 
-from ullage._units import text_of_bytes
-from ullage.ownership.storage import addresses, optimizer_tensors
-from ullage.source_location import is_library, short_place
+from ullage.base.source_location import is_library, short_place
+from ullage.base.units import text_of_bytes
+from ullage.training.ownership.storage import addresses, optimizer_tensors
 
 _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12

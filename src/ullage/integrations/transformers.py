@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ullage._errors import UsageError
-from ullage.guard.batch import items_of
-from ullage.guard.guard import Guard
+from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
 from ullage.integrations.framework import framework
 from ullage.integrations.memory import LoopMonitor
-from ullage.monitor.finding import MonitorFinding
+from ullage.training.guard.batch import items_of
+from ullage.training.guard.guard import Guard
+from ullage.training.monitor.finding import MonitorFinding
 
 _IGNORED = -100
 _callback: Any = framework("transformers.trainer_callback")

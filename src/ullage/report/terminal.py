@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ullage._secrets import SourceCode, hidden_data
-from ullage._units import text_of_bytes
+from ullage.base.secrets import SourceCode, hidden_data
+from ullage.base.units import text_of_bytes
 from ullage.report.columns import Column, in_columns
 from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
 

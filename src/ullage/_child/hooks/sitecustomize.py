@@ -39,7 +39,7 @@ def _can_load_package():
         from importlib.machinery import EXTENSION_SUFFIXES
     except ImportError:
         return False
-    part = os.path.join(_package, "snapshot", "_pickle")
+    part = os.path.join(_package, "recorded", "snapshot", "_pickle")
     return any(os.path.exists(part + suffix) for suffix in EXTENSION_SUFFIXES)
 
 

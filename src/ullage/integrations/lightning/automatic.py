@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import torch
 
-from ullage._errors import UsageError
-from ullage.guard.guard import Guard
+from ullage.base.errors import UsageError
 from ullage.integrations.framework import framework
 from ullage.integrations.lightning.held import HeldLogs
 from ullage.integrations.lightning.precision import scaler_of
+from ullage.training.guard.guard import Guard
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ullage.guard.batch import tensors_of
 from ullage.integrations.framework import framework
+from ullage.training.guard.batch import tensors_of
 
 _MEANS = ("mean", "avg", torch.mean)
 

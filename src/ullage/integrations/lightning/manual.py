@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ullage.guard.guard import Guard
-from ullage.guard.ladder import LossOf
 from ullage.integrations.lightning.precision import scaler_of
+from ullage.training.guard.guard import Guard
+from ullage.training.guard.ladder import LossOf
 
 
 def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:

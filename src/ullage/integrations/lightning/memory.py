@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from ullage.integrations.framework import framework
 from ullage.integrations.memory import LoopMonitor
-from ullage.monitor.finding import MonitorFinding
+from ullage.training.monitor.finding import MonitorFinding
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from ullage._errors import UsageError
+from ullage.base.errors import UsageError
 from ullage.integrations.framework import OwnScaling
 
 _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from ullage._errors import UsageError, quoted
-from ullage._units import parse_bytes
+from ullage.base.errors import UsageError, quoted
+from ullage.base.units import parse_bytes
 
 MARKER: Final = "gpu_memory"
 VALUES: Final = ("on", "off", "all")

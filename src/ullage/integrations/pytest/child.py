@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Final
 import pytest
 from _pytest.main import wrap_session
 
-from ullage._child_process import file_behind, tie_to_parent
-from ullage._errors import UllageError
-from ullage.emulator import emulate
+from ullage.base.child_process import file_behind, tie_to_parent
+from ullage.base.errors import UllageError
+from ullage.gpu.emulator import emulate
 from ullage.integrations.pytest.plugin import INSIDE
 from ullage.integrations.pytest.process import receive, send
 

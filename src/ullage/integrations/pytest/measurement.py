@@ -6,10 +6,10 @@ import pytest
 import torch
 from _pytest.runner import runtestprotocol
 
-from ullage._units import text_of_bytes
+from ullage.base.units import text_of_bytes
 from ullage.integrations.peak import PeakContents, PeakWatch
 from ullage.integrations.pytest.allowance import Allowance
-from ullage.ownership.owners import owners
+from ullage.training.ownership.owners import owners
 
 _SECTION = "GPU memory"
 _LEAST_SHOWN = "1KiB"

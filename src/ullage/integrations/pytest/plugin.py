@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from ullage._errors import UllageError, UsageError
+from ullage.base.errors import UllageError, UsageError
 from ullage.integrations.pytest.allowance import MARKER, Allowance, allowance_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         return
     if options.gpu_memory_device == "real":
         raise pytest.UsageError("--gpu-memory-gpu names an emulated card; expected no --gpu-memory-device=real with it")
-    from ullage.emulator import emulate
+    from ullage.gpu.emulator import emulate
 
     try:
         emulate(gpu)

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, Final
 
 import pytest
 
-from ullage._child_process import ChildProcess, new_pipe
-from ullage._errors import UllageError, UsageError, quoted
-from ullage.emulator.emulate import CARD_VARIABLE
-from ullage.gpus import Gpu, find_gpu
+from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.base.errors import UllageError, UsageError, quoted
+from ullage.gpu.emulator.emulate import CARD_VARIABLE
+from ullage.gpu.gpus import Gpu, find_gpu
 
 _ENDING_SECONDS: Final = 10.0
 _HEADER: Final = struct.Struct("<Q")

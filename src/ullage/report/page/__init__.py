@@ -19,8 +19,8 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ullage._secrets import hidden_data
-from ullage._units import text_of_bytes
+from ullage.base.secrets import hidden_data
+from ullage.base.units import text_of_bytes
 from ullage.report.blocks import BlockHistory
 from ullage.report.page.palette import colours_of
 from ullage.report.page.slim import packed_within

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ullage._units import text_of_bytes
+from ullage.base.units import text_of_bytes
 from ullage.report.blocks import BlockHistory, Column, Facet, LifeColumns
 from ullage.report.page.columns import packed
 

@@ -1,0 +1,1 @@
+"""What everything else is built on: errors, units, files, processes, the driver's view of the GPUs."""

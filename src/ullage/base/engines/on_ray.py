@@ -1,0 +1,115 @@
+"""Work on a Ray cluster. Ray schedules it, and does it again where a worker or a node is lost."""
+
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from typing import Any, Final
+
+from ullage.base.engines.engine import (
+    EngineError,
+    PlainData,
+    WorkEngine,
+    call_in_process_of_its_own,
+    refused,
+    was_cancelled,
+)
+from ullage.base.errors import UsageError
+
+_RETRIES: Final = 2
+_AUTH: Final = "RAY_AUTH_MODE"
+"""The variable without which Ray (2.60) shows its token to no cluster that is named by an address."""
+
+
+class RayEngine(WorkEngine):
+    """Does work as tasks of Ray, one processor core each."""
+
+    def __init__(self, address: str | None) -> None:
+        """Connect to a cluster.
+
+        Args:
+            address: `ray://HOST:PORT` of Ray's client server, or `HOST:PORT`; None: `RAY_ADDRESS`, the cluster that was
+                started on this machine, or else one of this process alone.
+
+        Raises:
+            UsageError: Ray is not installed.
+            EngineError: there is no such cluster.
+        """
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # cards are emulated: none is hidden
+        try:
+            import ray
+        except ImportError:
+            raise UsageError("--on ray needs Ray, which is not installed here: pip install 'ullage[ray]'") from None
+        self._ray: Any = ray
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray's own, of many classes
+            where = address or "this machine"
+            hint = "" if _AUTH in os.environ else f"; a cluster that asks for a token needs {_AUTH}=token here"
+            raise EngineError(f"Ray does not answer at {where}: {_first_line(error)}{hint}") from None
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        self.name = f"Ray, {cores} cores on {_count(len(_nodes(ray)), 'node')}"
+        self.at_once = max(1, cores)
+        self._task: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(call_in_process_of_its_own)
+        self._running: dict[Any, Future[PlainData]] = {}
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
+        """Give a task to Ray."""
+        future: Future[PlainData] = Future()
+        with self._lock:
+            if self._is_over:  # Ray would start a cluster of its own
+                return refused()
+            try:
+                reference = self._task.remote(function, payload)
+            except Exception as error:  # the connection is lost, or the cluster is
+                future.set_exception(EngineError(f"Ray takes no more work: {_first_line(error)}"))
+                return future
+            self._running[reference] = future
+        reference.future().add_done_callback(lambda done: self._ended(reference, future, done))
+        return future
+
+    def cancel(self) -> None:
+        """Kill the tasks that run, and disconnect."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            running = list(self._running)
+        for reference in running:
+            try:
+                self._ray.cancel(reference, force=True)
+            except Exception:  # it has ended meanwhile, or the cluster has
+                continue
+        self._ray.shutdown()
+        with self._lock:
+            futures = list(self._running.values())
+        for future in futures:
+            if not future.done():
+                future.set_exception(was_cancelled())
+
+    def _ended(self, reference: Any, future: "Future[PlainData]", done: "Future[PlainData]") -> None:
+        with self._lock:
+            self._running.pop(reference, None)
+        if future.done():
+            return
+        error = done.exception()
+        if error is None:
+            future.set_result(done.result())
+        else:
+            future.set_exception(EngineError(f"Ray lost a piece of work: {_first_line(error)}"))
+
+
+def _nodes(ray: Any) -> list[Any]:
+    return [node for node in ray.nodes() if node.get("Alive")]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

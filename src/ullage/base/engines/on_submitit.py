@@ -1,0 +1,188 @@
+"""Work as jobs of Slurm, by submitit; or by its local executor, which starts processes here in the same way.
+
+What is submitted within a second becomes one array. A job that is lost is submitted once more.
+"""
+
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.base.engines.engine import (
+    EngineError,
+    PlainData,
+    WorkEngine,
+    call_in_process_of_its_own,
+    refused,
+    was_cancelled,
+)
+from ullage.base.errors import UsageError
+from ullage.base.own_files import OwnFolder
+
+_LOOK_SECONDS: Final = 1.0
+_LOCAL_LOOK_SECONDS: Final = 0.2
+_TRIES: Final = 2
+_AT_ONCE_OF_ARRAY: Final = 256
+_DEFAULT_MINUTES: Final = 60
+_OF_ULLAGE: Final = frozenset({"array_parallelism"})
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One piece of work, and the job that does it."""
+
+    function: str
+    payload: PlainData
+    future: "Future[PlainData]"
+    job: Any = None
+    tries: int = 0
+
+
+class SubmititEngine(WorkEngine):
+    """Does work as jobs."""
+
+    def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:
+        """Begin; nothing is submitted before there is work.
+
+        Args:
+            kind: "slurm" or "local".
+            folder: the folder for what jobs are told and tell, which every node has to see.
+            settings: settings of Slurm, such as `partition`, as `sbatch` names them.
+            workers: the jobs that run at once, of the local executor.
+
+        Raises:
+            UsageError: submitit is not installed, or there is no Slurm.
+        """
+        try:
+            import submitit
+        except ImportError:
+            raise UsageError(
+                f"--on {kind} needs submitit, which is not installed here: pip install 'ullage[slurm]'"
+            ) from None
+        self._home = OwnFolder.make_unique(folder, "search")
+        self._is_local = kind == "local"
+        try:
+            self._executor: Any = submitit.AutoExecutor(folder=self._home.path, cluster=kind)
+            self._executor.update_parameters(**_parameters(kind, settings))
+        except Exception as error:  # of submitit: no sbatch here, or no such setting
+            self._remove_folder()
+            raise UsageError(f"--on {kind} cannot be had here: {_first_line(error)}") from None
+        self.at_once = workers if self._is_local else int(settings.get("array_parallelism", _AT_ONCE_OF_ARRAY))
+        self.name = f"submitit's local executor, {workers} at once" if self._is_local else "Slurm"
+        self._waiting: list[_Piece] = []
+        self._running: list[_Piece] = []
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._has_logs = False
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
+        """Submit a job with the next array."""
+        piece = _Piece(function, payload, Future())
+        with self._changed:
+            if self._is_over:
+                return refused()
+            self._waiting.append(piece)
+            self._changed.notify()
+        return piece.future
+
+    def cancel(self) -> None:
+        """Cancel every job, and remove the folder unless it has the log of one that was lost."""
+        with self._changed:
+            if self._is_over:
+                return
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join()
+        for piece in self._running:
+            _cancel(piece.job)
+        for piece in [*self._running, *self._waiting]:
+            if not piece.future.done():
+                piece.future.set_exception(was_cancelled())
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if not getattr(self, "_has_logs", False):
+            with suppress(OSError):  # a job that is being ended has written something more
+                self._home.remove_tree()
+        self._home.close()
+
+    def _look(self) -> None:
+        """Submit what waits, and hand on what has ended, until nothing is wanted any more."""
+        while True:
+            with self._changed:
+                if not self._waiting and not self._running:
+                    self._changed.wait_for(lambda: self._is_over or bool(self._waiting))
+                if self._is_over:
+                    return
+                room = self.at_once - len(self._running) if self._is_local else len(self._waiting)
+                batch, self._waiting = self._waiting[:room], self._waiting[room:]
+            self._start(batch)
+            time.sleep(_LOCAL_LOOK_SECONDS if self._is_local else _LOOK_SECONDS)
+            for piece in list(self._running):
+                if piece.job.done():
+                    self._running.remove(piece)
+                    self._take(piece)
+
+    def _start(self, batch: list[_Piece]) -> None:
+        if not batch:
+            return
+        try:
+            with self._executor.batch():
+                for piece in batch:
+                    piece.job = self._executor.submit(call_in_process_of_its_own, piece.function, piece.payload)
+                    piece.tries += 1
+        except Exception as error:  # of sbatch
+            for piece in batch:
+                piece.future.set_exception(EngineError(f"jobs could not be submitted: {_first_line(error)}"))
+            return
+        self._running += batch
+
+    def _take(self, piece: _Piece) -> None:
+        """Hand on what a job has told; one that has told nothing is submitted again."""
+        try:
+            answer = piece.job.result()
+        except Exception as error:  # the job's own, or submitit's of one that was killed
+            if piece.tries < _TRIES:
+                with self._changed:
+                    self._waiting.append(piece)
+                return
+            self._has_logs = True
+            piece.future.set_exception(
+                EngineError(
+                    f"job {piece.job.job_id} ended without a result: {_first_line(error)} "
+                    f"(its log is {piece.job.paths.stderr})"
+                )
+            )
+        else:
+            piece.future.set_result(answer)
+
+
+def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
+    """Return settings as submitit's parameters: those that it has for every cluster, and Slurm's own."""
+    minutes = int(settings.get("time", _DEFAULT_MINUTES))
+    if kind == "local":
+        return {"timeout_min": minutes}
+    chosen: PlainData = {"timeout_min": minutes, "cpus_per_task": 1, "slurm_array_parallelism": _AT_ONCE_OF_ARRAY}
+    for name, value in settings.items():
+        if name == "cpus_per_task":
+            chosen[name] = int(value)
+        elif name != "time":
+            chosen[f"slurm_{name}"] = int(value) if name in _OF_ULLAGE else value
+    return chosen
+
+
+def _cancel(job: Any) -> None:
+    try:
+        job.cancel(check=False)
+    except Exception:  # it has ended meanwhile
+        return
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,201 @@
+"""Every block of a recorded run with its life, line and stack: the data of a picture that can be explored.
+
+A moment is the state after one operation of the program; moment 0 is what was there before the first.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ullage.base.source_location import is_library, shortened
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.extents import segments_of
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.analysis.role import ROLES, RoleColumns, role_shares
+from ullage.recorded.allocator.replay import Places, ReplayDevice, replay
+from ullage.recorded.program import Column, Op, is_one_of
+from ullage.recorded.rebuild import UNBOUNDED_BYTES
+from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
+
+_TITLE: Final = "Memory over the run: every block, from its allocation to its free"
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
+    """Return the blocks of a run and the segments that they lie in; blocks can be coloured by `roles` where known."""
+    program, rebuilt = recording.program, recording.rebuilt
+    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+    done = replay(program, rebuilt.settings, device, places=True, calls=True)
+    assert done.places is not None
+    assert done.calls is not None
+    keys, blocks = _lives(recording, done.places)
+    moments = len(program) + 1
+    stacks, numbers = _stacks(recording, blocks.stack)
+    is_failure = recording.failing_op is not None
+    matters = recording.failing_op if is_failure else recording.done.peak_allocated_op
+    is_limited = rebuilt.room_bytes < UNBOUNDED_BYTES
+    return BlockHistory(
+        title=_TITLE if len(program) else "The allocator's segments and their blocks when the snapshot was taken",
+        event=np.append(0, rebuilt.row_of_op[: len(program)] + 1),
+        time_us=_times(recording),
+        blocks=LifeColumns(
+            born=blocks.born,
+            life=np.minimum(blocks.freed, moments) - blocks.born,
+            wait=np.minimum(blocks.gone, moments) - np.minimum(blocks.freed, moments),
+            size_bytes=blocks.size_bytes,
+            address=blocks.address,
+            stack=numbers,
+        ),
+        facets=(*_facets(recording, keys), *((_roles(recording, roles, keys),) if roles is not None else ())),
+        segments=segments_of(recording, done.calls),
+        stacks=stacks,
+        step_ends=tuple(op + 1 for op in recording.step_ops()),
+        moment=min((matters if matters is not None else -1) + 1, moments - 1),
+        moment_label="the request that failed" if is_failure else "the peak",
+        moment_remark=_failure(recording),
+        limit_bytes=rebuilt.room_bytes if is_limited else None,
+        limit_label=f"room: {text_of_bytes(rebuilt.room_bytes)}" if is_limited else "",
+    )
+
+
+def _failure(recording: Recording) -> str:
+    """Return what was asked for where a request failed."""
+    if recording.failing_op is None:
+        return ""
+    size = text_of_bytes(int(recording.program.size[recording.failing_op]))
+    key = int(recording.program.key[recording.failing_op])
+    return f"{size} are asked for" + (f" at {recording.line_of(key)}" if recording.stack_of(key) >= 0 else "")
+
+
+def _times(recording: Recording) -> Column:
+    """Return the time of every moment in microseconds since the first; empty where a time is missing."""
+    if not len(recording.history):
+        return np.zeros(0, np.int64)
+    rows = np.maximum(recording.rebuilt.row_of_op[: len(recording.program)], 0)  # below 0: before the first entry
+    times = recording.history.time_us[rows]
+    if not len(times) or times.min() < 0:
+        return np.zeros(0, np.int64)
+    times = np.maximum.accumulate(times)
+    return np.asarray(np.append(times[0], times) - times[0], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _LivesOfKeys:
+    """Blocks in the order of their allocation: each with the moments at which it was allocated, freed, reusable."""
+
+    born: Column
+    freed: Column
+    gone: Column
+    size_bytes: Column
+    address: Column
+    stack: Column
+
+
+def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
+    """Return the keys of the blocks in the order of their allocation, and what is known of each."""
+    program, rebuilt = recording.program, recording.rebuilt
+    born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
+    for segment in program.start:
+        at = segment.address
+        for size_bytes, _, key in segment.blocks:
+            if key >= 0:
+                born[key], size[key], address[key] = 0, size_bytes, at
+            at += size_bytes
+    placed = np.flatnonzero(places.address >= 0)
+    keys = program.key[placed]
+    born[keys], size[keys], address[keys] = placed + 1, places.size_bytes[placed], places.address[placed]
+    frees = np.flatnonzero(program.op == Op.FREE)
+    freed[program.key[frees]] = frees + 1
+    gone = freed.copy()
+    for key, moment in _finished(recording):
+        gone[key] = max(int(freed[key]), moment)
+    keys = np.flatnonzero(born >= 0)
+    keys = keys[np.argsort(born[keys], kind="stable")]
+    stack = np.where((rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0), -2, rebuilt.stack_of_key)
+    return keys, _LivesOfKeys(*(column[keys] for column in (born, freed, gone, size, address, stack)))
+
+
+def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
+    """Yield the blocks that other streams used, each with the moment at which they had finished."""
+    program = recording.program
+    held: dict[int, int] = {}
+    rows = np.flatnonzero(is_one_of(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
+    for row in rows.tolist():
+        stream = int(program.stream[row])
+        if program.op[row] == Op.RECORD_STREAM:
+            held[stream] = int(program.key[row])
+        elif stream in held:
+            yield held.pop(stream), row + 1
+    for key in held.values():
+        yield key, _NEVER
+
+
+def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
+    """Yield what blocks can be coloured by: the user's line, and stream and private pool where there are several."""
+    rebuilt = recording.rebuilt
+    before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
+    stacks, where = np.unique(np.where(before, -2, rebuilt.stack_of_key)[keys], return_inverse=True)
+    names = [recording.line_of_stack(stack) for stack in stacks.tolist()]
+    held: Counter[str] = Counter()
+    for block in recording.held():
+        held[block.line] += block.size_bytes
+    labels = [name for name, _ in held.most_common()]
+    labels += [name for name in dict.fromkeys(names) if name not in held]
+    number = {name: index for index, name in enumerate(labels)}
+    yield Facet(
+        title="your line", labels=tuple(labels), of_block=np.array([number[name] for name in names], np.int64)[where]
+    )
+    rows = rebuilt.row_of_key[keys]
+    for title, column in (("stream", recording.history.stream), ("private pool", _pool_of_rows(recording))):
+        if not len(column):
+            continue
+        values = np.where(rows >= 0, column[rows], _NEVER)
+        found, of_block = np.unique(values, return_inverse=True)
+        if len(found[found != _NEVER]) > 1:
+            yield Facet(title=title, labels=tuple(_name(title, value) for value in found.tolist()), of_block=of_block)
+
+
+def _pool_of_rows(recording: Recording) -> Column:
+    """Return the private pool of every entry that allocates."""
+    made = np.flatnonzero(recording.program.op == Op.ALLOCATE)
+    pools = np.zeros(len(recording.history), np.int64)
+    pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
+    return pools
+
+
+def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
+    """Tell blocks apart by what they are for; first the roles that held most at the moment that matters."""
+    held = [share.role for share in role_shares(recording, roles)]
+    order = [*held, *(role for role in ROLES if role not in held)]
+    place = np.array([order.index(role) for role in ROLES], np.int64)
+    labels = tuple(role.label for role in order)
+    return Facet(title="role", labels=labels, of_block=place[roles.role[keys]])
+
+
+def _name(title: str, value: int) -> str:
+    if value == _NEVER:
+        return "(before recording began)"
+    if value == 0:
+        return "default stream" if title == "stream" else "no private pool"
+    return f"{title} {value:#x}" if title == "stream" else f"{title} {value}"
+
+
+def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
+    """Return the stacks that blocks have, and the number of each block's among them; -1: none."""
+    stacks = recording.history.stacks
+    used, where = np.unique(np.append(-1, np.maximum(stack, -1)), return_inverse=True)
+    begins, ends = stacks.starts[used[1:]], stacks.starts[used[1:] + 1]
+    lengths = ends - begins
+    starts = np.append(0, np.cumsum(lengths))
+    rows = np.repeat(begins - starts[:-1], lengths) + np.arange(starts[-1])
+    frames, numbers = np.unique(stacks.frames[rows], return_inverse=True)
+    table = [stacks.table[row] for row in frames.tolist()]
+    return StackColumns(
+        starts=starts,
+        frames=numbers,
+        texts=tuple(f"{shortened(frame.file)}:{frame.line} {shortened(frame.name)}" for frame in table),
+        is_own=tuple(not is_library(frame.file) for frame in table),
+    ), where[1:] - 1

@@ -1,0 +1,133 @@
+"""The cause of a failed request, and the numbers behind the verdict."""
+
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from ullage.base.units import BOGUS_BYTES, MIB
+from ullage.explaining.analysis.accumulation import Accumulation
+from ullage.explaining.analysis.growth import StepGrowth
+from ullage.explaining.analysis.recording import Recording, segment_bytes
+from ullage.recorded.allocator.replay import BlockColumns, State
+from ullage.recorded.rebuild import UNBOUNDED_BYTES
+
+Evidence = dict[str, int]
+"""Numbers by name, in bytes unless the name says otherwise."""
+_FULL_SHARE: Final = 0.05
+_FULL_BYTES: Final = 512 * MIB
+"""The upper bound of the free bytes with which memory counts as full. Less must be left than this and than
+`_FULL_SHARE` of the room, if all blocks were packed without a gap."""
+
+_LEAST_KEPT_BLOCKS: Final = 100
+"""The number of kept blocks from which on fragmentation counts as a consequence of the growth."""
+
+
+class Cause(StrEnum):
+    """All causes for which a request can fail."""
+
+    TRULY_FULL = "truly_full"
+    FRAGMENTED = "fragmented"
+    PINNED_BY_SPLITS = "pinned_by_splits"
+    """Fragmented, but one segment alone has enough free memory for the request."""
+    LEAK = "leak"
+    ACCUMULATION = "accumulation"
+    """A loop allocates blocks at one line and keeps them all, whether or not it has steps."""
+    PENDING_FREES = "pending_frees"
+    OTHER_PROCESS = "other_process"
+    LIMIT = "limit"
+    ADDRESS_SPACE = "address_space"
+    BOGUS_SIZE = "bogus_size"
+    DISGUISED = "disguised"
+    DID_NOT_FAIL = "did_not_fail"
+    """No request failed in the recording."""
+    CANNOT_TELL = "cannot_tell"
+
+
+def is_full(room_bytes: int, left_bytes: int) -> bool:
+    """Tell whether memory counts as full when, packed without a gap, this much of the room is left."""
+    return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
+
+
+def evidence_of(recording: Recording) -> Evidence:
+    """Return the numbers at the moment that matters; in bytes unless a name says otherwise.
+
+    allocated + pending + cached = reserved, and reserved + free = room, where the room is known.
+    """
+    done, moment = recording.done, recording.moment
+    now = moment.now
+    held_back = np.isin(moment.blocks.key, list(recording.held_back)) & (moment.blocks.state == State.ALLOCATED)
+    held_back_bytes = int(moment.blocks.size[held_back].sum())
+    found = {
+        "allocated_bytes": now.allocated_bytes - held_back_bytes,
+        "reserved_bytes": now.reserved_bytes,
+        "cached_bytes": now.reserved_bytes - now.active_bytes,
+        "pending_bytes": now.active_bytes - now.allocated_bytes + held_back_bytes,
+        "peak_allocated_bytes": done.peak.allocated_bytes,
+        "peak_reserved_bytes": done.peak.reserved_bytes,
+        "retries": done.retries,
+        "driver_calls": done.driver_calls,
+    }
+    if recording.rebuilt.room_bytes < UNBOUNDED_BYTES:
+        found["room_bytes"] = recording.rebuilt.room_bytes
+        found["free_bytes"] = recording.rebuilt.room_bytes - now.reserved_bytes
+    if recording.failing_op is None:
+        return found
+    requested = int(recording.program.size[recording.failing_op])
+    free = moment.blocks.size[moment.blocks.state == State.FREE]
+    found["requested_bytes"] = requested
+    found["needed_segment_bytes"] = segment_bytes(requested, recording.rebuilt.settings)
+    found["largest_free_block_bytes"] = int(free.max()) if len(free) else 0
+    found["missing_bytes"] = max(0, found["needed_segment_bytes"] - found["free_bytes"] - found["cached_bytes"])
+    own = recording.pool_of_ops()[recording.failing_op]
+    others = (moment.blocks.state == State.FREE) & (moment.blocks.pool != own)
+    if others.any():
+        found["other_pools_cached_bytes"] = int(moment.blocks.size[others].sum())
+    packed = found["allocated_bytes"] + found["pending_bytes"] + found["needed_segment_bytes"]
+    found["left_bytes"] = max(0, found["room_bytes"] - packed)
+    fraction = recording.rebuilt.settings.per_process_memory_fraction
+    if recording.refused_bytes:
+        found["refused_bytes"], found["limit_bytes"] = recording.refused_bytes, found["room_bytes"]
+    elif recording.failing_op in done.rejected_ops or fraction < 1:
+        found["limit_bytes"] = int(fraction * found["room_bytes"])
+    return found
+
+
+def cause_of(
+    recording: Recording, evidence: Evidence, growth: StepGrowth | None, accumulation: Accumulation | None = None
+) -> Cause:
+    """Return the one cause that explains the failure."""
+    if recording.failing_op is None:
+        if growth:
+            return Cause.LEAK
+        is_contradicted = recording.has_recorded_failure and not recording.capacity_is_given
+        return Cause.CANNOT_TELL if is_contradicted or not len(recording.history) else Cause.DID_NOT_FAIL
+    if not 0 <= evidence["requested_bytes"] <= BOGUS_BYTES:
+        return Cause.BOGUS_SIZE
+    if recording.refused_bytes:
+        return Cause.ADDRESS_SPACE if recording.rebuilt.settings.expandable_segments else Cause.LIMIT
+    limit = evidence.get("limit_bytes", evidence["room_bytes"])
+    if recording.failing_op in recording.done.rejected_ops or (
+        evidence["free_bytes"] >= evidence["needed_segment_bytes"]
+        and evidence["reserved_bytes"] + evidence["needed_segment_bytes"] > limit
+    ):
+        return Cause.LIMIT
+    needed, usable = evidence["needed_segment_bytes"], evidence["free_bytes"] + evidence["cached_bytes"]
+    pending = evidence["pending_bytes"]
+    if pending and usable < needed <= usable + pending:
+        return Cause.PENDING_FREES
+    if accumulation is not None:
+        return Cause.ACCUMULATION  # however it ends: more room would only delay the failure
+    if growth and growth.line_blocks >= _LEAST_KEPT_BLOCKS and 2 * growth.line_bytes >= evidence["allocated_bytes"]:
+        return Cause.LEAK  # as for an accumulation: more room would only delay the failure
+    if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
+        return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
+    if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:
+        return Cause.LEAK
+    return Cause.TRULY_FULL
+
+
+def _most_free_in_one(blocks: BlockColumns) -> int:
+    """Return the largest sum of free bytes within one segment."""
+    free = blocks.state == State.FREE
+    return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

@@ -1,0 +1,345 @@
+"""Arrange an explanation into a report: what first, in which words."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ullage.base.block_role import Role
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.explain import Explanation
+from ullage.explaining.analysis.holder import LineHolder, StreamMemory
+from ullage.explaining.analysis.note import WARNING
+from ullage.explaining.analysis.remedy import Remedy
+from ullage.explaining.analysis.role import RoleShare, Sureness
+from ullage.report.report import (
+    Icicle,
+    Meter,
+    Remarks,
+    Report,
+    Section,
+    Shares,
+    SizedPart,
+    Table,
+    TableRow,
+    Tone,
+)
+from ullage.report.report import Picture as ReportPicture
+
+_PINS_SHOWN = 8
+_HOLDERS_SHOWN = 12
+_HOLDERS_IN_SHORT = 4
+_HELPS_IN_SHORT = 2
+_STREAMS_IN_SHORT = 4
+_ROLES_IN_SHORT = 3
+_WORTH_NAMING = 0.02
+"""Least share of a role's bytes that are as sure as a word says for the word to be shown."""
+_MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
+
+
+def describe(explanation: Explanation) -> Report:
+    """Make the report of an explanation."""
+    return Report(
+        headline=explanation.headline,
+        tone=_tone_of(explanation),
+        subject=explanation.source + (f", card {explanation.device}" if explanation.cards else ""),
+        sentence=explanation.sentence,
+        sections=tuple(_sections(explanation)),
+        pictures=tuple(_pictures(explanation)),
+        details=tuple(_details(explanation)),
+        more=_MORE,
+    )
+
+
+def _tone_of(explanation: Explanation) -> Tone:
+    match explanation.cause:
+        case Cause.DID_NOT_FAIL if "room_bytes" not in explanation.evidence:
+            return Tone.PLAIN
+        case Cause.DID_NOT_FAIL:
+            evidence = explanation.evidence
+            return Tone.GOOD if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else Tone.BAD
+        case Cause.CANNOT_TELL:
+            return Tone.UNSURE
+        case _:
+            return Tone.BAD
+
+
+def _sections(explanation: Explanation) -> Iterator[Section]:
+    if explanation.cards:
+        yield _cards(explanation)
+    yield _card(explanation)
+    if len(explanation.streams) > 1:
+        yield _streams(explanation.streams)
+    if explanation.remedies:
+        yield _helps(explanation) if "requested_bytes" in explanation.evidence else _alternatives(explanation)
+    if explanation.holders:
+        total = explanation.evidence["allocated_bytes"]
+        shown = _shown(explanation.holders)
+        yield Shares(
+            title=f"Who held the {text_of_bytes(total)} that were allocated, by your line",
+            total_bytes=total,
+            parts=tuple(
+                SizedPart(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
+                for holder in shown
+            ),
+            short=_HOLDERS_IN_SHORT,
+        )
+    if explanation.roles:
+        yield _roles(explanation.roles, explanation.evidence["allocated_bytes"])
+    warnings = tuple(note for note in explanation.notes if note.startswith(WARNING))
+    if warnings:
+        yield Remarks(title="Beware", items=warnings)
+
+
+def _details(explanation: Explanation) -> Iterator[Section]:
+    if explanation.pinning_set:
+        yield _set(explanation)
+    if explanation.pinning:
+        yield _pins(explanation)
+    others = tuple(note for note in explanation.notes if not note.startswith(WARNING))
+    if others:
+        yield Remarks(title="To know", items=others)
+
+
+def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
+    return Shares(
+        title="What it was for, as stacks, lives and sizes tell",
+        total_bytes=total_bytes,
+        parts=tuple(
+            SizedPart(label=share.role.label, size_bytes=share.bytes, remark=_sureness(share)) for share in roles
+        ),
+        short=_ROLES_IN_SHORT,
+    )
+
+
+def _sureness(share: RoleShare) -> str:
+    """Say how sure a role is: in one word, or how much of it is surer."""
+    if share.role is Role.UNKNOWN:
+        return "nothing tells"
+    parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
+    known = [(sureness, size) for sureness, size in parts if size >= _WORTH_NAMING * share.bytes]
+    if len(known) == 1:
+        return known[0][0].word
+    return ", ".join(f"{text_of_bytes(size)} {sureness.word}" for sureness, size in known)
+
+
+def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
+    """Return the largest parts and one part for all others."""
+    rest = holders[_HOLDERS_SHOWN:]
+    if len(rest) < 2:
+        return list(holders)
+    others = LineHolder(
+        line=f"({len(rest)} other lines)",
+        bytes=sum(holder.bytes for holder in rest),
+        blocks=sum(holder.blocks for holder in rest),
+    )
+    return [*holders[:_HOLDERS_SHOWN], others]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _cards(explanation: Explanation) -> Table:
+    rows = []
+    for card in explanation.cards:
+        failed = f"{text_of_bytes(card.failed_bytes)} failed" if card.failed_bytes is not None else "did not fail"
+        is_this = card.device == explanation.device
+        rows.append(
+            TableRow(
+                cells=(
+                    f"card {card.device}",
+                    failed,
+                    text_of_bytes(card.peak_reserved_bytes),
+                    text_of_bytes(card.allocated_bytes),
+                    "explained here" if is_this else f"--device {card.device}",
+                ),
+                tone=Tone.BAD if card.failures else Tone.PLAIN,
+            )
+        )
+    return Table(
+        title=f"The {len(rows)} cards of this snapshot",
+        columns=("card", "request", "peak reserved", "held at the end", ""),
+        rows=tuple(rows),
+    )
+
+
+def _streams(streams: Sequence[StreamMemory]) -> Table:
+    """Return the table of streams and private pools."""
+
+    def name(memory: StreamMemory) -> str:
+        stream = f"stream {memory.stream:#x}" if memory.stream else "default stream"
+        return f"{stream}, private pool {memory.pool}" if memory.pool else stream
+
+    return Table(
+        title="By stream and pool: what is free in one serves only requests of its own",
+        columns=("stream", "reserved", "allocated", "freed, pending"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name(memory),
+                    *(
+                        text_of_bytes(size)
+                        for size in (memory.reserved_bytes, memory.allocated_bytes, memory.pending_bytes)
+                    ),
+                ),
+                is_detail=index >= _STREAMS_IN_SHORT,
+            )
+            for index, memory in enumerate(streams)
+        ),
+        instead=(f"{len(streams) - _STREAMS_IN_SHORT} more with less: --all",)
+        if len(streams) > _STREAMS_IN_SHORT
+        else (),
+    )
+
+
+def _card(explanation: Explanation) -> Meter:
+    evidence = explanation.evidence
+    parts = [SizedPart(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
+    if evidence["pending_bytes"]:
+        streams = sorted({f"{memory.stream:#x}" for memory in explanation.streams if memory.pending_bytes})
+        remark = f"other streams may use it; allocated on stream {', '.join(streams)}" if streams else ""
+        parts.append(SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark=remark))
+    largest = evidence.get("largest_free_block_bytes")
+    cached = f"in pieces of at most {text_of_bytes(largest)}" if largest else ""
+    parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
+    when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
+    place = f" at {explanation.failing_line}" if explanation.failing_line else ""
+    has_room = sum(part.size_bytes for part in parts) <= evidence.get("room_bytes", -1)  # a given one may be too small
+    return Meter(
+        title=f"What the allocator had {when}{place}",
+        total_bytes=evidence["room_bytes" if has_room else "reserved_bytes"],
+        total_label="room" if has_room else "reserved",
+        parts=tuple(parts),
+        rest_label=("below the limit" if "refused_bytes" in evidence else "free on the card") if has_room else "",
+    )
+
+
+def _helps(explanation: Explanation) -> Table:
+    shown = [remedy for remedy in explanation.remedies if remedy.fits][:_HELPS_IN_SHORT]
+    return Table(
+        title="What would have helped: each setting and action replayed with this very run",
+        columns=("change", "helps", "peak reserved", "driver calls"),
+        rows=tuple(_remedy(remedy, is_detail=remedy.proved and remedy not in shown) for remedy in explanation.remedies),
+        instead=tuple(_instead(explanation.remedies, shown)),
+    )
+
+
+def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
+    """The other changes that were tried, counted and named."""
+    others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
+    if others:
+        yield f"{len(others)} more {'lets' if len(others) == 1 else 'let'} it through: {_names(others)}"
+    fail = [remedy for remedy in remedies if remedy.proved and not remedy.fits]
+    if fail:
+        yield f"{len(fail)} {'does' if len(fail) == 1 else 'do'} not: {_names(fail)}"
+
+
+def _names(remedies: Sequence[Remedy]) -> str:
+    """Return the names of remedies; the values of one setting are joined."""
+    values: dict[str, list[str]] = {}
+    for remedy in remedies:
+        name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
+        values.setdefault(name + colon, []).append(value)
+    return ", ".join(name + "|".join(several) for name, several in values.items())
+
+
+def _remedy(remedy: Remedy, *, is_detail: bool) -> TableRow:
+    if not remedy.proved:
+        return TableRow(cells=(f"{remedy.name} ({remedy.remark})", "estimate", "", ""), tone=Tone.QUIET)
+    return TableRow(
+        cells=(remedy.name, "yes" if remedy.fits else "no", *_costs(remedy)),
+        tone=Tone.GOOD if remedy.fits else Tone.BAD,
+        is_detail=is_detail,
+    )
+
+
+def _costs(remedy: Remedy) -> tuple[str, str]:
+    calls = f"{remedy.driver_calls:,} ({remedy.more_calls or 0:+,})" if remedy.driver_calls is not None else ""
+    return text_of_bytes(remedy.peak_reserved_bytes or 0), calls
+
+
+def _alternatives(explanation: Explanation) -> Section:
+    """Return the table for a run that did not fail: what it would have reserved with other settings."""
+    now = explanation.evidence["peak_reserved_bytes"]
+    if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
+        return Remarks(
+            title="What this very run would have reserved otherwise",
+            items=(
+                f"{len(explanation.remedies)} settings and actions were replayed with it, and none changes the "
+                f"{text_of_bytes(now)} reserved: {_names(explanation.remedies)}",
+            ),
+        )
+    ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
+    rows = [
+        TableRow(
+            cells=(remedy.name if remedy.fits else f"{remedy.name}: does not fit", *_costs(remedy)),
+            tone=_tone(remedy, now),
+        )
+        for remedy in explanation.remedies
+    ]
+    return Table(
+        title="What this very run would have reserved otherwise: each setting and action replayed",
+        columns=("change", "peak reserved", "driver calls"),
+        rows=(ran, *rows),
+    )
+
+
+def _tone(remedy: Remedy, now: int) -> Tone:
+    if not remedy.fits:
+        return Tone.BAD
+    return Tone.GOOD if (remedy.peak_reserved_bytes or now) < now else Tone.QUIET
+
+
+def _set(explanation: Explanation) -> Table:
+    lines: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for block in explanation.pinning_set:
+        lines[block.line] += block.size_bytes
+        counts[block.line] += 1
+    return Table(
+        title="Without these blocks the request would have succeeded; with any one of them it fails (replayed)",
+        columns=("allocated at", "blocks", "bytes"),
+        rows=tuple(
+            TableRow(cells=(line, str(counts[line]), text_of_bytes(size))) for line, size in lines.most_common()
+        ),
+    )
+
+
+def _pins(explanation: Explanation) -> Table:
+    shown = explanation.pinning[:_PINS_SHOWN]
+    rows = []
+    for pin in shown:
+        lines = Counter(block.line for block in pin.blocks)
+        named = ", ".join(line for line, _ in lines.most_common(2)) + (" ..." if len(lines) > 2 else "")
+        rows.append(
+            TableRow(
+                cells=(
+                    f"{pin.address:#x}",
+                    text_of_bytes(pin.size_bytes),
+                    text_of_bytes(pin.free_bytes),
+                    str(len(pin.blocks)),
+                    named,
+                ),
+                share=pin.free_bytes / pin.size_bytes,
+            )
+        )
+    more = len(explanation.pinning) - len(shown)
+    return Table(
+        title="Segments that cannot be given back, because live blocks are in them"
+        + (f" (the {len(shown)} with most free memory; {more} more)" if more else ""),
+        columns=("segment", "size", "free", "live", "from"),
+        rows=tuple(rows),
+    )
+
+
+def _pictures(explanation: Explanation) -> Iterator[ReportPicture]:
+    picture = explanation.picture
+    if picture is None:
+        return
+    yield picture.blocks
+    moment = "when the request failed" if "requested_bytes" in explanation.evidence else "at its fullest"
+    yield Icicle(
+        title=f"What was allocated {moment}: your lines, from the outermost in",
+        levels=("line",),
+        leaves=tuple((path, size, _count(blocks, "block")) for path, size, blocks in picture.tree),
+    )

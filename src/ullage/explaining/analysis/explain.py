@@ -1,0 +1,266 @@
+"""The reason why a recorded run ran out of memory: one cause, the numbers behind it, who held what, what would help."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from typing import Any, Final
+
+from ullage.base.public import public
+from ullage.base.units import BOGUS_BYTES
+from ullage.explaining.analysis.accumulation import Accumulation, accumulation_of
+from ullage.explaining.analysis.assumption import Assumptions, closest
+from ullage.explaining.analysis.blocks import block_history_of
+from ullage.explaining.analysis.card import RecordedCard
+from ullage.explaining.analysis.cause import Cause, Evidence, cause_of, evidence_of
+from ullage.explaining.analysis.contradiction import contradiction_of, sentence_of_contradiction
+from ullage.explaining.analysis.fidelity import Fidelity, fidelity_of
+from ullage.explaining.analysis.growth import StepGrowth, growth_of
+from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
+from ullage.explaining.analysis.note import notes_of
+from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
+from ullage.explaining.analysis.recording import HeldBlock, Recording
+from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
+from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
+from ullage.explaining.analysis.role.advice import advice_of
+from ullage.explaining.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
+from ullage.recorded.history import History
+from ullage.recorded.rebuild import Rebuilt
+from ullage.report.blocks import BlockHistory
+
+SCHEMA: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationPicture:
+    """The data that only pictures show."""
+
+    blocks: BlockHistory
+    tree: tuple[tuple[tuple[str, ...], int, int], ...]
+    """Memory in use at the moment shown: (lines from the outermost to the innermost, bytes, blocks)."""
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The explanation of a run; every number in `evidence` is in bytes unless its name says otherwise."""
+
+    source: str
+    cause: Cause
+    sentence: str
+    evidence: dict[str, int]
+    failing_line: str | None
+    holders: tuple[LineHolder, ...]
+    pinning: tuple[Pin, ...]
+    pinning_set: tuple[HeldBlock, ...]
+    """The smallest set of blocks whose absence would have let the request succeed; each one is needed, as replays
+    prove."""
+    growth: StepGrowth | None
+    accumulation: Accumulation | None
+    """Blocks of one line that a loop allocates and keeps; None where growth per step explains them."""
+    remedies: tuple[Remedy, ...]
+    notes: tuple[str, ...]
+    fidelity: Fidelity | None = None
+    """The recorded figures that a replay under the run's own settings was compared with, and those that differ; None
+    for a text."""
+    device: int | None = None
+    """The number of the card that is explained; None for a text."""
+    cards: tuple[RecordedCard, ...] = ()
+    """All cards of the snapshot that were used, where there are several."""
+    roles: tuple[RoleShare, ...] = ()
+    """The roles of memory at the moment that matters, the largest first; empty where no stack was recorded."""
+    streams: tuple[StreamMemory, ...] = ()
+    """The memory of each stream and private pool at the moment that matters."""
+    others: tuple["Explanation", ...] = ()
+    """The explanations of the other cards, where all were asked for."""
+    headline: str = ""
+    """The verdict in a few words, where it differs from the cause's name."""
+    picture: ExplanationPicture | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {
+            "schema": SCHEMA,
+            **asdict(replace(self, picture=None, accumulation=None, others=())),
+            "cause": self.cause.value,
+            "others": [other.to_json() for other in self.others],
+            "accumulation": _accumulation_to_json(self.accumulation) if self.accumulation is not None else None,
+            "pinning": [found for pin in self.pinning if (found := self._pin_to_json(pin, needed=True))["blocks"]],
+            "pinning_set": [_block_to_json(block) for block in self.pinning_set],
+            "other_pinned_segments": [
+                found for pin in self.pinning if (found := self._pin_to_json(pin, needed=False))["blocks"]
+            ],
+        }
+
+    def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
+        """A segment, and those of its blocks that are (or are not) of the set that kept the request out."""
+        chosen = {block.key for block in self.pinning_set}
+        return {
+            "segment": pin.address,
+            "size_bytes": pin.size_bytes,
+            "free_bytes": pin.free_bytes,
+            "largest_free_bytes": pin.largest_free_bytes,
+            "blocks": [_block_to_json(block) for block in pin.blocks if (block.key in chosen) is needed],
+        }
+
+
+def _accumulation_to_json(accumulation: Accumulation) -> dict[str, Any]:
+    data = asdict(accumulation)
+    return {name: value for name, value in data.items() if name not in ("keys", "letting_go")}
+
+
+def _block_to_json(block: HeldBlock) -> dict[str, Any]:
+    return {"address": block.address, "bytes": block.size_bytes, "line": block.line}
+
+
+def explain(
+    history: History,
+    *,
+    source: str = "",
+    semantics: str | None = None,
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+    assumed: Assumptions | None = None,
+    cards: Sequence[RecordedCard] = (),
+    with_picture: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Explanation:
+    """Explain a recorded run.
+
+    Args:
+        history: the recording of one device.
+        source: the name under which it is shown.
+        semantics: the allocator's version: one of `settings.SEMANTICS`; None: inferred from the recording.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator could reserve at most, where no request failed.
+        assumed: what the recording lacks, where that was looked for already (`assumption.closest`).
+        cards: all cards of the snapshot, of which this is one.
+        with_picture: whether pictures will be drawn.
+        progress: called with a short text for every replay.
+
+    Raises:
+        SettingsError: `alloc_conf` cannot be read.
+    """
+    progress("rebuilding the run")
+    history = history if history.has_requests else history.without_trace()
+    assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    recording = assumed.recording_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    evidence = evidence_of(recording)
+    # Replays leave the GIL to what is found here in the recording itself.
+    with RemedySearch(recording, progress=progress) as search, ThreadPoolExecutor(1) as pinning:
+        in_its_room = recording.rebuilt
+        if not in_its_room.room_is_known:
+            in_its_room = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf)
+        fidelity = _fidelity(recording, in_its_room)
+        contradiction = contradiction_of(history, recording.rebuilt, is_exact=fidelity.is_exact)
+        cause, growth, accumulation = _judged(recording, evidence, contradiction)
+        chosen_later = pinning.submit(_pinning_set, recording, cause, evidence, progress)
+        pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
+        kept, holders = growth or accumulation, holders_of(recording)
+        roles = roles_of(recording)
+        shares = role_shares(recording, roles)
+        chosen = chosen_later.result()
+        remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, search)
+    if contradiction is not None:
+        sentence = _contradicted(contradiction)
+    else:
+        advice = advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else ""
+        sentence = sentence_of(cause, recording, evidence, kept, chosen, holders) + advice
+        sentence += went_on(recording) + cure_of(cause, remedies, evidence, kept)
+    return Explanation(
+        source=source,
+        cause=cause,
+        sentence=sentence,
+        evidence=evidence,
+        failing_line=_failing_line(recording),
+        holders=holders,
+        pinning=pins,
+        pinning_set=chosen,
+        growth=growth,
+        accumulation=accumulation,
+        remedies=tuple(remedies),
+        notes=notes_of(recording, fidelity, growth, cause, assumed_version=assumed.semantics),
+        fidelity=fidelity,
+        device=history.device,
+        cards=tuple(cards) if len(cards) > 1 else (),
+        roles=shares,
+        streams=memory_by_stream(recording),
+        headline=headline_of(cause, recording, evidence, shares),
+        picture=_picture(recording, roles if shares else None) if with_picture else None,
+    )
+
+
+def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
+    """Compare with the recording in the room that the run had: one that was given would make the replay depart."""
+    is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
+    return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
+
+
+def _judged(
+    recording: Recording, evidence: Evidence, contradiction: str | None
+) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
+    """Return the cause and what grows; of a file that contradicts itself nothing is told."""
+    if contradiction is not None:
+        return Cause.CANNOT_TELL, None, None
+    growth = growth_of(recording)
+    accumulation = None if growth else accumulation_of(recording)
+    return cause_of(recording, evidence, growth, accumulation), growth, accumulation
+
+
+def _contradicted(contradiction: str) -> str:
+    said = sentence_of_contradiction(contradiction)
+    return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and went on later has such gaps.)"
+
+
+def _pinning_set(
+    recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
+) -> tuple[HeldBlock, ...]:
+    """Return the smallest set of blocks that kept a request out, where fragments are the cause."""
+    if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
+        return ()
+    progress("looking for what pins the memory")
+    return smallest_set(recording, evidence["needed_segment_bytes"])
+
+
+def _remedies(
+    recording: Recording,
+    evidence: Evidence,
+    growth: StepGrowth | None,
+    accumulation: Accumulation | None,
+    search: RemedySearch,
+) -> list[Remedy]:
+    if not search.is_of_a_replay:
+        return []
+    remedies = search.best_first(growth, accumulation)
+    asked = evidence.get("requested_bytes", 0)
+    if recording.refused_bytes and not recording.rebuilt.settings.expandable_segments:
+        remedies.append(higher_limit(free_when_refused(evidence)))
+    elif accumulation is None and 0 <= asked <= BOGUS_BYTES:  # of an accumulation less would be as full a little later
+        sizes = (evidence.get(name, 0) for name in ("missing_bytes", "requested_bytes", "room_bytes"))
+        remedies += estimates_of(recording, *sizes)
+    return remedies
+
+
+def _picture(recording: Recording, roles: RoleColumns | None) -> ExplanationPicture:
+    sizes: Counter[tuple[str, ...]] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
+    paths: dict[int, tuple[str, ...]] = {}
+    for block in recording.held():
+        stack = recording.stack_of(block.key)
+        if stack not in paths:
+            paths[stack] = recording.path_of_stack(stack)
+        sizes[paths[stack]] += block.size_bytes
+        counts[paths[stack]] += 1
+    shared = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sizes, strict=False)))
+    return ExplanationPicture(
+        blocks=block_history_of(recording, roles),
+        tree=tuple((path[shared:] or path[-1:], size, counts[path]) for path, size in sizes.most_common()),
+    )
+
+
+def _failing_line(recording: Recording) -> str | None:
+    if recording.failing_op is None:
+        return None
+    key = int(recording.program.key[recording.failing_op])
+    return recording.line_of(key) if recording.stack_of(key) >= 0 else None

@@ -1,0 +1,317 @@
+"""A recorded run, ready for questions: its program, the moment that matters, and the lines behind its blocks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ullage.base.errors import UsageError
+from ullage.base.source_location import is_library, short_place
+from ullage.explaining.analysis.card import recorded_card
+from ullage.explaining.analysis.operation_name import NO_STACK, operation_name
+from ullage.explaining.analysis.step import step_ops
+from ullage.recorded.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
+from ullage.recorded.history import Action, Frame, History
+from ullage.recorded.program import Column, Op, Program
+from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
+from ullage.recorded.settings import Settings
+
+_PATH_LINES: Final = 8
+
+
+def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
+    """Yield the frames that are the user's own, of no library and no C++, the innermost first."""
+    return (frame for frame in frames if not is_library(frame.file))
+
+
+def users_frame(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame that is the user's own."""
+    return next(users_frames(frames), None)
+
+
+def short_line(frame: Frame) -> str:
+    """Return a frame's place with the last two parts of its path."""
+    return short_place(frame.file, frame.line)
+
+
+def placed(line: str) -> str:
+    """Return "at LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    if line == NO_STACK:
+        return "where no stack was recorded"
+    return line.strip("()") if line.startswith("(") else f"at {line}"
+
+
+def allocated_by(line: str, what: str = "from") -> str:
+    """Return "from LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBlock:
+    """A block alive at the moment that matters: its program's key, bytes after rounding, and the user's line."""
+
+    key: int
+    address: int
+    size_bytes: int
+    segment: int
+    """Index of the block's segment in the replay."""
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A history, its program, and the replay under its own settings."""
+
+    history: History
+    rebuilt: Rebuilt
+    program: Program
+    """The operations up to and including the last request that failed, if one did."""
+    failing_op: int | None
+    done: Replay
+    """The replay of the whole program under its own settings."""
+    moment: Replay
+    """The replay up to the moment that matters: the failing request, or else the peak of allocated memory."""
+    refused_bytes: int = 0
+    """Bytes that the driver had free beyond what was needed when it refused: there was a limit below the card's size,
+    or no address range was left."""
+    held_back: frozenset[int] = frozenset()
+    """Blocks that were freed but not yet reusable when the request failed. PyTorch waits for other streams before it
+    fails, but not during a capture: these blocks stay alive in the program and count as no line's."""
+
+    @classmethod
+    def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
+        """Run the program, up to the last request that failed, or to the first that fails in the given room."""
+        failed = np.flatnonzero(history.action == Action.OOM)
+        program = rebuilt.program
+        if rebuilt.room_is_known and rebuilt.settings.per_process_memory_fraction < 1:
+            # What was told is what the limit left: it is in the room already.
+            rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
+        if len(failed):
+            last = (rebuilt.row_of_op == failed[-1]) & (program.op == Op.ALLOCATE)
+            failing, refused = int(np.flatnonzero(last)[-1]), 0
+            if rebuilt.room_is_known:
+                refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
+                # More was reserved before: no limit refused it, the allocator gave up by itself.
+                if rebuilt.room_bytes - refused < recorded_card(history).peak_reserved_bytes:
+                    refused = 0
+                beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
+                rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
+            until = cut(program, failing + 1)
+            device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+            done, held_back = _whole_replay(until, rebuilt.settings, device), frozenset[int]()
+            if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
+                until = _kept_alive(until, held_back)
+                done = _whole_replay(until, rebuilt.settings, device)
+            if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
+                return cls(
+                    history=history,
+                    rebuilt=rebuilt,
+                    program=until,
+                    failing_op=failing,
+                    done=done,
+                    moment=done,
+                    refused_bytes=refused,
+                    held_back=held_back,
+                )
+        device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+        done = moment = _whole_replay(program, rebuilt.settings, device, stop_after_ooms=1)
+        if done.ran_out:
+            program = cut(program, done.done)
+        else:
+            fullest = max(program.setup, done.peak_allocated_op + 1)
+            moment = replay(cut(program, fullest), rebuilt.settings, device)
+        failing_op = done.done - 1 if done.ran_out else None
+        return cls(history=history, rebuilt=rebuilt, program=program, failing_op=failing_op, done=done, moment=moment)
+
+    @property
+    def is_of_everything(self) -> bool:
+        """Whether `done` is the replay of all that was recorded: no operation is left but the failed request's free."""
+        rest = slice(len(self.program), None)
+        whole = self.rebuilt.program
+        if self.failing_op is None or self.held_back:
+            return not self.held_back and len(self.program) == len(whole)
+        left = (whole.op[rest] == Op.FREE) & (whole.key[rest] == whole.key[self.failing_op])
+        return bool(left.all())
+
+    def run(self, settings: Settings, program: Program | None = None) -> Replay:
+        """Run a program under other settings on the same room."""
+        # A fraction is one of the room.
+        is_part = settings.per_process_memory_fraction < 1
+        device = (
+            ReplayDevice(total_bytes=self.rebuilt.room_bytes)
+            if is_part
+            else ReplayDevice(total_bytes=self.rebuilt.card_bytes, others_bytes=self.rebuilt.beyond_room_bytes)
+        )
+        return replay(program or self.program, settings, device)
+
+    def stack_of(self, key: int) -> int:
+        """Return the stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""
+        if key < 0:
+            return -1
+        stack = int(self.rebuilt.stack_of_key[key])
+        return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
+
+    def line_of(self, key: int) -> str:
+        """Return the user's line that allocated a block, with the last two parts of its path."""
+        return self.line_of_stack(self.stack_of(key))
+
+    def line_of_stack(self, stack: int) -> str:
+        """Return the user's line of a stack, given as `stack_of` returns it."""
+        if stack < 0:
+            return "(before recording began)" if stack == -2 else NO_STACK
+        frame = users_frame(self.history.stacks.frames_of(stack))
+        return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
+
+    def path_of_stack(self, stack: int) -> tuple[str, ...]:
+        """Return the user's own lines of a stack from the outermost to the innermost, at most the inner eight."""
+        if stack < 0:
+            return (self.line_of_stack(stack),)
+        own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
+        return tuple(reversed(own[:_PATH_LINES])) or (self.line_of_stack(stack),)
+
+    @property
+    def capacity_is_given(self) -> bool:
+        """Whether the user gave the room (`--capacity`)."""
+        return not self.rebuilt.room_is_known and self.rebuilt.room_bytes < UNBOUNDED_BYTES
+
+    @property
+    def has_recorded_failure(self) -> bool:
+        """Whether a request failed in the recording."""
+        return bool((self.history.action == Action.OOM).any())
+
+    @property
+    def is_recorded_failure(self) -> bool:
+        """Whether the request that fails here is the last that failed in the recording."""
+        failed = np.flatnonzero(self.history.action == Action.OOM)
+        return self.failing_op is not None and self.rebuilt.row_of_op[self.failing_op] in failed[-1:]
+
+    @property
+    def program_has_streams(self) -> bool:
+        """Whether blocks were held back for other streams."""
+        return bool((self.program.op == Op.HOLD).any())
+
+    def held(self, blocks: BlockColumns | None = None) -> list[HeldBlock]:
+        """Return the blocks that are alive at the moment that matters, the largest first."""
+        blocks = blocks or self.moment.blocks
+        alive = np.flatnonzero(blocks.state == State.ALLOCATED)
+        lines: dict[int, str] = {}
+        found = []
+        for row in alive.tolist():
+            key = int(blocks.key[row])
+            if key in self.held_back:
+                continue
+            stack = self.stack_of(key)
+            if stack not in lines:
+                lines[stack] = self.line_of_stack(stack)
+            found.append(
+                HeldBlock(
+                    key=key,
+                    address=int(blocks.address[row]),
+                    size_bytes=int(blocks.size[row]),
+                    segment=int(blocks.segment[row]),
+                    line=lines[stack],
+                )
+            )
+        return sorted(found, key=lambda block: -block.size_bytes)
+
+    def pool_of_ops(self) -> Column:
+        """Return the private pool that requests go to at each operation; 0: the default pool."""
+        program = self.program
+        begins = program.op == Op.BEGIN_POOL
+        last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
+        return np.where((last >= 0) & begins[last], program.key[last], 0)
+
+    def step_ops(self) -> list[int]:
+        """Return the last operation of each step, as far as the recording shows steps."""
+        return step_ops(self.history, self.rebuilt, len(self.program))
+
+
+def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
+    """Replay a program with all that a comparison with the recording asks for."""
+    try:
+        return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
+    except ImpossibleStartError as error:
+        raise UsageError(
+            f"the file contradicts itself: by its entries {error}; nothing can be concluded from it, "
+            "unless they are in another order than they were written"
+        ) from None
+
+
+def segment_bytes(requested: int, settings: Settings) -> int:
+    """Return the bytes that an empty allocator asks the driver for to satisfy one request."""
+    one = np.array([requested], np.int64)
+    zero = np.zeros(1, np.int64)
+    program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
+    return replay(program, settings, ReplayDevice(total_bytes=1 << 60)).now.reserved_bytes
+
+
+def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
+    needed = segment_bytes(int(rebuilt.program.size[failing]), rebuilt.settings)
+    return max(0, free_bytes - needed + 1)
+
+
+def _fails(done: Replay, op: int) -> bool:
+    return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
+
+
+def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
+    """Tell whether the first request that fails in a replay failed in the recording: in less room others do."""
+    first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
+    return bool(rebuilt.row_of_op[first] in failed)
+
+
+def _waiting(program: Program) -> frozenset[int]:
+    """Return the freed blocks that another stream still uses when the program ends."""
+    held: dict[int, int] = {}
+    rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
+    for op, key, stream in rows:
+        if op == Op.RECORD_STREAM:
+            held[stream] = key
+        elif op == Op.COMPLETE:
+            held.pop(stream, None)
+    freed = set(program.key[program.op == Op.FREE].tolist())
+    return frozenset(freed & set(held.values()))
+
+
+def _kept_alive(program: Program, keys: frozenset[int]) -> Program:
+    op = program.op.copy()
+    op[(op == Op.FREE) & np.isin(program.key, list(keys))] = Op.NOTHING
+    return replace(program, op=op)
+
+
+def cut(program: Program, length: int) -> Program:
+    """Return a program's first operations."""
+    return replace(
+        program,
+        op=program.op[:length],
+        key=program.key[:length],
+        size=program.size[:length],
+        stream=program.stream[:length],
+    )
+
+
+def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:
+    """Return a program with operations (op, key) put before others, by index."""
+    at, ops, keys = [], [], []
+    for index, added in sorted(before.items()):
+        for op, key in added:
+            at.append(index)
+            ops.append(int(op))
+            keys.append(key)
+    places = np.array(at, np.int64) + np.arange(len(at))
+    is_old = np.ones(len(program) + len(at), np.bool_)
+    is_old[places] = False
+
+    def with_added(column: Column, added: Sequence[int] | int) -> Column:
+        found = np.empty(len(is_old), np.int64)
+        found[is_old], found[places] = column, added
+        return found
+
+    return replace(
+        program,
+        op=with_added(program.op, ops),
+        key=with_added(program.key, keys),
+        size=with_added(program.size, 0),
+        stream=with_added(program.stream, 0),
+    )

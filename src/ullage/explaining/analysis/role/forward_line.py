@@ -1,0 +1,204 @@
+"""The forward line behind what backward allocates: its threads have no frames of Python.
+
+Autograd runs operations in the reverse order of forward. Where C++ frames name them (`AddmmBackward0::apply`, and in
+forward `at::_ops::addmm`), the n-th from the end of one belongs to the n-th of the other. Without such names lives tell
+less surely: what an operation has kept for backward is freed when its own part of backward has run.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from ullage.explaining.analysis.recording import Recording, users_frame
+from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, passes_of
+from ullage.explaining.analysis.role.maker import Pass, makers_of
+from ullage.explaining.analysis.role.role import Sureness
+from ullage.recorded.history import Frame, RecordedStacks
+from ullage.recorded.program import Column
+
+_BACKWARD: Final = re.compile(r"(\w+?)Backward(?:All)?\d*(?:<.*>)?::apply\b")
+_ENGINE: Final = "autograd::Engine::evaluate_function"
+_FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
+
+
+def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
+    """Return the stack in forward behind blocks of backward, and how sure it is.
+
+    Args:
+        recording: the run.
+        wanted: keys of blocks. Of no use are those that have a line of the user's, or no operation on their stack.
+    """
+    chosen = frozenset(wanted)
+    if not chosen:
+        return {}
+    keys = len(recording.rebuilt.size_of_key)
+    makers = makers_of(recording.history.stacks)
+    own = recording.rebuilt.stack_of_key
+    part = makers.part[own]
+    lives = KeyLives.of(recording.program, keys)
+    passes = passes_of(lives, part, np.asarray(makers.begins_backward[own] & (part == Pass.OUTSIDE), bool))
+    pairs = _Matching(recording, lives, passes, part).pairs(lives.born[sorted(chosen)])
+    return {key: (forward, sure) for key, forward, sure in pairs if key in chosen}
+
+
+class _Matching:
+    """Matches what backward passes allocate with what forward passes did."""
+
+    def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
+        self._stacks: RecordedStacks = recording.history.stacks
+        self._stack = recording.rebuilt.stack_of_key
+        self._lives, self._passes, self._part = lives, passes, part
+        self._read_before: dict[int, _OperationStack] = {}
+
+    def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
+        """Yield blocks of those backward passes in which `moments` are, each with a stack of forward, and how sure."""
+        order, born = self._lives.order, self._lives.born[self._lives.order]
+        begin = 0
+        for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
+            low, high = np.searchsorted(born, [start, end], side="left").tolist()
+            if not ((moments >= start) & (moments <= end)).any():
+                begin = high + 1
+                continue
+            forward = [key for key in order[begin:low].tolist() if self._of(key).has_line]
+            begin = high + 1
+            yield from self._of_span(forward, order[low : high + 1].tolist(), start)
+
+    def _of_span(
+        self, forward: Sequence[int], inside: Sequence[int], start: int
+    ) -> Iterator[tuple[int, int, Sureness]]:
+        """Match one backward pass; what checkpointing ran again in it is the forward pass of what follows there."""
+        again: list[int] = []
+        backward: list[int] = []
+        for key in inside:
+            if self._part[key] == Pass.RECOMPUTED and self._of(key).has_line:
+                if backward:
+                    yield from self._matched(again, forward, backward, start)
+                    again, backward = [], []
+                again.append(key)
+            elif self._part[key] == Pass.BACKWARD and self._of(key).is_engines and not self._of(key).has_line:
+                backward.append(key)
+        yield from self._matched(again, forward, backward, start)
+
+    def _matched(
+        self, again: Sequence[int], forward: Sequence[int], backward: Sequence[int], start: int
+    ) -> Iterator[tuple[int, int, Sureness]]:
+        pairs = [*self._by_operation(again, backward)]
+        left = set(backward) - {key for key, _, _ in pairs}
+        pairs += self._by_operation(forward, [key for key in backward if key in left])
+        told = {key: stack for key, stack, sure in pairs if sure is Sureness.LIKELY}
+        guessed = {key: stack for key, stack, sure in pairs if sure is Sureness.GUESS}
+        ends = self._ends([*again, *forward], start)
+        moments = [moment for moment, _ in ends]
+        known = [key for key in backward if key in told]
+        places = {key: index for index, key in enumerate(backward)}
+        spots = [places[key] for key in known]
+        for index, key in enumerate(backward):
+            if key in told:
+                yield key, told[key], Sureness.LIKELY
+                continue
+            at = bisect_right(spots, index)
+            if not self._of(key).backward and at and spots[at - 1] == index - 1:
+                # The engine's own: it sums up what the operation before has returned.
+                told[key] = told[known[at - 1]]
+                known.insert(at, key)
+                spots.insert(at, index)
+                yield key, told[key], Sureness.LIKELY
+                continue
+            beside = {told[each] for each in known[max(0, at - 1) : at + 1]}
+            after = bisect_right(moments, int(self._lives.born[key]))
+            if len(beside) == 1:  # on both sides, or the last there is
+                yield key, beside.pop(), Sureness.GUESS
+            elif key in guessed:
+                yield key, guessed[key], Sureness.GUESS
+            elif after < len(ends):
+                yield key, int(self._stack[ends[after][1]]), Sureness.GUESS
+            elif beside:
+                yield key, told[known[at - 1]], Sureness.GUESS
+
+    def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
+        """When backward frees what forward has made: operation and key, in order."""
+        freed = self._lives.freed
+        return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
+
+    def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
+        """Match operations of backward with those of forward, the last with the first."""
+        for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
+            calls = self._runs(forward, partial(self._is_called, name), is_split=True)
+            for is_split in (False, True):
+                nodes = self._runs(backward, partial(self._is_backward, name), is_split=is_split)
+                if len(nodes) == len(calls):
+                    for node, call in zip(nodes, reversed(calls), strict=True):
+                        yield from ((key, int(self._stack[call[0]]), Sureness.LIKELY) for key in node)
+                    break
+            else:
+                nodes = self._runs(backward, partial(self._is_backward, name), is_split=False)
+                if len(nodes) < len(calls):  # the first ones of forward may need no gradient
+                    for node, call in zip(nodes, reversed(calls), strict=False):
+                        yield from ((key, int(self._stack[call[0]]), Sureness.GUESS) for key in node)
+
+    def _is_called(self, name: str, key: int) -> bool:
+        names = self._of(key).names
+        return name in names or f"{name}forward" in names
+
+    def _is_backward(self, name: str, key: int) -> bool:
+        return self._of(key).backward == name
+
+    def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
+        """Neighbours that belong to one name; `is_split`: the same stack twice, or another line, begins the next."""
+        found: list[list[int]] = []
+        is_open = False
+        for key in keys:
+            if not is_one(key):
+                is_open = False
+                continue
+            last = found[-1] if is_open else []
+            stack = self._stack[key]
+            is_next = is_split and any(
+                self._stack[other] == stack or self._of(other).place != self._of(key).place for other in last
+            )
+            if is_open and not is_next:
+                last.append(key)
+            else:
+                found.append([key])
+            is_open = True
+        return found
+
+    def _of(self, key: int) -> "_OperationStack":
+        stack = int(self._stack[key])
+        if stack not in self._read_before:
+            self._read_before[stack] = _OperationStack.of(self._stacks.frames_of(stack))
+        return self._read_before[stack]
+
+
+@dataclass(frozen=True, slots=True)
+class _OperationStack:
+    """What a stack tells of an operation."""
+
+    names: frozenset[str]
+    """The operations on it, as forward calls them."""
+    backward: str
+    """The operation whose backward it is; empty if none's."""
+    is_engines: bool
+    """Whether autograd's engine runs it, in C++."""
+    place: Frame | None
+    """The innermost line of Python's."""
+    has_line: bool
+    """Whether a line is the user's own."""
+
+    @classmethod
+    def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
+        names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
+        backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
+        place = next((frame for frame in frames if frame.file.endswith(".py")), None)
+        is_engines = bool(backward) or any(_ENGINE in frame.name for frame in frames)
+        return cls(names, backward, is_engines, place, users_frame(frames) is not None)
+
+
+def _plain(name: str) -> str:
+    """An operation's name as both sides have it: `_log_softmax` and `LogSoftmax` are "logsoftmax"."""
+    return name.replace("_", "").lower()

@@ -1,0 +1,139 @@
+"""Arrange the explanation of a text into a report: what first, in which words."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.account import Account
+from ullage.explaining.analysis.text.explain import RankVerdict, TextExplanation
+from ullage.recorded.message.server_log import ServerMemory
+from ullage.report.report import Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
+
+_RANKS_SHOWN: Final = 16
+
+
+def describe_text(text: TextExplanation) -> Report:
+    """Make the report of a text's explanation."""
+    explanation = text.explanation
+    return Report(
+        headline=explanation.headline,
+        tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
+        subject=explanation.source,
+        sentence=explanation.sentence,
+        sections=tuple(_sections(text)),
+    )
+
+
+def _sections(text: TextExplanation) -> Iterator[Section]:
+    explanation, found = text.explanation, text.found
+    if text.account is not None:
+        yield _spilt(text.account) if text.account.spilt_bytes else _card(text.account, found.message.device)
+    if found.server is not None and (meter := _server(found.server)) is not None:
+        yield meter
+    if explanation.remedies:
+        yield Table(
+            title="What may help: estimates from the figures of the text, not proved",
+            columns=("change", "because"),
+            rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in explanation.remedies),
+        )
+    if text.ranks:
+        yield _ranks(text.ranks)
+    places = [f"line {found.row} of the text"]
+    if found.rank is not None:
+        places.append(found.rank)
+    if found.place is not None:
+        places.append(f"{found.place}: {found.statement}" if found.statement else found.place)
+    yield Quote(title="What it said", text=found.message.text, place=", ".join(places))
+    if explanation.notes:
+        yield Remarks(title="To know", items=explanation.notes)
+
+
+def _card(account: Account, device: int | None) -> Meter:
+    parts = [
+        SizedPart(label="allocated", size_bytes=account.allocated_bytes, remark="by PyTorch's tensors"),
+        SizedPart(label="cached", size_bytes=account.cached_bytes, remark="by PyTorch, in pieces of unknown size"),
+        SizedPart(
+            label="context, libraries", size_bytes=account.outside_bytes, remark="this process, outside of PyTorch"
+        ),
+        SizedPart(label="other processes", size_bytes=account.others_bytes),
+        SizedPart(
+            label="not attributed", size_bytes=account.unnamed_bytes, remark="context, libraries, other processes"
+        ),
+    ]
+    return Meter(
+        title=f"The card{f' {device}' if device is not None else ''}, as the text rounds it",
+        total_bytes=account.total_bytes,
+        total_label="total",
+        parts=tuple(part for part in parts if part.size_bytes),
+        rest_label="free",
+    )
+
+
+def _spilt(account: Account) -> Meter:
+    """What PyTorch counts, where that is more than the card has in use."""
+    return Meter(
+        title=f"What PyTorch counts, on a card of {text_of_bytes(account.total_bytes)}",
+        total_bytes=account.reserved_bytes,
+        total_label="reserved by PyTorch",
+        parts=(
+            SizedPart(
+                label="on the card",
+                size_bytes=account.reserved_bytes - account.spilt_bytes,
+                remark="all that is in use there",
+            ),
+            SizedPart(label="not on the card", size_bytes=account.spilt_bytes, remark="shared memory, or given back"),
+        ),
+    )
+
+
+def _server(server: ServerMemory) -> Meter | None:
+    """What a server of models has written of its memory, added up; None where it has not told enough."""
+    kv_cache = max(0, server.kv_cache_bytes or 0)
+    both = server.peak_torch_bytes if server.weights_bytes is None and server.activation_bytes is None else None
+    parts = (
+        SizedPart(label="weights", size_bytes=server.weights_bytes or 0),
+        SizedPart(label="weights, activations", size_bytes=both or 0),
+        SizedPart(label="non-torch", size_bytes=server.non_torch_bytes or 0, remark="context, NCCL, libraries"),
+        SizedPart(label="activation peak", size_bytes=server.activation_bytes or 0, remark="of the largest batch"),
+        SizedPart(label="CUDA graphs", size_bytes=server.graphs_bytes or 0),
+        SizedPart(label="KV cache", size_bytes=kv_cache, remark="what the budget leaves"),
+    )
+    told = tuple(part for part in parts if part.size_bytes > 0)
+    whole = sum(part.size_bytes for part in told)
+    if len(told) < 2:
+        return None
+    total = server.total_bytes if server.total_bytes is not None and server.total_bytes >= whole else None
+    budget = f", budget {server.utilization:g} of the card" if server.utilization is not None else ""
+    return Meter(
+        title=f"What {server.program} had planned of one card, by its own log{budget}",
+        total_bytes=total or whole,
+        total_label="the card" if total else "in all",
+        parts=told,
+        rest_label=f"not planned by {server.program}" if total else "",
+    )
+
+
+def _ranks(ranks: tuple[RankVerdict, ...]) -> Table:
+    shown = ranks[:_RANKS_SHOWN]
+    more = f" (the first {len(shown)} of {len(ranks)})" if len(ranks) > len(shown) else ""
+    return Table(
+        title=f"Each rank by its own message{more}",
+        columns=("rank", "cause", "asked for", "free"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    verdict.rank,
+                    verdict.cause.value.replace("_", " "),
+                    _size(verdict.message.requested_bytes),
+                    _size(verdict.message.free_bytes),
+                ),
+                tone=Tone.PLAIN if verdict.cause is ranks[0].cause else Tone.UNSURE,
+            )
+            for verdict in shown
+        ),
+    )
+
+
+def _size(size: int | None) -> str:
+    return text_of_bytes(size) if size is not None else ""

@@ -1,0 +1,190 @@
+"""The reason why memory ran out, from an error's text or a log: one cause, and numbers that add up to the card.
+
+A text has sums and no addresses: it can show that memory was there, and never who cut it into pieces. Every remedy is
+an estimate with its arithmetic; a snapshot lets `ullage.explaining.analysis.explain` prove them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ullage.base.errors import UsageError, quoted
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.explain import Explanation
+from ullage.explaining.analysis.text.account import Account, account_of
+from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.explaining.analysis.text.impossible import judge_impossible
+from ullage.explaining.analysis.text.messages import Messages
+from ullage.explaining.analysis.text.other_errors import judge_other
+from ullage.explaining.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
+from ullage.explaining.analysis.text.verdict import TextVerdict
+from ullage.recorded.message.counted_messages import Unread
+from ullage.recorded.message.log import FoundMessage, Mention, pieces_of, scan
+from ullage.recorded.message.message import Message
+from ullage.recorded.message.wording import MessageKind
+
+_RANKS_SHOWN: Final = 3  # ranks that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankVerdict:
+    """What one rank, worker or card of several ran out of, by its own message."""
+
+    rank: str
+    message: Message
+    cause: Cause
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextExplanation:
+    """An explanation and the message that it explains."""
+
+    explanation: Explanation
+    found: FoundMessage
+    account: Account | None
+    ranks: tuple[RankVerdict, ...] = ()
+    """Every rank that ran out, where there are several."""
+
+
+def explain_text(text: str, *, source: str = "") -> TextExplanation:
+    """Explain a text such as an error's or a log's.
+
+    Raises:
+        UsageError: the text says nothing about memory running out.
+    """
+    return explain_messages(scan(pieces_of(text)), source=source)
+
+
+def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
+    """Explain what `ullage.recorded.message.log.scan` found: the first message that is certain decides.
+
+    Raises:
+        UsageError: there is no message.
+    """
+    together = Messages.of(messages)
+    found = together.deciding
+    if found is None:
+        raise UsageError(_refusal(source or "the text", together.mention))
+    found = replace(found, message=together.with_warning(found.message))
+    is_possible = judge_impossible(found.message, found.server) is None
+    account = account_of(found.message) if is_possible else None
+    verdict = _verdict(found, account)
+    ranks = _ranks(together)
+    explanation = Explanation(
+        source=source,
+        cause=verdict.cause,
+        headline=_headline(verdict, found.message),
+        sentence=verdict.sentence,
+        evidence=_evidence(found.message, account, together),
+        failing_line=found.place,
+        holders=(),
+        pinning=(),
+        pinning_set=(),
+        growth=None,
+        accumulation=None,
+        remedies=verdict.remedies,
+        notes=(*verdict.notes, *_notes_of_ranks(ranks, together), *together.notes(found)),
+    )
+    return TextExplanation(explanation=explanation, found=found, account=account, ranks=ranks)
+
+
+def _headline(verdict: TextVerdict, message: Message) -> str:
+    is_machines = message.kind in (MessageKind.HOST, MessageKind.KILLED) or message.said.get("place") == "CPU"
+    if verdict.cause is Cause.DISGUISED and is_machines:
+        return "THE MACHINE'S MEMORY"
+    return verdict.cause.value.replace("_", " ").upper()
+
+
+def _refusal(source: str, mention: Mention | None) -> str:
+    if mention is not None:
+        return (
+            f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
+            f"cannot judge: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
+        )
+    return (
+        f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
+        "PyTorch, CUDA, the system or another program; give the whole error, or a snapshot"
+    )
+
+
+def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
+    """Judge each rank by its own message; nothing where there is one rank only."""
+    each = together.each
+    if len(each) < 2:
+        return ()
+    verdicts = []
+    for rank, found in each.items():
+        found = replace(found, message=together.with_warning(found.message))
+        verdict = _verdict(found, account_of(found.message))
+        verdicts.append(RankVerdict(rank=rank, message=found.message, cause=verdict.cause, sentence=verdict.sentence))
+    return tuple(verdicts)
+
+
+def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
+    """Say how many ranks ran out, and which of them did so for another reason than the first."""
+    if not ranks:
+        return
+    least = "at least " if together.rest.failures else ""
+    names = [verdict.rank for verdict in ranks]
+    others = {verdict.cause: verdict for verdict in reversed(ranks) if verdict.cause is not ranks[0].cause}
+    alike = "" if others else ", all for the same reason"
+    yield f"{least}{len(ranks)} ranks or workers ran out ({_some(names)}){alike}; the first decides"
+    for cause, one in reversed(others.items()):
+        differing = [verdict.rank for verdict in ranks if verdict.cause is cause]
+        verb = "differs" if len(differing) == 1 else "differ"
+        yield f"{_some(differing)} {verb}: {cause.value.replace('_', ' ')}. {one.sentence}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_RANKS_SHOWN]) + (" ..." if len(names) > _RANKS_SHOWN else "")
+
+
+def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
+    message = found.message
+    if (impossible := judge_impossible(message, found.server)) is not None:
+        return impossible
+    if (judge := JUDGES.get(message.wording)) is not None:
+        return judge(message, found.server)
+    return within_a_program(_of_pytorch(message, account, found), found)
+
+
+def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) -> TextVerdict:
+    match message.kind:
+        case MessageKind.ALLOCATOR:
+            return judge_allocator(message, account, libraries_bytes=libraries_bytes(found))
+        case MessageKind.LIMIT:
+            return judge_preempted(message)
+        case _:
+            return judge_other(message, found.statement, found.context)
+
+
+def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
+    """Return the figures of the text and those that follow from them; in bytes unless a name says otherwise."""
+    figures = {
+        "requested_bytes": message.requested_bytes,
+        "total_bytes": message.total_bytes,
+        "free_bytes": message.free_bytes,
+        "process_bytes": message.process_bytes,
+        "allowed_bytes": message.allowed_bytes,
+        "allocated_bytes": message.allocated_bytes,
+        "private_pools_bytes": message.private_pools_bytes,
+        "cached_bytes": message.unallocated_bytes,
+        "reserved_bytes": message.reserved_bytes,
+        "other_allocations_bytes": message.other_allocations_bytes,
+        "reserve_bytes": message.reserve_bytes,
+        "host_used_bytes": message.host_used_bytes,
+        "host_total_bytes": message.host_total_bytes,
+    }
+    if account is not None:
+        figures |= {
+            "context_bytes": account.outside_bytes,
+            "other_processes_bytes": account.others_bytes,
+            "unnamed_bytes": account.unnamed_bytes,
+        }
+    if message.requested_bytes is not None and message.free_bytes is not None:
+        usable = message.free_bytes + (message.unallocated_bytes or 0)
+        figures["missing_bytes"] = max(0, message.requested_bytes - usable)
+    found = {name: value for name, value in figures.items() if value is not None}
+    rest = together.rest
+    return {**found, "messages": together.failures + rest.failures, "warnings": together.warnings + rest.warnings}

@@ -1,0 +1,163 @@
+"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy, MLC LLM."""
+
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
+from ullage.recorded.message.figure import bytes_of
+from ullage.recorded.message.message import Message
+from ullage.recorded.message.server_log import ServerMemory
+
+
+def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge text-generation-inference's warm-up, which runs the largest batch that its settings allow."""
+    total, prefill = message.said.get("total_tokens"), message.said.get("prefill_tokens")
+    asked = f"{total} tokens in all" if total else f"{prefill} prefill tokens" if prefill else "its largest batch"
+    lower = "max-batch-total-tokens" if total else "max-batch-prefill-tokens"
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=f"text-generation-inference had too little of the card left for {asked} in its warm-up.",
+        remedies=(
+            estimate(f"a lower --{lower}", "the warm-up runs as many tokens as that allows"),
+            estimate(
+                "--quantize, or --num-shard on more cards", "where even few tokens fail, the weights fill the card"
+            ),
+        ),
+        notes=("the traceback above has PyTorch's own error with the figures: give the whole log",),
+    )
+
+
+def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT-LLM's executor, which makes its components one after the other."""
+    component = message.said.get("component", "a component").strip()
+    figures = ""
+    if message.free_bytes is not None and message.total_bytes is not None:
+        figures = f" with {text_of_bytes(message.free_bytes)} of {text_of_bytes(message.total_bytes)} free"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"TensorRT-LLM could not make its {component}{figures}: its settings ask for more than that.",
+        remedies=(
+            estimate(
+                "a lower kv_cache_config.free_gpu_memory_fraction",
+                "the KV cache takes that share of what is free (default 0.9); the rest is for all that comes after",
+            ),
+            estimate("a lower max_batch_size, max_num_tokens or max_seq_len", "buffers are made for the largest"),
+        ),
+        notes=("the list of components in the text says what each has taken",),
+    )
+
+
+def trtllm_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge an error of the driver within TensorRT-LLM, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="TensorRT-LLM got no memory of the card from the driver; the text does not say how much it asked for.",
+        remedies=(
+            estimate(
+                "a lower max_batch_size or max_seq_len when the engine is built", "buffers are made for the largest"
+            ),
+            estimate(
+                "a lower kv_cache_config.free_gpu_memory_fraction",
+                "where the KV cache was made before; the default is 0.9",
+            ),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's warning that one way to compute a layer needs more than is free."""
+    asked = f" ({text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            f"A warning of TensorRT's builder: one way to compute a layer needs more memory{asked} than was free, and "
+            "is left out; the engine is still built unless no way is left."
+        ),
+        remedies=(estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "such ways are then not tried at all"),),
+    )
+
+
+def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's builder where every way to compute a layer needed more memory than was free."""
+    asked = f" (the last {text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"TensorRT's builder had no way left to compute a layer: what they need{asked} could not be had of the "
+            "card."
+        ),
+        remedies=(
+            estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "ways that need more are then not tried at all"),
+            estimate("build where nothing else is on the card", "the builder needs more than the engine"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def tensorrt_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's own allocation, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="TensorRT got no memory of the card from the driver; the text does not say how much it asked for.",
+        remedies=(
+            estimate("a smaller workspace, fewer contexts or a smaller profile", "each context has buffers of its own"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def lmdeploy(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TurboMind, LMDeploy's engine, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="LMDeploy's engine (TurboMind) got no memory of the card; the text does not say how much it wanted.",
+        remedies=(
+            estimate(
+                "a lower cache_max_entry_count", "the KV cache takes that share of what is free after the weights (0.8)"
+            ),
+            estimate("a lower session_len or max_batch_size", "buffers are made for the largest"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge FlashInfer's own allocator, which hands out a workspace that was made at the start."""
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "what it needed"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"Not the card's size: {asked} did not fit into FlashInfer's workspace, which was made at the start.",
+        remedies=(
+            estimate(
+                "a larger workspace: SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang (FLASHINFER_WORKSPACE_SIZE in older "
+                "ones), in bytes",
+                "its attention kernels keep partial results there, more of them with more tokens at once",
+            ),
+            estimate("a lower chunked_prefill_size or max_running_requests", "fewer tokens at once"),
+        ),
+    )
+
+
+def mlc(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge MLC LLM's start: what its settings allow is less than the weights and the buffers of one step."""
+    said, free = message.said, message.free_bytes
+    sizes = [bytes_of(said[name]) for name in ("weights_bytes", "scratch_bytes") if name in said]
+    remedies = (
+        estimate("a larger gpu_memory_utilization", "MLC LLM takes 85 % of the card by default"),
+        estimate("a smaller --prefill-chunk-size in mlc_llm gen_config", "the buffers of one step grow with it"),
+        estimate("--tensor-parallel-shards, or weights in fewer bits", "each card then has less of the weights"),
+    )
+    if len(sizes) < 2 or free is None:
+        figures = "for its weights and the buffers of one step"
+    else:
+        weights, scratch = (text_of_bytes(size) for size in sizes)
+        figures = (
+            f"for its weights ({weights}) and the buffers of one step ({scratch}): they allow {text_of_bytes(free)}, "
+            f"and {text_of_bytes(max(0, sum(sizes) - free))} are missing"
+        )
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"MLC LLM's settings leave too little of the card {figures}.",
+        remedies=remedies,
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )

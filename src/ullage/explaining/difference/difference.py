@@ -1,0 +1,279 @@
+"""The growth from one recorded run to another, by the user's line and by annotation.
+
+Lines are matched by file, function and number. Where a file was edited in between, the lines of a function that moved
+together are matched too, and a function's only line that is left over in both.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from ullage.base.errors import UllageError
+from ullage.base.public import public
+from ullage.explaining.difference.holding import (
+    UNNAMED,
+    HeldBytes,
+    MomentHolding,
+    Place,
+    holding_at_end,
+    holding_at_peak,
+    peak_allocated_bytes,
+)
+from ullage.recorded.history import Action, History
+from ullage.recorded.settings import recorded_settings
+
+SCHEMA: Final = 1
+
+
+class Moment(StrEnum):
+    """The moment at which two runs are compared."""
+
+    END = "end"
+    PEAK = "peak"
+
+
+class ChangeKind(StrEnum):
+    """The fate of a line between two runs."""
+
+    SAME = "same"
+    MOVED = "moved"
+    NEW = "new"
+    VANISHED = "vanished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChange:
+    """One line or annotation in both runs: bytes after rounding, and blocks."""
+
+    name: str
+    """The line's name in the second run; for a line that is gone, its name in the first."""
+    function: str
+    kind: ChangeKind
+    moved_from: str | None
+    before_bytes: int
+    after_bytes: int
+    before_blocks: int
+    after_blocks: int
+
+    @property
+    def grown_bytes(self) -> int:
+        """Bytes more than before; negative where there are fewer."""
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A total of the allocator in both runs: bytes, or a number of segments."""
+
+    name: str
+    before: int
+    after: int
+    is_bytes: bool
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Two runs in comparison; the lines that grew most come first."""
+
+    before: str
+    after: str
+    moment: Moment
+    lines: tuple[LineChange, ...]
+    annotations: tuple[LineChange, ...]
+    """Changes by annotation; empty where neither run has annotations."""
+    levels: tuple[Level, ...]
+    """Totals of the allocator at the moment, by name: allocated, pending, cached, reserved, segments."""
+    overall: tuple[Level, ...]
+    """Allocated and reserved when the snapshots were taken, and allocated at the peaks, whatever the moment is; the
+    last is left out where a run cannot be replayed, or neither has a trace."""
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def difference_of(
+    before: Sequence[History],
+    after: Sequence[History],
+    *,
+    sources: tuple[str, str] = ("before", "after"),
+    moment: Moment = Moment.END,
+    semantics: str | None = None,
+) -> Difference:
+    """Compare two recorded runs, each on all of its devices together.
+
+    Args:
+        before: the first run's histories.
+        after: the second run's.
+        sources: the names under which they are shown.
+        moment: when the snapshots were taken, or when most was allocated, each run and device at its own time.
+        semantics: the allocator's version, with which a run is repeated to find its peak.
+    """
+    ends = (holding_at_end(before), holding_at_end(after))
+    old, new = ends
+    if moment is Moment.PEAK:
+        old, new = (holding_at_peak(side, semantics=semantics) for side in (before, after))
+        peaks = [old.allocated_bytes, new.allocated_bytes]
+    else:
+        peaks = _peaks(before, after, semantics)
+    return Difference(
+        before=sources[0],
+        after=sources[1],
+        moment=moment,
+        lines=tuple(_by_growth(_lines(old.places, new.places))),
+        annotations=tuple(_by_growth(_annotations(old.annotations, new.annotations, old, new))),
+        levels=_levels(old, new),
+        overall=tuple(_overall(*ends, peaks)),
+        notes=tuple(_notes(before, after, moment)),
+    )
+
+
+def _by_growth(changes: Iterable[LineChange]) -> list[LineChange]:
+    return sorted(changes, key=lambda change: (-change.grown_bytes, -change.after_bytes, change.name))
+
+
+def _lines(old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]) -> list[LineChange]:
+    pairs = _pairs(old, new)
+    came_from = {after: before for before, after in pairs.items()}
+    found = [_change(place, came_from.get(place), old, new) for place in new]
+    found += [_change(None, place, old, new) for place in old if place not in pairs]
+    return found
+
+
+def _change(
+    after: Place | None, before: Place | None, old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]
+) -> LineChange:
+    place = after or before
+    assert place is not None
+    if before is None or after is None:
+        kind = ChangeKind.NEW if before is None else ChangeKind.VANISHED
+    else:
+        kind = ChangeKind.SAME if before == after else ChangeKind.MOVED
+    was, now = (
+        old.get(before, HeldBytes()) if before else HeldBytes(),
+        new.get(after, HeldBytes()) if after else HeldBytes(),
+    )
+    return LineChange(
+        name=str(place),
+        function=place.function,
+        kind=kind,
+        moved_from=str(before) if kind is ChangeKind.MOVED else None,
+        before_bytes=was.bytes,
+        after_bytes=now.bytes,
+        before_blocks=was.blocks,
+        after_blocks=now.blocks,
+    )
+
+
+def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
+    """Return which place of the first run corresponds to which place of the second."""
+    functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
+    for side, places in enumerate((old, new)):
+        for place in places:
+            functions[place.file, place.function][side].add(place.line)
+    return {
+        Place(file=file, function=function, line=line): Place(file=file, function=function, line=other)
+        for (file, function), (before, after) in functions.items()
+        for line, other in _moves(before, after).items()
+    }
+
+
+def _moves(before: set[int], after: set[int]) -> dict[int, int]:
+    """Match a function's lines: those that moved together, the largest group first, unmoved before moved."""
+    found: dict[int, int] = {}
+    before, after = set(before), set(after)
+    while before and after:
+        together = {
+            shift: [line for line in sorted(before) if line + shift in after]
+            for shift in {there - here for here in before for there in after}
+        }
+        shift, lines = max(together.items(), key=lambda item: (len(item[1]), -abs(item[0]), item[0]))
+        if len(lines) == 1 and shift and not len(before) == len(after) == 1:
+            break  # one line alone may as well be another
+        for line in lines:
+            found[line] = line + shift
+        before -= set(lines)
+        after -= {line + shift for line in lines}
+    return found
+
+
+def _annotations(
+    old: Mapping[str, HeldBytes], new: Mapping[str, HeldBytes], first: MomentHolding, second: MomentHolding
+) -> list[LineChange]:
+    if not old and not new:
+        return []
+    old = old or {UNNAMED: sum(first.places.values(), HeldBytes())}
+    new = new or {UNNAMED: sum(second.places.values(), HeldBytes())}
+    return [
+        LineChange(
+            name=name,
+            function="",
+            kind=ChangeKind.SAME
+            if name in old and name in new
+            else ChangeKind.NEW
+            if name in new
+            else ChangeKind.VANISHED,
+            moved_from=None,
+            before_bytes=old.get(name, HeldBytes()).bytes,
+            after_bytes=new.get(name, HeldBytes()).bytes,
+            before_blocks=old.get(name, HeldBytes()).blocks,
+            after_blocks=new.get(name, HeldBytes()).blocks,
+        )
+        for name in dict.fromkeys((*old, *new))
+    ]
+
+
+def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
+    values = {
+        "allocated": (old.allocated_bytes, new.allocated_bytes),
+        "freed, pending": (old.pending_bytes, new.pending_bytes),
+        "cached": (old.cached_bytes, new.cached_bytes),
+        "reserved": (old.reserved_bytes, new.reserved_bytes),
+    }
+    levels = [Level(name=name, before=was, after=now, is_bytes=True) for name, (was, now) in values.items()]
+    return (*levels, Level(name="segments", before=old.segments, after=new.segments, is_bytes=False))
+
+
+def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
+    """Return the most that each side had allocated, each device at its own time; nothing where that is not known."""
+    if not any(len(history) for history in (*before, *after)):
+        return []
+    try:
+        return [sum(peak_allocated_bytes(history, semantics) for history in side) for side in (before, after)]
+    except UllageError:  # a run under another allocator than PyTorch's own: its end can be compared even so
+        return []
+
+
+def _overall(old: MomentHolding, new: MomentHolding, peaks: Sequence[int]) -> Iterable[Level]:
+    yield Level(name="allocated at the end", before=old.allocated_bytes, after=new.allocated_bytes, is_bytes=True)
+    yield Level(name="reserved at the end", before=old.reserved_bytes, after=new.reserved_bytes, is_bytes=True)
+    if peaks:
+        yield Level(name="allocated at the peak", before=peaks[0], after=peaks[1], is_bytes=True)
+
+
+def _notes(before: Sequence[History], after: Sequence[History], moment: Moment) -> Iterable[str]:
+    devices = [[history.device for history in side] for side in (before, after)]
+    if devices[0] != devices[1]:
+        first, second = (", ".join(map(str, side)) for side in devices)
+        yield f"the first has the cards {first}, the second {second}; they are added up (--device takes one of each)"
+    elif len(before) > 1:
+        yield f"{len(before)} cards are added up (--device takes one)"
+    texts = [_settings_of(side) for side in (before, after)]
+    if texts[0] != texts[1]:
+        first, second = (text or "(nothing set)" for text in texts)
+        yield f"the allocator's settings differ: {first} before, {second} after"
+    for name, side in (("first", before), ("second", after)):
+        if moment is Moment.PEAK and not any(len(history) for history in side):
+            yield f"the {name} has no trace, only its state at the end: that is taken for its peak"
+        failures = sum(int((history.action == Action.OOM).sum()) for history in side)
+        if failures:
+            yield f"in the {name} {failures} request{'s' if failures > 1 else ''} failed"
+
+
+def _settings_of(histories: Sequence[History]) -> str:
+    found = (recorded_settings(history.settings) for history in histories)
+    return next((text for text in found if text is not None), "")

@@ -1,0 +1,209 @@
+"""The memory that a recorded run held at one moment, by the user's line and by annotation."""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ullage.explaining.analysis.operation_name import operation_name
+from ullage.explaining.analysis.recording import cut, users_frame
+from ullage.recorded.allocator.replay import ReplayDevice, State, replay
+from ullage.recorded.history import PENDING, Action, History
+from ullage.recorded.rebuild import program_of
+
+_NUMBER: Final = re.compile(r"#\d+$")  # ProfilerStep#12: every step has a name of its own
+UNNAMED: Final = "(no annotation)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of the user's own: the last two parts of its path, and the function; line 0: no line is known."""
+
+    file: str
+    function: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """Bytes after rounding, and the number of blocks."""
+
+    bytes: int = 0
+    blocks: int = 0
+
+    def __add__(self, other: "HeldBytes") -> "HeldBytes":
+        return HeldBytes(self.bytes + other.bytes, self.blocks + other.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MomentHolding:
+    """The memory allocated at a moment, summed by line and by annotation, and the allocator's totals, in bytes."""
+
+    places: dict[Place, HeldBytes]
+    annotations: dict[str, HeldBytes]
+    """Bytes by the label that the program put on its allocations, or else by the innermost named range; empty where
+    there is neither."""
+    allocated_bytes: int
+    pending_bytes: int
+    """Freed bytes that other streams may still use."""
+    reserved_bytes: int
+    segments: int
+
+    @property
+    def cached_bytes(self) -> int:
+        """Reserved bytes that are free for requests."""
+        return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
+
+
+def holding_at_end(histories: Iterable[History]) -> MomentHolding:
+    """Return what was held when the snapshot was taken, on all of the devices together."""
+    return _sum([_at_end(history) for history in histories])
+
+
+def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
+    """Return what was held when most was allocated, on each device at its own time, by replaying the run."""
+    return _sum([_at_peak(history, semantics) for history in histories])
+
+
+def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
+    """Return the most that a device had allocated, by replaying the run."""
+    rebuilt = program_of(history, semantics=semantics)
+    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+    return replay(rebuilt.program, rebuilt.settings, device).peak.allocated_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockAtMoment:
+    bytes: int
+    stack: int
+    row: int
+    """Index of the trace entry that allocated the block; -1: it was there before recording began."""
+
+
+def _at_end(history: History) -> MomentHolding:
+    rows = history.action == Action.ALLOC
+    row_of = dict(zip(history.address[rows].tolist(), np.flatnonzero(rows).tolist(), strict=True))
+    blocks = [block for segment in history.segments for block in segment.blocks]
+    return _holding(
+        history,
+        [
+            _BlockAtMoment(block.size, block.stack, row_of.get(block.address, -1))
+            for block in blocks
+            if block.state == "active_allocated"
+        ],
+        pending_bytes=sum(block.size for block in blocks if block.state in PENDING),
+        reserved_bytes=history.reserved_bytes,
+        segments=len(history.segments),
+    )
+
+
+def _at_peak(history: History, semantics: str | None) -> MomentHolding:
+    rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
+    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+    peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
+    done = replay(cut(rebuilt.program, max(rebuilt.program.setup, peak + 1)), rebuilt.settings, device)
+    alive = done.blocks.state == State.ALLOCATED
+    held = zip(done.blocks.size[alive].tolist(), done.blocks.key[alive].tolist(), strict=True)
+    return _holding(
+        history,
+        [
+            _BlockAtMoment(size, int(rebuilt.stack_of_key[key]), int(rebuilt.row_of_key[key]))
+            if key >= 0
+            else _BlockAtMoment(size, -1, -1)
+            for size, key in held
+        ],
+        pending_bytes=done.now.active_bytes - done.now.allocated_bytes,
+        reserved_bytes=done.now.reserved_bytes,
+        segments=len(np.unique(done.blocks.segment)),
+    )
+
+
+def _holding(
+    history: History, blocks: Sequence[_BlockAtMoment], *, pending_bytes: int, reserved_bytes: int, segments: int
+) -> MomentHolding:
+    annotation_of = _annotation_of(history)
+    stacks: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for block in blocks:
+        stacks[block.stack, block.row < 0].append(block.bytes)
+        named[annotation_of(block.row)].append(block.bytes)
+    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
+    for (stack, is_before), sizes in stacks.items():
+        places[_place(history, stack, is_before=is_before)] += HeldBytes(sum(sizes), len(sizes))
+    annotations = {name: HeldBytes(sum(sizes), len(sizes)) for name, sizes in named.items()}
+    return MomentHolding(
+        places=dict(places),
+        annotations=annotations if annotations.keys() != {UNNAMED} else {},
+        allocated_bytes=sum(block.bytes for block in blocks),
+        pending_bytes=pending_bytes,
+        reserved_bytes=reserved_bytes,
+        segments=segments,
+    )
+
+
+def _place(history: History, stack: int, *, is_before: bool) -> Place:
+    frames = history.stacks.frames_of(stack)
+    frame = users_frame(frames)
+    if frame is not None:
+        return Place(file="/".join(re.split(r"[\\/]", frame.file)[-2:]), function=frame.name, line=frame.line)
+    if stack >= 0:
+        return Place(file=operation_name(frames), function="", line=0)
+    is_told = is_before and len(history)
+    return Place(file="(before recording began)" if is_told else "(no stack was recorded)", function="", line=0)
+
+
+def _annotation_of(history: History) -> Callable[[int], str]:
+    """Return the label of the entry that allocated a block: its own metadata, or the innermost open range."""
+    labels, times = history.labels, history.time_us
+    begins, names = _ranges(history)
+
+    def name(row: int) -> str:
+        if row < 0:
+            return UNNAMED
+        if len(labels.metadata) and labels.metadata[row] >= 0 and labels.texts[int(labels.metadata[row])]:
+            return labels.texts[int(labels.metadata[row])]
+        at = bisect_right(begins, int(times[row])) - 1
+        return names[at] if at >= 0 and times[row] >= 0 else UNNAMED
+
+    return name
+
+
+def _ranges(history: History) -> tuple[list[int], list[str]]:
+    """Return the innermost open range from each moment on at which it changes."""
+    begins, names, opened = [], [], list[str]()
+    for note in sorted(history.annotations, key=lambda note: note.time_us):
+        name = _NUMBER.sub("", note.name)
+        if note.stage == "START":
+            opened.append(name)
+        elif name in opened:
+            del opened[len(opened) - 1 - opened[::-1].index(name)]
+        begins.append(note.time_us)
+        names.append(opened[-1] if opened else UNNAMED)
+    return begins, names
+
+
+def _sum(holdings: Sequence[MomentHolding]) -> MomentHolding:
+    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
+    annotations: defaultdict[str, HeldBytes] = defaultdict(HeldBytes)
+    is_named = any(holding.annotations for holding in holdings)
+    for holding in holdings:
+        for place, held in holding.places.items():
+            places[place] += held
+        everything = {UNNAMED: sum(holding.places.values(), HeldBytes())}
+        for name, held in (holding.annotations or everything).items() if is_named else ():
+            annotations[name] += held
+    return MomentHolding(
+        places=dict(places),
+        annotations=dict(annotations),
+        allocated_bytes=sum(holding.allocated_bytes for holding in holdings),
+        pending_bytes=sum(holding.pending_bytes for holding in holdings),
+        reserved_bytes=sum(holding.reserved_bytes for holding in holdings),
+        segments=sum(holding.segments for holding in holdings),
+    )

@@ -1,0 +1,143 @@
+"""One rank's snapshot in a few figures, which are all that is kept of it while the others are read."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ullage.base.block_role import Role
+from ullage.explaining.analysis.accumulation import accumulation_of
+from ullage.explaining.analysis.card import card_to_explain, recorded_card, recorded_cards
+from ullage.explaining.analysis.cause import cause_of, evidence_of
+from ullage.explaining.analysis.explain import explain
+from ullage.explaining.analysis.growth import growth_of
+from ullage.explaining.analysis.holder import holders_of
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.analysis.role import RoleColumns, role_shares, roles_of
+from ullage.recorded.history import History
+from ullage.recorded.rebuild import program_of
+from ullage.recorded.settings import recorded_settings
+from ullage.recorded.snapshot.snapshot import Snapshot, load_snapshot
+
+_MOST_LINES: Final = 48
+"""The most lines that are kept of a rank; the others are one."""
+_CUBLAS_BYTES: Final = frozenset((8_519_680, 32 << 20))
+"""The sizes that PyTorch gives cuBLAS: before Hopper, and from it on."""
+OTHER_LINES: Final = "(other lines)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """What a rank's snapshot says; sizes in bytes after rounding, at the moment that matters."""
+
+    device: int
+    cause: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    """Bytes in use where the last request failed, or else at the peak."""
+    reserved_bytes: int
+    requested_bytes: int | None
+    """The size of the request that failed; None where none did."""
+    room_bytes: int | None
+    """The bytes that the allocator could reserve; None where the file does not tell."""
+    failing_line: str | None
+    retries: int
+    growth_bytes: int
+    """The bytes that every step keeps beyond those of the step before."""
+    growth_line: str | None
+    entries: int
+    settings: str | None
+    cublas_bytes: int
+    """The size of cuBLAS' workspace, which PyTorch chooses by the kind of card; 0 where none is alive."""
+    lines: dict[str, tuple[int, int]]
+    """Bytes and blocks of each of the user's lines."""
+    roles: dict[str, int]
+    headline: str = ""
+    sentence: str = ""
+    """The sentence of `ullage explain`; "" where that was not asked for."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last request failed."""
+        return self.requested_bytes is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Make it of what `to_json` returned."""
+        return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
+
+
+def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
+    """Read the snapshot of one rank, and return its figures.
+
+    Args:
+        path: of the file.
+        is_whole: whether to explain it, which takes several replays more.
+
+    Raises:
+        UllageError: it cannot be read.
+    """
+    snapshot = load_snapshot(path)
+    device = card_to_explain(recorded_cards(snapshot.devices))
+    history = snapshot.devices[device]
+    found = _summary(history, Recording.of(history, program_of(_with_requests(history))))
+    if not is_whole:
+        return found
+    return _explained(found, snapshot, device)
+
+
+def _with_requests(history: History) -> History:
+    return history if history.has_requests else history.without_trace()
+
+
+def _explained(found: RankSummary, snapshot: Snapshot, device: int) -> RankSummary:
+    told = explain(snapshot.devices[device], source=snapshot.path)
+    return replace(found, cause=told.cause.value, headline=told.headline, sentence=told.sentence)
+
+
+def _summary(history: History, recording: Recording) -> RankSummary:
+    evidence = evidence_of(recording)
+    growth = growth_of(recording)
+    accumulation = None if growth else accumulation_of(recording)
+    roles = roles_of(recording)
+    card = recorded_card(history)
+    kept = growth or accumulation
+    failing = recording.failing_op if recording.is_recorded_failure else None
+    return RankSummary(
+        device=history.device,
+        cause=cause_of(recording, evidence, growth, accumulation).value,
+        peak_allocated_bytes=evidence["peak_allocated_bytes"],
+        peak_reserved_bytes=max(card.peak_reserved_bytes, evidence["reserved_bytes"] if failing is not None else 0),
+        allocated_bytes=evidence["allocated_bytes"],
+        reserved_bytes=evidence["reserved_bytes"],
+        requested_bytes=card.failed_bytes,
+        room_bytes=evidence.get("room_bytes"),
+        failing_line=None if failing is None else recording.line_of(int(recording.program.key[failing])),
+        retries=evidence["retries"],
+        growth_bytes=growth.bytes_per_step if growth else 0,
+        growth_line=kept.line if kept else None,
+        entries=len(history),
+        settings=recorded_settings(history.settings),
+        cublas_bytes=_cublas_workspace(recording, roles),
+        lines=_lines(recording),
+        roles={share.role.value: share.bytes for share in role_shares(recording, roles)},
+    )
+
+
+def _cublas_workspace(recording: Recording, roles: RoleColumns) -> int:
+    sizes = {
+        block.size_bytes for block in recording.held() if block.key >= 0 and roles.role_of(block.key) is Role.WORKSPACES
+    }
+    return max(sizes & _CUBLAS_BYTES, default=0)
+
+
+def _lines(recording: Recording) -> dict[str, tuple[int, int]]:
+    holders = holders_of(recording)
+    lines = {holder.line: (holder.bytes, holder.blocks) for holder in holders[:_MOST_LINES]}
+    if rest := holders[_MOST_LINES:]:
+        lines[OTHER_LINES] = (sum(holder.bytes for holder in rest), sum(holder.blocks for holder in rest))
+    return lines

@@ -1,0 +1,195 @@
+"""Several processes that read snapshots: one rank at a time each, within a budget of memory for all of them."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any, Final
+
+from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.base.engines.engine import EngineError, WorkEngine
+from ullage.explaining.fleet.rank_files import RankFile
+from ullage.explaining.fleet.rank_summary import RankSummary
+
+MOST_WORKERS: Final = 8
+_PIECES_A_WORKER: Final = 4
+_MOST_IN_A_PIECE: Final = 64
+"""The most ranks that one piece of an engine's work reads, where its worker is a process that has to start first."""
+_BUDGET_BYTES: Final = 1 << 30
+"""The memory that all readers together may take; a file that takes more is read alone."""
+_TIMES: Final = {False: 6, True: 60}
+"""The memory that reading takes, as a multiple of the file's size: of a plain file, and of a packed one."""
+
+
+def default_workers() -> int:
+    """Return how many processes read at once: one for each core that this process may use."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def read_ranks(
+    files: Sequence[RankFile], *, workers: int, is_whole: bool = False, done: Callable[[int], None]
+) -> dict[str, RankSummary | str]:
+    """Return of each rank, by the file's path, its figures or a sentence that says why it has none.
+
+    Args:
+        files: what to read.
+        workers: how many processes read at once.
+        is_whole: whether each is explained too.
+        done: called with the number of files that were read.
+    """
+    workers = max(1, min(workers, len(files)))
+    budget = _Budget(_BUDGET_BYTES)
+    found: dict[str, RankSummary | str] = {}
+    with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
+        readers = _Readers(stack)
+        futures = {pool.submit(_read, file, readers, budget, is_whole=is_whole): file for file in files}
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                found[str(futures[future].path)] = future.result()
+                done(number)
+        except BaseException:
+            readers.stop()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return found
+
+
+def read_ranks_on(
+    engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
+) -> dict[str, RankSummary | str]:
+    """Return what `read_ranks` does, read where an engine has its workers, which see the same paths.
+
+    Raises:
+        EngineError: the engine does not answer any more.
+    """
+    size = max(1, min(_MOST_IN_A_PIECE, len(files) // (_PIECES_A_WORKER * engine.at_once)))
+    pieces = [files[first : first + size] for first in range(0, len(files), size)]
+    found: dict[str, RankSummary | str] = {}
+    futures = {
+        engine.submit(
+            "ullage.explaining.fleet.reader:answers",
+            {"paths": [str(file.path.absolute()) for file in piece], "is_whole": is_whole},
+        ): piece
+        for piece in pieces
+    }
+    for future in as_completed(futures):
+        piece = futures[future]
+        try:
+            told = future.result()["answers"]
+        except EngineError as error:  # the rest goes on
+            told = [{"error": f"{file.path} was not read: {error}"} for file in piece]
+        found |= {str(file.path): _told(answer) for file, answer in zip(piece, told, strict=True)}
+        done(len(found))
+    return found
+
+
+def _told(answer: dict[str, Any]) -> RankSummary | str:
+    return str(answer["error"]) if "error" in answer else RankSummary.from_json(answer["summary"])
+
+
+def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: bool) -> RankSummary | str:
+    is_packed = file.path.suffix in (".gz", ".zip")
+    with budget.of(file.size_bytes * _TIMES[is_packed]), readers.one() as reader:
+        answer = reader.ask({"path": str(file.path), "is_whole": is_whole})
+    if answer is None:
+        return f"{file.path} cannot be read: the process that read it was killed, perhaps for lack of memory"
+    return _told(answer)
+
+
+class _Reader:
+    """A process that reads, and the pipes to it."""
+
+    def __init__(self) -> None:
+        requests_end, requests = new_pipe()
+        answers, answers_end = new_pipe()
+        try:
+            self.process = ChildProcess(
+                "ullage.explaining.fleet.reader",
+                [str(requests_end), str(answers_end)],
+                inherited=(requests_end, answers_end),
+                environment=dict(os.environ) | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                with_flags=True,
+            )
+        finally:
+            os.close(requests_end)
+            os.close(answers_end)
+        self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
+        self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
+        self.is_broken = False
+        """Whether the process has ended without an answer; the kernel may tell that a moment later than its pipe."""
+
+    def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
+        """Return the answer; None where the process has ended."""
+        try:
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
+            line = self._answers.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line.endswith("\n"):
+            self.is_broken = True
+            return None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.end()
+        for pipe in (self._requests, self._answers):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue
+
+
+class _Readers:
+    """Readers that wait for a request; one that has ended is left, and another started in its place."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._waiting: list[_Reader] = []
+        self._lock = threading.Lock()
+        self._is_stopped = False
+
+    @contextmanager
+    def one(self) -> Iterator[_Reader]:
+        """Lend a reader to one thread."""
+        with self._lock:
+            reader = self._waiting.pop() if self._waiting else None
+            if reader is None:
+                reader = _Reader()
+                self._stack.callback(reader.close)
+        yield reader
+        if not reader.is_broken:
+            with self._lock:
+                self._waiting.append(reader)
+
+    def stop(self) -> None:
+        """End them all, so that no thread waits for one."""
+        with self._lock:
+            self._stack.close()
+
+
+class _Budget:
+    """Bytes that may be in use at once; whoever needs more than there are waits, and goes on alone."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total = total_bytes
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, size_bytes: int) -> Iterator[None]:
+        """Wait until so many bytes are free, or nothing is in use."""
+        size_bytes = min(size_bytes, self._total)
+        with self._changed:
+            self._changed.wait_for(lambda: self._used + size_bytes <= self._total)
+            self._used += size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size_bytes
+                self._changed.notify_all()

@@ -1,0 +1,133 @@
+"""The test of whether a sketch fails as a recorded run did.
+
+A script limits itself to the room that the run had, by PyTorch's own memory fraction; every replay here has that limit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ullage.base.errors import UsageError
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause, cause_of, evidence_of
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.reproduction.shrink import Sketch
+from ullage.recorded.allocator.placement import PLACEMENTS
+from ullage.recorded.allocator.replay import Replay, ReplayDevice, replay
+from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
+
+_CARD_BYTES: Final = 1 << 50  # the room is a share of it, as it is of a real card
+_PAGES_TRIED: Final = 100
+
+
+def as_a_script_sets_them(settings: Settings) -> Settings:
+    """Return a run's settings for a script, which always has a limit of its own.
+
+    A limit has PyTorch collect garbage; a run without one collects none.
+    """
+    collects = settings.per_process_memory_fraction < 1
+    return replace(
+        settings,
+        per_process_memory_fraction=1.0,
+        garbage_collection_threshold=settings.garbage_collection_threshold if collects else 0.0,
+    )
+
+
+def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
+    """Yield limits under which the run may fail at the same request.
+
+    With expandable segments PyTorch's limit is not a card's end: it counts a request whole, though a part of what the
+    request gets may be mapped already. So the cache is given back at other moments; the limit that matches is near by.
+    """
+    yield room_bytes
+    if settings.expandable_segments:
+        for pages in range(1, _PAGES_TRIED + 1):
+            yield room_bytes - pages * LARGE_UNIT_BYTES
+            yield room_bytes + pages * LARGE_UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Decides whether a sketch fails as the run did: at its last request, for the same cause, in the same room."""
+
+    recording: Recording
+    cause: Cause
+    room_bytes: int
+    placements: tuple[str, ...]
+    """Placements of segments under which the whole run fails."""
+    expandable_helps: bool
+
+    @classmethod
+    def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
+        """Create an oracle from a run that failed, and from that run as a script could do it.
+
+        Raises:
+            UsageError: the request does not fail in a script, or for another cause.
+        """
+        rebuilt = recording.rebuilt
+        fraction = rebuilt.settings.per_process_memory_fraction
+        room = rebuilt.room_bytes if fraction >= 1 else int(fraction * rebuilt.room_bytes)
+        recording = replace(recording, rebuilt=replace(rebuilt, room_bytes=room), refused_bytes=0)
+        cause = cause_of(recording, evidence_of(recording), None)
+        places = tuple(PLACEMENTS)
+        first = cls(recording=recording, cause=cause, room_bytes=room, placements=places, expandable_helps=False)
+        for nearby in _rooms(room, rebuilt.settings):
+            oracle = replace(first, room_bytes=nearby)
+            failing = tuple(place for place in PLACEMENTS if oracle.is_same(oracle.run(sketch, place), sketch))
+            if failing:
+                oracle = replace(oracle, placements=failing)
+                return replace(oracle, expandable_helps=oracle._passes_expandable(sketch))
+        raise UsageError(first._why_not(sketch))
+
+    def fails(self, sketch: Sketch) -> bool:
+        """Return whether a sketch fails as the run did under every placement, and is cured where the run is."""
+        same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
+        return same and self._passes_expandable(sketch) == self.expandable_helps
+
+    def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
+        """Replay a sketch within the room, to the first request that fails."""
+        settings = replace(
+            as_a_script_sets_them(self.recording.rebuilt.settings),
+            per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
+        )
+        if expandable:
+            settings = replace(settings, expandable_segments=True)
+        device = ReplayDevice(total_bytes=_CARD_BYTES, placement=placement or self.placements[0])
+        return replay(sketch.program(), settings, device, stop_after_ooms=1)
+
+    def is_same(self, done: Replay, sketch: Sketch) -> bool:
+        """Return whether a replay ended at the last request, for the same cause."""
+        if done.broken or not done.ran_out or done.done != len(sketch):
+            return False
+        return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
+
+    def evidence(self, done: Replay) -> dict[str, int]:
+        """Return the numbers at the moment at which a replay failed."""
+        return evidence_of(self._as_recording(done))
+
+    def _as_recording(self, done: Replay) -> Recording:
+        """Return the recording with another replay: the failing request is always the recorded one."""
+        rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
+        return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
+
+    def _passes_expandable(self, sketch: Sketch) -> bool:
+        if self.recording.rebuilt.settings.expandable_segments:
+            return False
+        done = self.run(sketch, expandable=True)
+        return not done.ran_out and not done.broken
+
+    def _why_not(self, sketch: Sketch) -> str:
+        done = self.run(sketch, next(iter(PLACEMENTS)))
+        if not done.ran_out:
+            what = "succeeds"
+        elif done.done < len(sketch):
+            what = f"is not reached: an earlier one fails, at operation {done.done:,} of {len(sketch):,}"
+        else:
+            what = f"fails for another cause ({cause_of(self._as_recording(done), self.evidence(done), None).value})"
+        middle = "" if self.recording.rebuilt.is_whole else ", whose recording began in the middle,"
+        return (
+            f"the request that failed in this run{middle} {what} when the run is repeated as a script would do it, "
+            f"from an empty allocator on in {text_of_bytes(self.room_bytes)}; expected {self.cause.value}. Record from "
+            "the start of the process, or give what the snapshot does not tell (--capacity, --alloc-conf, "
+            "--torch-version)"
+        )

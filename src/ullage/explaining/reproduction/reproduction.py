@@ -1,0 +1,230 @@
+"""The same failure in as few requests as possible: a recorded run, shrunk under replay.
+
+What a script cannot do as the run did is done in another way, and the whole run has to fail in the same way before
+anything is left out: a block that other streams still used is freed when it came back, an earlier request that failed
+empties the cache, and what was there when recording began is made first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.assumption import closest
+from ullage.explaining.analysis.cause import Cause, evidence_of
+from ullage.explaining.analysis.contradiction import check
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.reproduction.beginning import beginning_of
+from ullage.explaining.reproduction.oracle import Oracle, as_a_script_sets_them
+from ullage.explaining.reproduction.shrink import Sketch, shrink
+from ullage.recorded.allocator.placement import PLACEMENTS
+from ullage.recorded.history import Action, History, without_trace
+from ullage.recorded.program import Column, Op
+from ullage.recorded.settings import Settings
+
+SCHEMA: Final = 1
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """A sketch that fails as a recorded run did, and the numbers at that moment; sizes in bytes."""
+
+    sketch: Sketch
+    settings: Settings
+    """The allocator settings of the script; its memory limit is set separately."""
+    cause: Cause
+    requested_bytes: int
+    needed_bytes: int
+    """Bytes that the request needs from the driver."""
+    room_bytes: int
+    free_bytes: int
+    cached_bytes: int
+    allocated_bytes: int
+    recorded_free_bytes: int
+    recorded_cached_bytes: int
+    allocations: int
+    """Number of allocations in the script, the failing one included."""
+    recorded_allocations: int
+    """Number of allocations in the recording up to and including the failing request, with the blocks that were there
+    when recording began."""
+    expandable_helps: bool
+    """Whether both the run and the script succeed with expandable segments."""
+    trials: int
+    finished: bool
+    """Whether the search finished in time: then no allocation can be left out."""
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        names = (
+            *("requested_bytes", "needed_bytes", "room_bytes", "free_bytes", "cached_bytes", "allocated_bytes"),
+            *("recorded_free_bytes", "recorded_cached_bytes"),
+            *("allocations", "recorded_allocations", "expandable_helps", "trials", "finished"),
+        )
+        return {
+            "schema": SCHEMA,
+            "cause": self.cause.value,
+            **{name: getattr(self, name) for name in names},
+            "notes": list(self.notes),
+        }
+
+
+def reproduce(
+    history: History,
+    *,
+    semantics: str | None = None,
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+    seconds: float = 30.0,
+    keep_sizes: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Reproduction:
+    """Shrink a recorded run to what is needed for its last request to fail as it did.
+
+    Args:
+        history: the recording of one device.
+        semantics: the allocator's version: one of `ullage.recorded.settings.SEMANTICS`.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator could reserve at most, where no request failed.
+        seconds: time for shrinking; the best so far is returned after that.
+        keep_sizes: only leave allocations out; do not merge them nor round their sizes.
+        progress: called with a short text at every step.
+
+    Raises:
+        SettingsError: `alloc_conf` cannot be read.
+        UsageError: no request failed, or it does not fail in a script.
+    """
+    progress("rebuilding the run")
+    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    check(history, rebuilt)
+    recording = Recording.of(history, rebuilt)
+    if recording.failing_op is None:
+        raise UsageError(_nothing_failed(recording, capacity_bytes))
+    sketch = sketch_of(recording)
+    oracle = Oracle.of(recording, sketch)
+    shrunk = shrink(sketch, oracle.fails, seconds=seconds, keep_sizes=keep_sizes, progress=progress)
+    seen, recorded = oracle.evidence(oracle.run(shrunk.sketch)), evidence_of(oracle.recording)
+    return Reproduction(
+        sketch=shrunk.sketch,
+        settings=as_a_script_sets_them(recording.rebuilt.settings),
+        cause=oracle.cause,
+        requested_bytes=seen["requested_bytes"],
+        needed_bytes=seen["needed_segment_bytes"],
+        room_bytes=oracle.room_bytes,
+        free_bytes=seen["free_bytes"],
+        cached_bytes=seen["cached_bytes"],
+        allocated_bytes=seen["allocated_bytes"],
+        recorded_free_bytes=recorded["free_bytes"],
+        recorded_cached_bytes=recorded["cached_bytes"],
+        allocations=shrunk.sketch.n_allocations,
+        recorded_allocations=_recorded_allocations(recording),
+        expandable_helps=oracle.expandable_helps,
+        trials=shrunk.trials,
+        finished=shrunk.finished,
+        notes=_notes(recording, oracle, None if shrunk.finished else seconds),
+    )
+
+
+def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> tuple[str, ...]:
+    notes = []
+    failures = int(np.count_nonzero(recording.history.action == Action.OOM))
+    if failures > 1:
+        which = "last one" if recording.is_recorded_failure else "first one that fails with the given capacity"
+        notes.append(f"{failures} requests failed in the run; this is about the {which}")
+    if not recording.rebuilt.is_whole:
+        segments = recording.program.start
+        blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)
+        notes.append(
+            f"recording began in the middle: {blocks:,} blocks in {len(segments):,} segments were there; what is "
+            "needed of them is made first"
+        )
+    if recording.refused_bytes:
+        spare = text_of_bytes(recording.refused_bytes)
+        notes.append(f"the driver refused with {spare} to spare; the script's own limit stands for that")
+    if oracle.room_bytes != recording.rebuilt.room_bytes:
+        notes.append(
+            f"the limit is {text_of_bytes(oracle.room_bytes)}, while the run had "
+            f"{text_of_bytes(recording.rebuilt.room_bytes)}: PyTorch's own limit is not a card's end"
+        )
+    if len(oracle.placements) < len(PLACEMENTS):
+        notes.append(f"it depends on where the driver puts segments: {', '.join(oracle.placements)}")
+    if late_seconds is not None:
+        notes.append(f"the {late_seconds:g} seconds ran out; with more time it may get smaller (--budget)")
+    return tuple(notes)
+
+
+def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
+    if not len(recording.history):
+        return without_trace("reproduce")
+    reserved_bytes = recording.done.peak.reserved_bytes
+    there_bytes = sum(segment.reserved_bytes for segment in recording.program.start)
+    peak, there = text_of_bytes(reserved_bytes), text_of_bytes(there_bytes)
+    capacity = f" within --capacity {text_of_bytes(capacity_bytes)}" if capacity_bytes is not None else ""
+    if reserved_bytes and reserved_bytes == there_bytes:
+        return (
+            f"no request fails{capacity}, nor in less: all of the {there} that the run used were reserved before "
+            "recording began, and it asked the driver for nothing more; record from the start of the process"
+        )
+    if capacity_bytes is None:
+        return (
+            f"no request fails in this recording (at most {peak} are reserved), so there is nothing to reproduce; "
+            "record until the error, or give --capacity below that to see what would fail on a smaller card"
+        )
+    least = f", and more than the {there} that were there when recording began" if there_bytes else ""
+    return f"no request fails{capacity}: at most {peak} are reserved; expected less than that{least}"
+
+
+def _recorded_allocations(recording: Recording) -> int:
+    before = sum(key >= 0 for segment in recording.program.start for *_, key in segment.blocks)
+    return before + int(np.count_nonzero(recording.program.op == Op.ALLOCATE))
+
+
+# ---- the run as a script could do it
+
+
+def sketch_of(recording: Recording) -> Sketch:
+    """Return a run that fails as allocations, frees and empty_cache, from an empty allocator on.
+
+    A block that is still in use on another stream when the request fails stays allocated.
+    """
+    program, settings = recording.program, recording.rebuilt.settings
+    op, key = program.op.copy(), program.key.copy()
+    late = np.zeros(int(key.max()) + 1, bool)
+    late[key[op == Op.RECORD_STREAM]] = True
+    rows = (op <= Op.EMPTY_CACHE) & (op != Op.RECORD_STREAM) & ~((op == Op.FREE) & late[key])
+    _free_when_back(program.op, program.stream, op, key, rows)
+    entries = recording.rebuilt.row_of_op[: len(op)]
+    failed = (entries >= 0) & (recording.history.action[entries] == Action.OOM)
+    rows &= ~(failed & (op == Op.FREE))
+    op[failed & (op == Op.ALLOCATE) & (np.arange(len(op)) < len(op) - 1)] = Op.EMPTY_CACHE
+    beginning = beginning_of(program.start, settings, first_key=len(recording.rebuilt.row_of_key))
+    columns = np.array(beginning, np.int64).reshape(-1, 4)
+    first_key = max(len(recording.rebuilt.row_of_key), int(columns[:, 1].max(initial=0)) + 1)
+    emptied = np.flatnonzero(op == Op.EMPTY_CACHE)
+    key[emptied] = first_key + np.arange(len(emptied))
+    recorded = Sketch(op=op, key=key, size=np.where(op == Op.ALLOCATE, program.size, 0), stream=program.stream).of_rows(
+        rows
+    )
+    return Sketch(
+        op=np.concatenate((columns[:, 0], recorded.op)),
+        key=np.concatenate((columns[:, 1], recorded.key)),
+        size=np.concatenate((columns[:, 2], recorded.size)),
+        stream=np.concatenate((columns[:, 3], recorded.stream)),
+    )
+
+
+def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
+    """Free a block where it became reusable after other streams had finished with it."""
+    waiting: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
+        stream = int(streams[row])
+        if ops[row] == Op.RECORD_STREAM:
+            waiting[stream] = int(key[row])
+        elif stream in waiting:
+            op[row], key[row], rows[row] = Op.FREE, waiting.pop(stream), True

@@ -1,0 +1,114 @@
+"""The settings that a search may try, each a text for PYTORCH_CUDA_ALLOC_CONF.
+
+The module runs nothing and ranks nothing."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ullage.recorded.settings import SINCE, Settings, SettingsError, parse_settings, split_options
+
+Version = tuple[int, int]
+_FRACTION: Final = "per_process_memory_fraction"
+_GARBAGE: Final = "garbage_collection_threshold"
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "expandable_segments": ("True",),
+    "max_split_size_mb": ("32", "64", "128", "256", "512"),
+    "roundup_power2_divisions": ("2", "4", "8", "16", "[64:1,>:8]"),
+    _GARBAGE: ("0.6", "0.8", "0.9"),
+    "large_segment_size_mb": ("12", "32", "64", "128"),
+    "max_non_split_rounding_mb": ("64", "256"),
+}
+"""The values that are tried for each option, in this order; leaving the option out is tried too."""
+_LARGE_STEP: Final = 2  # MiB; the driver maps memory in pages of 2 MiB
+_SPLIT_STEP: Final = 4  # MiB; where the search for a number ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Options to set when the process starts: those that are searched, and those of the run that stay."""
+
+    options: tuple[tuple[str, str], ...] = ()
+    """The options that are searched, as (name, value) in the order of `_CHOICES`."""
+    kept: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text for PYTORCH_CUDA_ALLOC_CONF."""
+        pairs = [*self.options, *self.kept]
+        if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
+            pairs.append((_FRACTION, "0.95"))  # without a limit PyTorch collects nothing
+        return ",".join(f"{name}:{value}" for name, value in pairs)
+
+    def value_of(self, name: str) -> str | None:
+        """The value of an option that is searched; None where it is not set."""
+        return dict(self.options).get(name)
+
+    def with_option(self, name: str, value: str | None) -> "Candidate":
+        """Return the candidate with another value of one option; None removes the option."""
+        values = {**dict(self.options), name: value}
+        options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
+        return replace(self, options=options)
+
+    def settings(self, semantics: str) -> Settings | None:
+        """Return the candidate as settings; None where PyTorch would refuse them."""
+        try:
+            return parse_settings(self.text, semantics=semantics)
+        except SettingsError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """All candidates that make sense for a run: its torch version, fixed options, and whether the room is known."""
+
+    version: Version
+    kept: tuple[tuple[str, str], ...]
+    has_limit: bool
+    """Whether the most bytes that can be reserved are known; options that set a share of them need that."""
+
+    def alone(self) -> Iterator[Candidate]:
+        """Yield the candidate without options, then every option alone."""
+        none = Candidate(kept=self.kept)
+        yield none
+        yield from self.around(none)
+
+    def around(self, candidate: Candidate) -> Iterator[Candidate]:
+        """Yield every candidate that differs in one option."""
+        for name, choices in _CHOICES.items():
+            now = candidate.value_of(name)
+            for value in (None, *choices, *_between(name, now)):
+                other = candidate.with_option(name, value)
+                if value != now and self._makes_sense(other):
+                    yield other
+
+    def _makes_sense(self, candidate: Candidate) -> bool:
+        if candidate.value_of("max_non_split_rounding_mb") and not candidate.value_of("max_split_size_mb"):
+            return False  # it says which blocks above that size may be used
+        if candidate.value_of(_GARBAGE) and not self.has_limit:
+            return False
+        return all(self.version >= since for name, since in SINCE.items() if f"{name}:" in candidate.text)
+
+
+def _between(name: str, value: str | None) -> tuple[str, ...]:
+    """Return numbers around one that is in use, for options in MiB."""
+    step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
+    if step is None or value is None:
+        return ()
+    near = (int(value) * quarters // 4 // step * step for quarters in (3, 5, 6))
+    return tuple(str(number) for number in near if number >= 12)
+
+
+def candidate_of(text: str) -> Candidate:
+    """Return the settings of a run as a candidate: options that are searched, and options that stay."""
+    pairs = split_options(text)
+    searched = {name: value for name, value in pairs if name in _CHOICES}
+    kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)
+    return Candidate(options=tuple((name, searched[name]) for name in _CHOICES if name in searched), kept=kept)
+
+
+def version_of(text: str) -> Version:
+    """Return the first two numbers of a version that `semantics_of` accepts."""
+    major, minor = re.findall(r"\d+", text)[:2]
+    return int(major), int(minor)

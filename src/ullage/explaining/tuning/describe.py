@@ -1,0 +1,237 @@
+"""Arrange what a search for settings found into a report: what first, in which words."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import is_full
+from ullage.explaining.tuning.trial import Trial
+from ullage.explaining.tuning.tune import LeastRoom, Tuning
+from ullage.recorded.settings import split_options
+from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
+
+_ROWS_SHOWN: Final = 10
+_WELL_KNOWN: Final = "expandable_segments:True"  # what PyTorch's own error names: always shown
+_FRONTIER_ROWS: Final = 4
+_NEARLY_ALL_REACHED: Final = 0.995
+_NOTHING: Final = "(nothing set)"
+
+
+def describe(tuning: Tuning) -> Report:
+    """Make the report of a search."""
+    return Report(
+        headline=_headline(tuning),
+        tone=_tone(tuning),
+        subject=tuning.source,
+        sentence=_sentence(tuning),
+        sections=tuple(_sections(tuning)),
+        pictures=tuple(_pictures(tuning)),
+    )
+
+
+def _headline(tuning: Tuning) -> str:
+    best, now = tuning.best, tuning.present
+    if best is None and _is_all_before(tuning):
+        return "CANNOT TELL"
+    if best is None:
+        return "NOTHING BETTER" if now.fits else "NO SETTING HELPS"
+    if not now.fits:
+        return "PASSES THE FAILED REQUEST" if _is_thin(tuning, best) else "FITS WITH OTHER SETTINGS"
+    saved = now.peak_reserved_bytes - best.peak_reserved_bytes
+    return f"{text_of_bytes(saved)} LESS" if saved else f"{now.driver_calls - best.driver_calls:,} DRIVER CALLS FEWER"
+
+
+def _tone(tuning: Tuning) -> Tone:
+    if tuning.best is not None:
+        return Tone.UNSURE if _is_thin(tuning, tuning.best) else Tone.GOOD
+    if not tuning.present.fits:
+        return Tone.BAD
+    return Tone.UNSURE if _is_all_before(tuning) else Tone.PLAIN
+
+
+def _is_thin(tuning: Tuning, best: Trial) -> bool:
+    """Return whether the failing request passes with next to nothing left, though the step was not over."""
+    room = tuning.room_bytes
+    return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
+
+
+def _is_all_before(tuning: Tuning) -> bool:
+    """Return whether the run took nothing more from the driver than it had when recording began."""
+    return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
+
+
+def _sentence(tuning: Tuning) -> str:
+    best, now = tuning.best, tuning.present
+    if best is not None and tuning.line is not None:
+        return f"{_gain(tuning, best)}{_need(tuning)} Before the process starts:\n\n  {tuning.line}"
+    tried = f"{len(tuning.trials)} settings were replayed"
+    if not now.fits:
+        room = text_of_bytes(tuning.room_bytes) if tuning.room_bytes is not None else "any room"
+        return f"The run does not go through in {room} under any: {tried}.{_need(tuning)}"
+    if _is_all_before(tuning):
+        return (
+            f"Nothing can be concluded: all of the {text_of_bytes(tuning.start_bytes)} were reserved before recording "
+            "began, and the run took no more. Record from the start of the process to see what settings would change."
+        )
+    return (
+        f"The present settings ({now.text or 'nothing set'}) reserve {text_of_bytes(now.peak_reserved_bytes)} at most, "
+        f"and no others are worth a change: {tried}.{_need(tuning)}"
+    )
+
+
+def _gain(tuning: Tuning, best: Trial) -> str:
+    now, until = tuning.present, ", up to and including the request that failed" if tuning.is_cut_short else ""
+    peak = text_of_bytes(best.peak_reserved_bytes)
+    if not now.fits:
+        room = f" of {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes is not None else ""
+        thin = (
+            " Little is left, and the step was not over: a smaller batch is the surer way."
+            if _is_thin(tuning, best)
+            else ""
+        )
+        return (
+            f"With {best.text or 'nothing set'} this run goes through{until}; it reserves {peak}{room} at most.{thin}"
+        )
+    before = text_of_bytes(now.peak_reserved_bytes)
+    calls = f"calls the driver {best.driver_calls:,} times in place of {now.driver_calls:,}"
+    if best.peak_reserved_bytes == now.peak_reserved_bytes:
+        return f"With {best.text or 'nothing set'} this run {calls}, and reserves as much: {peak}."
+    return f"With {best.text or 'nothing set'} this run reserves {peak} at most in place of {before}, and {calls}."
+
+
+def _need(tuning: Tuning) -> str:
+    if not tuning.needs:
+        return ""
+    present, best = tuning.needs[0], tuning.needs[-1]
+    verb = "needs at least" if all(need.is_exact for need in tuning.needs) else "goes through in"
+    if present == best:
+        return f" It {verb} {text_of_bytes(present.room_bytes)}."
+    with_what = "" if tuning.best is not None else f" with {best.text or 'nothing set'}"
+    return (
+        f" It {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
+        f"with the present settings {text_of_bytes(present.room_bytes)}."
+    )
+
+
+def _sections(tuning: Tuning) -> Iterator[Section]:
+    if tuning.best is not None:
+        yield _head_to_head(tuning.present, tuning.best, tuning.needs)
+    yield _table(tuning)
+    notes = list(tuning.notes)
+    if not tuning.is_complete:
+        notes.append(f"time ran out after {len(tuning.trials)} settings; more time may find better ones (--budget)")
+    yield Remarks(title="To know", items=tuple(notes))
+
+
+def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
+    """Return the comparison table; the peak of a run that failed is not compared with one that went on."""
+    more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
+    rows = [
+        ("requests that fail", str(now.ooms), str(best.ooms), _more(best.ooms - now.ooms)),
+        ("peak reserved", text_of_bytes(now.peak_reserved_bytes), text_of_bytes(best.peak_reserved_bytes), more_bytes),
+        (
+            "driver calls",
+            f"{now.driver_calls:,}",
+            f"{best.driver_calls:,}",
+            _more(best.driver_calls - now.driver_calls),
+        ),
+        ("retries", str(now.retries), str(best.retries), _more(best.retries - now.retries)),
+    ]
+    if len(needs) == 2:
+        before, after = (need.room_bytes for need in needs)
+        name = "needs at least" if all(need.is_exact for need in needs) else "goes through in"
+        rows.append((name, text_of_bytes(before), text_of_bytes(after), _more_bytes(after - before)))
+    return Table(
+        title="Head to head, both replayed",
+        columns=("", "now", "best", "change"),
+        rows=tuple(TableRow(cells=cells) for cells in rows),
+    )
+
+
+def _more(number: int) -> str:
+    return f"{number:+,}" if number else "same"
+
+
+def _more_bytes(number: int) -> str:
+    return ("+" if number > 0 else "") + text_of_bytes(number) if number else "same"
+
+
+def _table(tuning: Tuning) -> Table:
+    where = " (in any room)" if tuning.in_any_room else ""
+    return Table(
+        title=f"What was tried{where}, the best first; ◆ nothing takes less of both",
+        columns=("settings", "", "peak reserved", "driver calls", "retries"),
+        rows=tuple(_row(trial, tuning) for trial in _shown(tuning)),
+    )
+
+
+def _shown(tuning: Tuning) -> list[Trial]:
+    """Return the trials to show: best, present, the frontier, and the best of each set of options that is better."""
+    trials = tuning.in_any_room or tuning.trials
+    now = next(trial for trial in trials if trial.text == tuning.present.text)
+    top = [now] if tuning.best is None else [tuning.best, now]
+    frontier = [trial for trial in tuning.frontier if trial not in top]
+    thinned = frontier[:: max(1, -(-len(frontier) // _FRONTIER_ROWS))] + frontier[-1:]  # both ends stay
+    chosen = [trial for trial in trials if trial in thinned or (trial.text == _WELL_KNOWN and trial not in top)]
+    leaders: dict[frozenset[str], Trial] = {}
+    for trial in trials:
+        leaders.setdefault(_names(trial), trial)
+    came_to = {_outcome(trial) for trial in (*top, *chosen)}
+    for trial in sorted(leaders.values(), key=lambda trial: trial.options):
+        is_better = trial.fits and (not now.fits or trial.peak_reserved_bytes < now.peak_reserved_bytes)
+        if is_better and _outcome(trial) not in came_to and len(chosen) < _ROWS_SHOWN - len(top):
+            chosen.append(trial)
+            came_to.add(_outcome(trial))
+    return top + [trial for trial in trials if trial in chosen]
+
+
+def _names(trial: Trial) -> frozenset[str]:
+    return frozenset(name for name, _ in split_options(trial.text))
+
+
+def _outcome(trial: Trial) -> tuple[int, ...]:
+    return (trial.ooms, trial.peak_reserved_bytes, trial.driver_calls, trial.retries)
+
+
+def _row(trial: Trial, tuning: Tuning) -> TableRow:
+    mark = "◀" if trial == tuning.best else "now" if trial.text == tuning.present.text else ""
+    if trial in tuning.frontier:
+        mark = f"{mark} ◆".strip()
+    peak = text_of_bytes(trial.peak_reserved_bytes)
+    if not trial.fits:
+        peak = "fails at the end" if trial.reached > _NEARLY_ALL_REACHED else f"fails at {trial.reached:.0%}"
+    tone = Tone.GOOD if trial == tuning.best else Tone.PLAIN if trial.fits else Tone.BAD
+    return TableRow(
+        cells=(_shown_text(trial), mark, peak, f"{trial.driver_calls:,}", str(trial.retries)),
+        tone=tone,
+    )
+
+
+def _shown_text(trial: Trial) -> str:
+    """Return the settings with spaces, so that a narrow terminal breaks between options."""
+    return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
+
+
+def _pictures(tuning: Tuning) -> Iterator[Picture]:
+    fitting = [trial for trial in tuning.in_any_room or tuning.trials if trial.fits]
+    if not fitting:
+        return
+    yield Plot(
+        title="Peak reserved and calls of the driver, each point settings that were replayed",
+        x_label="driver calls",
+        y_label="peak reserved",
+        y_is_bytes=True,
+        points=tuple(
+            Point(
+                x=trial.driver_calls,
+                y=trial.peak_reserved_bytes,
+                tone=Tone.GOOD if trial == tuning.best else Tone.UNSURE if trial == tuning.present else Tone.PLAIN,
+                remark=_shown_text(trial),
+            )
+            for trial in fitting
+        ),
+        line=tuple((trial.driver_calls, trial.peak_reserved_bytes) for trial in tuning.frontier),
+        line_label="nothing takes fewer of both",
+        limit=tuning.room_bytes,
+        limit_label=f"what can be reserved: {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes else "",
+    )

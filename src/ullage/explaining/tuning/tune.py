@@ -1,0 +1,239 @@
+"""The best allocator settings for a recorded run: a search by replaying it, and the least room that it needs.
+
+It proves what it says of this run alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.assumption import closest
+from ullage.explaining.analysis.contradiction import check
+from ullage.explaining.analysis.recording import Recording
+from ullage.explaining.tuning.candidate import Space, candidate_of, version_of
+from ullage.explaining.tuning.search import SettingsSearch, frontier_of
+from ullage.explaining.tuning.trial import RecordedRun, Trial
+from ullage.recorded.history import Action, History, without_trace
+from ullage.recorded.program import Op
+from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
+from ullage.recorded.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
+
+SCHEMA: Final = 1
+_UNKNOWN_VERSION: Final = (2, 9)
+"""The version that is assumed where it is not known: only options that every torch since then knows are searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastRoom:
+    """The least room that the allocator needs for the run to succeed, in bytes."""
+
+    text: str
+    room_bytes: int
+    is_exact: bool
+    """Whether a smaller room is known to fail; False where time ran out first."""
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The result of a search; `best` is None where nothing is better than the present settings."""
+
+    source: str
+    device: int
+    torch_version: str
+    room_bytes: int | None
+    """The most bytes that can be reserved; None where that is not known."""
+    start_bytes: int
+    """Bytes reserved before recording began."""
+    is_cut_short: bool
+    """Whether the recording ends with a request that failed: what the run needs after it is not known."""
+    present: Trial
+    best: Trial | None
+    line: str | None
+    """The shell line to run before the process starts."""
+    trials: tuple[Trial, ...]
+    """All trials, the best first."""
+    in_any_room: tuple[Trial, ...]
+    """The same trials with unlimited room, where no settings fit."""
+    frontier: tuple[Trial, ...]
+    """Trials that no other beats in both bytes and driver calls, sorted by calls."""
+    needs: tuple[LeastRoom, ...]
+    """The least room, first of the present settings, then of the best; shorter where that is not known."""
+    is_complete: bool
+    """Whether the search finished before its time ran out."""
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 0 where other settings are better, 1 where none are."""
+        return 0 if self.best else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        found = asdict(self)
+        found["candidates"] = found.pop("trials")
+        return {"schema": SCHEMA, **found}
+
+
+def tune(
+    history: History,
+    *,
+    source: str = "",
+    torch_version: str | None = None,
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+    budget_seconds: float = 20.0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Tuning:
+    """Search the settings of the allocator for those under which a run reserves least, and fits.
+
+    Args:
+        history: the recording of one device.
+        source: the name under which it is shown.
+        torch_version: decides which allocator is modelled, and which options exist; None: inferred.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator may reserve at most; else inferred from a request that failed.
+        budget_seconds: how long to search, and again at most so long for the least room; the same file gets
+            the same answer unless this ends the search.
+        progress: called with a short text as the search goes on.
+
+    Raises:
+        SettingsError: `alloc_conf` or `torch_version` cannot be read.
+        UsageError: nothing was recorded, or the run had another allocator than PyTorch's own.
+    """
+    if not len(history):
+        raise UsageError(without_trace("replay"))
+    progress("rebuilding the run")
+    given = semantics_of(torch_version) if torch_version is not None else None
+    assumed = closest(history, semantics=given, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    told = torch_version or assumed.semantics
+    is_version_known, torch_version = told is not None, told or USUAL
+    semantics = semantics_of(torch_version)
+    rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    check(history, rebuilt)
+    rebuilt, room = _with_room(history, rebuilt)
+    now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
+    run = RecordedRun.of(rebuilt)
+    # Where no version is known, an option that older ones do not have would end the process there.
+    version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
+    space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
+    search = SettingsSearch(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
+    present = search.try_present(now, rebuilt.settings, budget_seconds)
+    search.run_from(candidate_of(now))
+    best = search.better()
+    wide = _in_any_room(search, budget_seconds) if best is None and not present.fits else None
+    complete = search.is_complete and (wide is None or wide.is_complete)
+    return Tuning(
+        source=source,
+        device=history.device,
+        torch_version=torch_version,
+        room_bytes=room if room < UNBOUNDED_BYTES else None,
+        start_bytes=run.start_bytes,
+        is_cut_short=_is_cut_short(history),
+        present=present,
+        best=best,
+        line=line_to_paste(best.text) if best is not None else None,
+        trials=tuple(search.ranked()),
+        in_any_room=tuple(wide.ranked()) if wide else (),
+        frontier=tuple(frontier_of((wide or search).trials.values())),
+        needs=_needs(wide or search, budget_seconds),
+        is_complete=complete,
+        notes=_notes(history, rebuilt, run, best, room=room),
+    )
+
+
+def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
+    """Return the run's program and the room for it."""
+    if rebuilt.room_is_known:  # a request that was refused with memory free met a limit: that is the room
+        rebuilt = Recording.of(history, rebuilt).rebuilt
+    if rebuilt.settings.backend != "native":
+        raise UsageError(
+            f"backend:{rebuilt.settings.backend} hands every request to the driver, and these settings change nothing "
+            "there; expected a run of PyTorch's own allocator (backend:native)"
+        )
+    return rebuilt, rebuilt.room_bytes
+
+
+def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
+    """Search again with unlimited room: which settings need least?"""
+    assert search.present is not None
+    search.progress("nothing fits: looking for what needs least")
+    text = search.present.text
+    wide = SettingsSearch(
+        run=search.run,
+        space=replace(search.space, has_limit=False),
+        room_bytes=UNBOUNDED_BYTES,
+        semantics=search.semantics,
+        progress=search.progress,
+    )
+    wide.try_present(text, search.settings_of(search.present), budget_seconds / 2)
+    wide.run_from(candidate_of(text))
+    return wide
+
+
+def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
+    """Return the least room under the present settings and under the best; half of the time for each."""
+    assert search.present is not None
+    best = search.better() or search.present
+    found = []
+    for trial in dict.fromkeys((search.present, best)):
+        search.progress(f"looking for the least room with {trial.text or 'nothing set'}")
+        deadline = time.monotonic() + budget_seconds / 2
+        room = search.run.smallest_room(search.settings_of(trial), deadline=deadline)
+        if room is not None:
+            found.append(LeastRoom(text=trial.text, room_bytes=room[0], is_exact=room[1]))
+    return tuple(found)
+
+
+def _is_cut_short(history: History) -> bool:
+    """Return whether nothing was allocated after a request that failed."""
+    at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
+    return at[0] > at[1]
+
+
+def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | None, *, room: int) -> tuple[str, ...]:
+    is_given = room != rebuilt.room_bytes  # what was told of the room is of another card, or is known now
+    notes = [note for note in rebuilt.notes if not (is_given and ("capacity" in note or "could reserve" in note))]
+    failures = int((history.action == Action.OOM).sum())
+    if _is_cut_short(history):
+        notes.append("the recording ends with a request that failed: the answer is valid up to and including it")
+    if failures > _is_cut_short(history):
+        notes.append(
+            f"{failures} request{'s' if failures > 1 else ''} failed while recording and the program went on; what it "
+            "did then is repeated, and a request that succeeds here is given back at once"
+        )
+    if not rebuilt.is_whole:
+        notes.append(
+            f"recording began in the middle: {text_of_bytes(run.start_bytes)} were reserved then, and stay where they "
+            "are under all settings; record from the start of the process to see what they would have changed"
+        )
+    gave_back = int((rebuilt.program.op == Op.EMPTY_CACHE).sum())
+    if gave_back and room == UNBOUNDED_BYTES:
+        notes.append(
+            f"memory was given back {gave_back} times without a request that failed: assumed to be empty_cache(). If "
+            "the "
+            "card was full then, say how much can be reserved (--capacity)"
+        )
+    if best is not None:
+        notes += ["proved for this very run: with other shapes other settings may be better", *_notes_of(best)]
+    return tuple(notes)
+
+
+def _notes_of(best: Trial) -> list[str]:
+    """Return notes to read before the settings are used."""
+    notes = []
+    for name, (major, minor) in SINCE.items():
+        if f"{name}:" in best.text:
+            notes.append(f"torch before {major}.{minor} does not know {name} and would abort")
+    if "per_process_memory_fraction:" in best.text:
+        notes.append(
+            "per_process_memory_fraction is a share of all of the card's memory; here it was taken of what can be "
+            "reserved, so write less on a card that holds other things too"
+        )
+    if "expandable_segments:True" in best.text:
+        notes.append("expandable segments need Linux")
+    return notes

@@ -1,0 +1,63 @@
+"""The answers of cuDNN on disk: one file for each question, in a folder for its version and the card.
+
+Files are written whole and never changed, so any number of processes may use one folder at once; a file that cannot be
+read is no answer. A folder that cannot be written, is another user's, or that others can write to is left alone.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from ullage.base.own_files import OwnFolder, SharedFolderError
+
+_LARGEST_BYTES: Final = 16 << 20
+_FORMAT_VERSION: Final = "2"  # of what is written; another number, another folder
+
+
+def default_folder() -> Path:
+    """Return the folder of answers: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
+    if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
+        return Path(given).absolute()
+    return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
+
+
+class Cache:
+    """The cached answers of one cuDNN for one card."""
+
+    def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
+        """Use a folder; it is created with the first answer."""
+        self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
+        self._is_open = True
+
+    def get(self, question: str) -> str | None:
+        """Return the answer to a question; None where there is none."""
+        try:
+            with OwnFolder.open(self._folder) as folder:
+                data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)
+        except (OSError, SharedFolderError):
+            return None
+        kept, _, digest = data.rpartition(b"\n")
+        asked, separator, answer = kept.partition(b"\n\n")
+        # One that is damaged, or that another question of the same name has written, is no answer.
+        is_whole = bool(separator) and _digest(kept) == digest and asked == question.rstrip("\n").encode()
+        return answer.decode() if is_whole else None
+
+    def put(self, question: str, answer: str) -> None:
+        """Store an answer, which ends with a newline."""
+        if not self._is_open:
+            return
+        try:
+            kept = f"{question.rstrip(chr(10))}\n\n{answer}".encode()
+            with OwnFolder.open_or_make(self._folder) as folder:
+                folder.write_whole(_name_of(question), kept + b"\n" + _digest(kept))
+        except (OSError, SharedFolderError):
+            self._is_open = False  # full, or not ours to write: every answer is asked for again
+
+
+def _name_of(question: str) -> str:
+    return hashlib.sha256(question.encode()).hexdigest()[:32]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

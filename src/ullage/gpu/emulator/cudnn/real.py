@@ -1,0 +1,222 @@
+"""NVIDIA's libcudnn, which plans for a described device. It needs no card, no driver and no CUDA context.
+
+Only the documented interface for ahead-of-time planning is used: a device-properties descriptor
+(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) in the place of a handle. Nothing is run.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
+
+OLDEST: Final = 90800
+"""The first cuDNN that can plan for a described device, in the form of `cudnnGetVersion`."""
+
+# Kinds, attributes and types as in cudnn_graph.h; the ones that stand in a question are in `tree`.
+_ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
+_HEURISTICS_RESULTS, _HEURISTICS_DEVICE = 202, 204
+_CONFIG_ENGINE, _CONFIG_KNOBS = 300, 302
+_PLAN_CONFIG, _PLAN_WORKSPACE, _PLAN_DEVICE = 401, 402, 407
+_KNOB_TYPE, _KNOB_VALUE = 600, 601
+_ENGINE_INDEX, _ENGINE_NOTES, _ENGINE_BEHAVIOUR, _ENGINE_DEVICE = 1301, 1303, 1305, 1307
+_DEVICE_JSON = 2702
+_TYPE_KNOB, _TYPE_NOTE, _TYPE_BEHAVIOUR, _TYPE_CHAR, _TYPE_FRACTION = 9, 11, 19, 24, 26
+_MOST_NOTES: Final = 32
+_MOST_KNOBS: Final = 64
+_TEXT_BYTES: Final = 4096
+_DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _PLAN: _PLAN_DEVICE}
+
+
+class CudnnError(Exception):
+    """cuDNN refused a question; the text is cuDNN's own."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One way to run a graph, in the order of cuDNN's heuristics."""
+
+    index: int
+    notes: tuple[int, ...]
+    """Numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not deterministic or
+    not fp32."""
+    behaviours: tuple[int, ...]
+    knobs: tuple[tuple[int, int], ...]
+
+
+class Descriptor:
+    """A descriptor of cuDNN, destroyed when nothing refers to it any more."""
+
+    def __init__(self, library: "Cudnn", kind: int) -> None:
+        self._library = library
+        self.kept: list[Descriptor] = []
+        self.pointer = ctypes.c_void_p()
+        library.check(library.library.cudnnBackendCreateDescriptor(kind, ctypes.byref(self.pointer)))
+
+    def __del__(self) -> None:
+        if self.pointer:
+            self._library.library.cudnnBackendDestroyDescriptor(self.pointer)
+
+
+class Cudnn:
+    """The library in this process and the card that it plans for."""
+
+    def __init__(self, path: Path, device_json: str) -> None:
+        """Load it.
+
+        Args:
+            path: the path of libcudnn.so.9.
+            device_json: see `card.json_of`.
+
+        Raises:
+            CudnnError: it is too old, or does not take the card.
+            OSError: it cannot be loaded.
+        """
+        self.library = ctypes.CDLL(str(path))
+        self.library.cudnnGetVersion.restype = ctypes.c_size_t
+        self.version = int(self.library.cudnnGetVersion())
+        if self.version < OLDEST:
+            raise CudnnError(0, f"cuDNN {self.version} cannot plan for a described card; {OLDEST} and newer can")
+        self._device = Descriptor(self, _DEVICE)
+        self._set(self._device, _DEVICE_JSON, _TYPE_CHAR, list(device_json.encode()))
+        self._finalize(self._device)
+        # Read into again and again: a graph may have forty engines, and each room for every kind of knob.
+        self._an_engine = Descriptor(self, _ENGINE)
+        self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
+
+    def check(self, status: int) -> None:
+        """Raise CudnnError for a status other than success."""
+        if status:
+            text = ctypes.create_string_buffer(_TEXT_BYTES)
+            self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
+            raise CudnnError(status, _sentence(text.value.decode(errors="replace")) or f"status {status}")
+
+    def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
+        """Return the engines of a graph, the best first.
+
+        Args:
+            question: whose last descriptor is an engine heuristics descriptor.
+
+        Raises:
+            CudnnError: it has none, or refuses the graph.
+        """
+        heuristics = self._build(question)
+        return [(self._engine(config), config) for config in self._configs(heuristics)]
+
+    def config(self, tree: Sequence[Node]) -> Descriptor:
+        """Create the engine configuration that a caller has put together itself."""
+        return self._build(tree)
+
+    def workspace_bytes(self, config: Descriptor) -> int:
+        """Build the plan of a configuration, and return its workspace.
+
+        Raises:
+            CudnnError: the engine does not support the graph on this card.
+        """
+        plan = Descriptor(self, _PLAN)
+        self._point(plan, _PLAN_CONFIG, [config])
+        self._point(plan, _PLAN_DEVICE, [self._device])
+        self._finalize(plan)
+        return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
+
+    def _build(self, tree: Sequence[Node]) -> Descriptor:
+        made: list[Descriptor] = []
+        for node in tree:
+            descriptor = Descriptor(self, node.kind)
+            for attribute in node.attributes:
+                if attribute.type == TYPE_DESCRIPTOR:
+                    self._point(descriptor, attribute.name, [made[child] for child in attribute.values])
+                else:
+                    self._set(descriptor, attribute.name, attribute.type, list(attribute.values))
+            if node.kind in _DEVICE_OF:
+                self._point(descriptor, _DEVICE_OF[node.kind], [self._device])
+            self._finalize(descriptor)
+            made.append(descriptor)
+        return made[-1]
+
+    def _engine(self, config: Descriptor) -> Engine:
+        (engine,) = self._read_into([self._an_engine], config, _CONFIG_ENGINE)
+        knobs = self._read_into(self._some_knobs, config, _CONFIG_KNOBS)
+        return Engine(
+            index=self._numbers(engine, _ENGINE_INDEX, TYPE_INT64, 1)[0],
+            notes=self._numbers(engine, _ENGINE_NOTES, _TYPE_NOTE, _MOST_NOTES),
+            behaviours=self._numbers(engine, _ENGINE_BEHAVIOUR, _TYPE_BEHAVIOUR, _MOST_NOTES),
+            knobs=tuple(
+                (self._numbers(knob, _KNOB_TYPE, _TYPE_KNOB, 1)[0], self._numbers(knob, _KNOB_VALUE, TYPE_INT64, 1)[0])
+                for knob in knobs
+            ),
+        )
+
+    def _finalize(self, descriptor: Descriptor) -> None:
+        self.check(self.library.cudnnBackendFinalize(descriptor.pointer))
+
+    def _set(self, descriptor: Descriptor, name: int, kind: int, values: list[int]) -> None:
+        array = _array(kind, values)
+        self.check(
+            self.library.cudnnBackendSetAttribute(
+                descriptor.pointer, name, kind, ctypes.c_int64(_count(kind, values)), array
+            )
+        )
+
+    def _point(self, descriptor: Descriptor, name: int, children: list[Descriptor]) -> None:
+        array = (ctypes.c_void_p * len(children))(*(child.pointer.value for child in children))
+        count = ctypes.c_int64(len(children))
+        self.check(self.library.cudnnBackendSetAttribute(descriptor.pointer, name, TYPE_DESCRIPTOR, count, array))
+        descriptor.kept += children  # cuDNN does not say whether it copies them
+
+    def _numbers(self, descriptor: Descriptor, name: int, kind: int, room: int) -> tuple[int, ...]:
+        array = _array(kind, [0] * room)
+        count = ctypes.c_int64()
+        self.check(
+            self.library.cudnnBackendGetAttribute(
+                descriptor.pointer, name, kind, ctypes.c_int64(room), ctypes.byref(count), array
+            )
+        )
+        return tuple(int(value) for value in array[: min(count.value, room)])
+
+    def _configs(self, heuristics: Descriptor) -> list[Descriptor]:
+        count = ctypes.c_int64()
+        get = self.library.cudnnBackendGetAttribute
+        none = ctypes.c_int64(0)
+        self.check(get(heuristics.pointer, _HEURISTICS_RESULTS, TYPE_DESCRIPTOR, none, ctypes.byref(count), None))
+        configs = self._read_into(
+            [Descriptor(self, _CONFIG) for _ in range(count.value)], heuristics, _HEURISTICS_RESULTS
+        )
+        for config in configs:
+            config.kept.append(heuristics)
+        return configs
+
+    def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
+        """Read an attribute's descriptors into given ones; return their number."""
+        if not descriptors:
+            return []
+        array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))
+        count, room = ctypes.c_int64(), ctypes.c_int64(len(descriptors))
+        get = self.library.cudnnBackendGetAttribute
+        self.check(get(owner.pointer, name, TYPE_DESCRIPTOR, room, ctypes.byref(count), array))
+        return descriptors[: count.value]
+
+
+def _array(
+    kind: int, values: list[int]
+) -> "ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_int32] | ctypes.Array[ctypes.c_uint8]":
+    if kind in (TYPE_INT64, 5, _TYPE_FRACTION):  # 5: double, its bits
+        return (ctypes.c_int64 * len(values))(*values)
+    if kind in (TYPE_BOOLEAN, _TYPE_CHAR):
+        return (ctypes.c_uint8 * len(values))(*values)
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _count(kind: int, values: list[int]) -> int:
+    return len(values) // 2 if kind == _TYPE_FRACTION else len(values)
+
+
+def _sentence(text: str) -> str:
+    """Shorten cuDNN's error message, which names places in its sources, to the reason."""
+    return " ".join(text.split())[:300]

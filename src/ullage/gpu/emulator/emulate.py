@@ -1,0 +1,276 @@
+"""Emulation of a card in this process and in every process that it starts.
+
+A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
+inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
+`_child/hooks/sitecustomize.py`, which loads it. What is read back from the card is worked out by `ullage.gpu.values`.
+"""
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from ullage.base.child_process import HOOKS_FOLDER, reach_children
+from ullage.base.errors import EmulationError, UsageError, quoted
+from ullage.base.public import public
+from ullage.base.units import text_of_bytes
+from ullage.gpu.emulator import library
+from ullage.gpu.emulator.cudnn.start import use_planner, version_of
+from ullage.gpu.emulator.profile import profile_of
+from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.emulator.use import put_in_path, show_use
+from ullage.gpu.gpus import Gpu, find_gpu
+from ullage.gpu.tracing.torch_import import ImportWatch
+from ullage.gpu.values.choice import ValuesChoice
+
+CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
+_MAX_COUNT: Final = 16
+_CUDNN_DECIDES: Final = -1  # the figure of a card whose workspaces nobody has given
+
+# The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
+# "terminate called without an active exception". A real card is slow enough to hide it; ours is not.
+_EXIT_PAUSE_SECONDS: Final = 0.05
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """The emulated card of this process; sizes in bytes."""
+
+    gpu: str
+    count: int
+    total_memory_bytes: int
+    context_bytes: int
+    cudnn_workspace_bytes: int | None
+    """The workspace given for every cuDNN plan; None: cuDNN's own answers."""
+    placement: str = library.PLACEMENTS[0]
+    """The driver whose addresses are emulated: one of `ullage.gpu.emulator.library.PLACEMENTS`."""
+    figures: dict[str, int]
+    values: ValuesChoice = field(default_factory=ValuesChoice)
+    """The way in which values that are read back from the card are answered."""
+
+    def __post_init__(self) -> None:
+        """Take plain data, as `dataclasses.asdict` gives it, for what was chosen."""
+        if isinstance(self.values, dict):
+            object.__setattr__(self, "values", ValuesChoice(**self.values))
+
+    def __repr__(self) -> str:
+        """Return a one-line summary, which a notebook shows for the last line of a cell."""
+        each = " each" if self.count > 1 else ""
+        return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
+
+
+_current: Emulation | None = None
+
+
+@public
+def emulate(
+    gpu: str | Gpu,
+    *,
+    total_memory_bytes: int | None = None,
+    context_bytes: int | None = None,
+    cudnn_workspace_bytes: int | None = None,
+    placement: str = library.PLACEMENTS[0],
+    count: int = 1,
+    values: str = "on",
+    values_seed: int = 0,
+    routing: str = "drawn",
+) -> Emulation:
+    """Emulate `count` cards in this process and its children, for the rest of its life.
+
+    Call it before torch is imported. Every byte that torch then reports is its own allocator's answer.
+
+    Args:
+        gpu: a card's name ("RTX 4090") or size ("24GiB"), see `ullage.gpu.gpus.find_gpu`.
+        total_memory_bytes: the card's memory as the driver reports it; None: the card's own.
+        context_bytes: what the CUDA context takes of it; None: from the card's profile.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed beside
+            torch or where the environment variable ULLAGE_CUDNN names it, else an estimate from graphs like it.
+        placement: whose driver puts memory at its addresses: "linux", "wsl", "windows" or "linux-host" (beside what
+            the process itself maps). Up to torch 2.11 PyTorch takes the lower one of equally large free blocks, so what
+            it reserves depends on it.
+        count: how many such cards.
+        values: what is read back from the card. "on": what follows from what the host has sent, and plausible numbers
+            for the rest; "off": zero; "all": everything is computed on the host, whatever it costs.
+        values_seed: what plausible numbers are drawn from.
+        routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
+            exponent of a Zipf law.
+
+    Raises:
+        EmulationError: torch is imported already, or this process emulates another card already.
+        TorchMissingError: there is no torch built for CUDA.
+        UnknownGpuError: no card has that name.
+        UsageError: a size, the placement, the count or the choice of values cannot be.
+    """
+    emulation = _emulation_of(
+        gpu,
+        placement=placement,
+        total_memory_bytes=total_memory_bytes,
+        context_bytes=context_bytes,
+        cudnn_workspace_bytes=cudnn_workspace_bytes,
+        count=count,
+        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
+    )
+    _start(emulation)
+    # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return emulation
+
+
+def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices: Any) -> Emulation:
+    """Make every Python process with this environment, and its children, emulate cards; not this process.
+
+    Args:
+        environment: the environment of a process that is about to be started.
+        gpu: see `emulate`.
+        **choices: total_memory_bytes, context_bytes, cudnn_workspace_bytes, placement, count, and values (a
+            `ValuesChoice`), as of `emulate`.
+
+    Raises:
+        UnknownGpuError: no card has that name.
+        UsageError: the count, a size or the placement cannot be.
+    """
+    emulation = _emulation_of(gpu, **choices)
+    environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    reach_children(environment)
+    put_in_path(environment)
+    return emulation
+
+
+def inherit() -> None:
+    """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
+    if _current is None:
+        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
+
+
+def inherited() -> Emulation:
+    """Return the emulation that this process has inherited from the one that started it."""
+    inherit()
+    assert _current is not None
+    return _current
+
+
+def _emulation_of(
+    gpu: str | Gpu,
+    *,
+    total_memory_bytes: int | None = None,
+    context_bytes: int | None = None,
+    cudnn_workspace_bytes: int | None = None,
+    placement: str = library.PLACEMENTS[0],
+    count: int = 1,
+    values: ValuesChoice | None = None,
+) -> Emulation:
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    context = profile_of(card).context_bytes if context_bytes is None else context_bytes
+    total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
+    if not 1 <= count <= _MAX_COUNT:
+        raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
+    check_placement("placement=", placement)
+    values = values or ValuesChoice()
+    values.check()
+    if min(total, context, cudnn_workspace_bytes or 0) < 0:
+        raise UsageError(
+            f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes"
+        )
+    if total <= context:
+        raise UsageError(
+            f"a card of {text_of_bytes(total)} has no room left with a CUDA context of {text_of_bytes(context)}; "
+            "give a larger total or a smaller context"
+        )
+    workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
+    return Emulation(
+        gpu=card.driver_name,
+        count=count,
+        total_memory_bytes=total,
+        context_bytes=context,
+        cudnn_workspace_bytes=cudnn_workspace_bytes,
+        placement=placement,
+        values=values,
+        figures=figures_of(card)
+        | {
+            "total_memory_bytes": total,
+            "context_bytes": context,
+            "cudnn_workspace_bytes": workspace,
+            "placement": library.PLACEMENTS.index(placement),
+        },
+    )
+
+
+def check_placement(what: str, placement: str) -> None:
+    """Raise UsageError where a text names no placement."""
+    if placement not in library.PLACEMENTS:
+        raise UsageError(
+            f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}"
+        )
+
+
+def figures_of(card: Gpu) -> dict[str, int]:
+    """Return a card's `ullage.gpu.emulator.library.FIGURES`, without those that each emulation chooses."""
+    return {
+        "total_memory_bytes": card.total_memory_bytes,
+        "cc_major": card.compute_capability[0],
+        "cc_minor": card.compute_capability[1],
+        "sm_count": card.sm_count,
+        "l2_cache_bytes": card.l2_cache_bytes,
+        "shared_memory_per_block_optin_bytes": card.shared_memory_per_block_optin_bytes,
+        "shared_memory_per_sm_bytes": card.shared_memory_per_sm_bytes,
+        "max_threads_per_sm": card.max_threads_per_sm,
+        "regs_per_sm": card.regs_per_sm,
+        "max_blocks_per_sm": _blocks_per_sm(card),
+    }
+
+
+def _start(emulation: Emulation) -> None:
+    global _current
+    if _current == emulation:
+        return
+    if _current is not None:
+        raise EmulationError(
+            f"this process emulates {_current.count} x {_current.gpu} already, and does so for its whole life; "
+            "use a fresh process for another card"
+        )
+    if "torch" in sys.modules:
+        raise EmulationError(
+            "torch is imported already, so this process keeps the CUDA it found; call ullage.emulate(...) before the "
+            "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
+        )
+    torch = find_torch()
+    library.describe_cards(
+        emulation.gpu,
+        emulation.figures,
+        count=emulation.count,
+        cuda_number=torch.cuda_number,
+        cudnn=version_of(torch),
+    )
+    folder = library.load(torch.cuda[0])
+    use_planner(emulation.gpu, emulation.figures, torch)
+    os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
+    reach_children(os.environ)
+    put_in_path(os.environ)
+    show_use()
+    if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
+        sys.path.append(HOOKS_FOLDER)
+    ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()
+    atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
+    _current = emulation
+
+
+def _give_values(emulation: Emulation, torch: ModuleType) -> None:
+    """Have what is read back from the card worked out, once torch is there."""
+    from ullage.gpu.values.start import Values
+
+    if emulation.values.mode == "all":
+        library.hold_values()
+    Values(emulation.values, library).start()
+
+
+def _blocks_per_sm(card: Gpu) -> int:
+    """Return the resident blocks per SM (CUDA C++ Programming Guide, specifications per compute capability)."""
+    return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

@@ -1,0 +1,138 @@
+"""The journal of device memory, read from Python: every allocation and free, in the allocator's own order.
+
+The C side (`journal.c`) defines the function through which PyTorch reports allocations to its profiler
+(`c10::reportMemoryUsageToProfiler`, torch 2.6 to 2.15), so it has to be loaded before torch. It knows addresses and
+sizes after rounding; it does not know what was asked for, nor who asked.
+"""
+
+import ctypes
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.base.errors import EmulationError
+from ullage.gpu.tracing.journal.host import HostLedger
+from ullage.gpu.tracing.journal.stacks import JournalStacks
+
+Entries = npt.NDArray[np.void]
+
+# struct journal_entry
+ENTRY: Final = np.dtype(
+    [
+        ("address", "<u8"),
+        ("size", "<i8"),
+        ("allocated", "<i8"),
+        ("reserved", "<i8"),
+        ("kind", "<u2"),
+        ("device", "<i2"),
+        ("phase", "<u2"),
+        ("flags", "<u2"),
+        ("stack", "<u4"),
+        ("module", "<u4"),
+    ]
+)
+GRAD_ENABLED: Final = 1
+OTHER_THREAD: Final = 2
+
+
+class EntryKind(IntEnum):
+    """The kind of a journal entry; `enum journal_kind`."""
+
+    ALLOC = 1
+    FREE = 2
+    OOM = 3
+    WORKSPACE = 4
+    MARK = 5
+
+
+class Phase(IntEnum):
+    """The phase of the program in which an entry was made."""
+
+    OTHER = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+_READ_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint64)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Load the compiled journal, once."""
+    path = Path(__file__).parent / "libullage_journal.so"
+    if not path.exists():
+        raise EmulationError(
+            f"the compiled journal is missing from this installation ({path}); it is built on Linux x86-64 when the "
+            "package is installed: pip install --force-reinstall . (in the source tree)"
+        )
+    loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    loaded.journal_length.restype = ctypes.c_uint64
+    loaded.journal_lost.restype = ctypes.c_uint64
+    loaded.journal_mark.restype = ctypes.c_uint64
+    loaded.journal_mark.argtypes = [ctypes.c_uint64]
+    loaded.journal_read.restype = ctypes.c_uint64
+    loaded.journal_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
+    loaded.journal_set_phase.argtypes = [ctypes.c_uint16]
+    loaded.journal_set_module.argtypes = [ctypes.c_uint32]
+    loaded.journal_set_module.restype = ctypes.c_uint32
+    loaded.journal_set_read_callback.argtypes = [_READ_CALLBACK]
+    return loaded
+
+
+class Journal:
+    """The one journal of this process. Load it (by making one) before torch is imported."""
+
+    def __init__(self) -> None:
+        loaded = library()
+        self.length: Callable[[], int] = loaded.journal_length
+        self.set_phase: Callable[[int], None] = loaded.journal_set_phase
+        self.set_module: Callable[[int], int] = loaded.journal_set_module
+        self._mark = loaded.journal_mark
+        self._library = loaded
+        self._callback: Any = None
+        self.stacks = JournalStacks(loaded)
+        """Reader of the Python stacks whose numbers are in the column `stack`."""
+        self.host = HostLedger(loaded, self.stacks)
+        """The count of the host's large pieces of memory."""
+
+    def open(self) -> None:
+        """Start to record; the calling thread counts as the program's main thread."""
+        self._library.journal_open()
+
+    def close(self) -> None:
+        """Stop recording. What was recorded stays readable."""
+        self._library.journal_close()
+
+    def mark(self, number: int = 0) -> int:
+        """Put a mark into the journal; returns its index."""
+        return int(self._mark(number))
+
+    def on_value_read(self, callback: Callable[[str, int], None]) -> None:
+        """Call `callback(ops, bytes)` whenever a value is read back from an emulated card."""
+
+        def received(ops: bytes, size: int) -> None:
+            callback(ops.decode(errors="replace"), size)
+
+        self._callback = _READ_CALLBACK(received)  # kept alive for as long as C may call it
+        self._library.journal_set_read_callback(self._callback)
+
+    def entries(self) -> Entries:
+        """Copy everything recorded so far: one structured array of `ENTRY`."""
+        count = int(self.length())
+        entries = np.empty(count, ENTRY)
+        copied = int(self._library.journal_read(0, count, entries.ctypes.data))
+        return entries[:copied]
+
+    def tell_exit_status(self, descriptor: int) -> None:
+        """Have this process write {"event": "exit", "status": N} to a socket when it ends."""
+        self._library.exit_status_tell(descriptor)
+
+    def lost(self) -> int:
+        """Return how many entries the host had no memory for."""
+        return int(self._library.journal_lost())

@@ -1,0 +1,133 @@
+"""The distinction between a user's own code and the libraries that it calls."""
+
+import csv
+import os
+import sys
+import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import Final
+
+from ullage.base.foreign_files import read_regular
+
+_PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
+_MOST_OF_A_RECORD: Final = 1 << 24
+_OWN_FOLDER: Final = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of source."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{_shown(self.file)}:{self.line}"
+
+
+@cache
+def is_users(file: str) -> bool:
+    """Tell whether a file is the user's own: not the standard library's, an installed package's or ullage's.
+
+    The program that runs is the user's wherever it lies, and torch is not.
+    """
+    if file.startswith("<") or not file:
+        return False
+    if file == getattr(sys.modules.get("__main__"), "__file__", None):
+        return True
+    if _is_of_libraries(os.path.dirname(file)) and not os.path.islink(file):
+        return False
+    path = Path(file).resolve()
+    if _is_installed(path):
+        return False
+    if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
+        return False
+    return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
+
+
+@cache
+def _is_of_libraries(folder: str) -> bool:
+    """Tell whether whatever lies in a folder is a library's; False where that depends on the file.
+
+    A program asks for each of thousands of modules, in a tenth as many folders.
+    """
+    if not os.path.isabs(folder):
+        return False
+    path = Path(folder).resolve()
+    return not _PACKAGES.isdisjoint(path.parts) or f"{path}/".startswith(_library_prefixes())
+
+
+@cache
+def is_librarys(file: str) -> bool:
+    """Tell whether a file is of an installed package other than torch and this one: what a user's line has called."""
+    if file.startswith("<") or is_users(file) or not _is_installed(Path(file).resolve()):
+        return False
+    return not any(str(Path(file).resolve()).startswith(prefix) for prefix in _prefixes_beside_packages())
+
+
+def users_line(frame: FrameType | None) -> Line | None:
+    """Find the innermost frame of the user's own code."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+        frame = frame.f_back
+    return None
+
+
+def callers_line() -> Line | None:
+    """Find the user's line that led to the calling function; None in a thread without Python frames (autograd's)."""
+    try:
+        return users_line(sys._getframe(2))
+    except ValueError:
+        return None
+
+
+def _is_installed(path: Path) -> bool:
+    """Tell whether a file came with a package: of another environment too, or in a folder that pip has filled."""
+    if not _PACKAGES.isdisjoint(path.parts):
+        return True
+    for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
+        if path.relative_to(folder).parts[0] in _installed_names(folder):
+            return True
+    return False
+
+
+@cache
+def _installed_names(folder: str) -> frozenset[str]:
+    """Return the names in a folder of PYTHONPATH that `pip install --target` has put there."""
+    names = set[str]()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with suppress(OSError):
+            text = read_regular(record, most_bytes=_MOST_OF_A_RECORD).decode(errors="replace")
+            names.update(PurePosixPath(row[0]).parts[0] for row in csv.reader(text.splitlines()) if row and row[0])
+    return frozenset(names)
+
+
+@cache
+def _library_prefixes() -> tuple[str, ...]:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return _prefixes_beside_packages() + tuple(str(Path(place).resolve()) + "/" for place in places if place)
+
+
+@cache
+def _prefixes_beside_packages() -> tuple[str, ...]:
+    places = {os.environ.get("TORCHINDUCTOR_CACHE_DIR"), _OWN_FOLDER}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.__file__:
+        places.add(str(Path(torch.__file__).parent))
+    return tuple(str(Path(place).resolve()) + "/" for place in places if place)
+
+
+@cache
+def _shown(file: str) -> str:
+    """Shorten a path: relative to where the command runs, or its last two parts."""
+    path = Path(file)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path) if len(path.parts) <= 3 else str(Path(*path.parts[-2:]))

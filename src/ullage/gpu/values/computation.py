@@ -1,0 +1,515 @@
+"""Everything computed: each operator that runs on the card runs on the host as well, in the card's own memory.
+
+The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the
+card is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's
+operator runs first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.values.dispatch import PYTHON, Watch, run_on
+from ullage.gpu.values.evaluation import on_the_host
+from ullage.gpu.values.operator_plan import OperatorPlan
+from ullage.gpu.values.random_numbers import RandomNumbers
+from ullage.gpu.values.reads import Reads
+from ullage.gpu.values.sparse import computed, is_counted, made_of, parts_of
+from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, translation_of
+
+_HOST: Final = torch.device("cpu")
+_COUNTED: Final = frozenset(
+    (
+        *("aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim", "aten::unique_consecutive"),
+        *("aten::unique_dim_consecutive", "torchvision::nms", "aten::_coalesce"),
+    )
+)
+"""Operators that read a count of their own back from the card, and give their result its size by it."""
+_COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
+"""Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`; `addmm` in `mm` of
+sparse matrices)."""
+_WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
+"""Operators made of others that exist on a card only; the CPU has them as they are."""
+_TRUTHS: Final = frozenset(("aten::equal",))
+"""Operators that read what they return from memory that only their own kernels write."""
+_HOST_KERNELS: Final = (
+    *("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd"),
+    *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
+)
+_WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
+"""Words of an error that a card would report as an assertion of its own."""
+
+
+class _Rule:
+    """How the host runs one operator."""
+
+    __slots__ = ("has_generator", "is_counted", "plan", "run", "translation")
+
+    def __init__(self, operator: Any) -> None:
+        self.plan = OperatorPlan(operator)
+        self.translation = translation_of(operator)
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = operator.name()
+        self.run = self.plan.name not in WITHOUT_VALUES and (
+            self.translation is not None or any(has(full, key) for key in _HOST_KERNELS)
+        )
+        """Whether the host has it."""
+        self.is_counted = self.plan.name in _COUNTED
+        self.has_generator = any(each.name == "generator" for each in operator._schema.arguments)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is made of other operators that are seen one by one."""
+        return self.plan.is_composite and self.plan.name not in _WHOLE
+
+
+class _OperatorFrame:
+    """An operator that is running on the card: what it writes, as it was before operators within it wrote it."""
+
+    __slots__ = ("before", "is_computed")
+
+    def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
+        self.is_computed = is_computed
+        """Whether the host computes the operator itself in the end; what is made within it then counts for nothing."""
+        self.before: dict[tuple[int, int], torch.Tensor | None] = {
+            (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
+        }
+
+    def keep(self, written: Sequence[torch.Tensor]) -> None:
+        """Keep what an operator within is about to write."""
+        for each in written:
+            storage = each.untyped_storage()
+            key = (storage.data_ptr(), storage.nbytes())
+            if key in self.before and self.before[key] is None:
+                self.before[key] = _bytes_at(*key).clone()
+
+    def restore(self) -> None:
+        """Put back what was kept."""
+        for (address, size), kept in self.before.items():
+            if kept is not None:
+                _bytes_at(address, size).copy_(kept)
+
+
+class Computation(Watch):
+    """Sees operators, and computes what they make."""
+
+    def __init__(
+        self,
+        reads: Reads,
+        failures: dict[str, str],
+        answer: Callable[[int | None], None],
+        leave_memory: Callable[[bool], None],
+    ) -> None:
+        super().__init__(everything=True)
+        self._reads = reads
+        self._failures = failures
+        self._answer = answer
+        self._leave_memory = leave_memory
+        self._rules: dict[Any, _Rule] = {}
+        self._here = threading.local()
+        self.random_numbers = RandomNumbers()
+        self._recorded: list[Callable[[], None]] | None = None
+        """The operations of the CUDA graph that is being captured."""
+
+    # ---- CUDA graphs: what is captured is done at each replay
+
+    def begin_capture(self) -> None:
+        """Note that a CUDA graph is being captured from now on."""
+        self._recorded = []
+
+    def end_capture(self) -> list[Callable[[], None]]:
+        """Return what the graph does."""
+        recorded, self._recorded = self._recorded or [], None
+        return recorded
+
+    def replay(self, recorded: Sequence[Callable[[], None]], launch: Callable[[], None]) -> None:
+        """Launch a graph, and do what it does."""
+        device = torch.cuda.current_device()
+        numbers = self.random_numbers
+        position = numbers.position(None, device)
+        launch()
+        host, _ = numbers.state(None, device, position)
+        with on_the_host(), _as_default(host):
+            for each in recorded:
+                each()
+        numbers.settle(None, device, host)
+
+    # ---- one operator
+
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        rule = self._rules.get(operator)
+        if rule is None:
+            rule = self._rules[operator] = _Rule(operator)
+        if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
+        is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
+        device = keywords.get("device")
+        if not is_on_card and (device is None or torch.device(device).type != "cuda"):
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
+        return self._run(keyset, rule, operator, arguments, keywords)
+
+    def _run(
+        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        plan = rule.plan
+        if torch._C._cuda_isCurrentStreamCapturing():
+            return self._record(keyset, rule, operator, arguments, keywords)
+        written = [each for each in _written(plan, arguments, keywords) if each.is_cuda and _has_storage(each)]
+        frames = self._frames
+        count = getattr(self._here, "count", None)
+        if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
+            return run_on(keyset, plan, operator, arguments, keywords)
+        if count is not None and self._here.counting in _COUNTED_WITHIN:
+            return run_on(keyset, plan, operator, arguments, keywords)
+        if count is not None:  # the answer is for what the operator around reads, not for what this one does
+            self._here.count = None
+            self._answer(None)
+            try:
+                return self._run(keyset, rule, operator, arguments, keywords)
+            finally:
+                self._here.count = count
+                self._answer(count)
+        for frame in frames:
+            frame.keep(written)
+        draws = _Draws(self.random_numbers, rule, arguments, keywords) if plan.is_random else None
+        frame = _OperatorFrame(written, is_computed=bool(rule.run))
+        frames.append(frame)
+        try:
+            with self._reads.answered():
+                if rule.is_counted or is_counted(plan.name, arguments):
+                    result = self._run_counted(keyset, rule, operator, arguments, keywords)
+                else:
+                    result = self._run_on_card(keyset, rule, operator, arguments, keywords)
+        finally:
+            frames.pop()
+        if result is not None and not plan.written and not any(True for _ in _tensors((result,))):
+            if plan.name in _TRUTHS:
+                with on_the_host():
+                    return self._results(rule, operator, arguments, keywords)
+            return result  # a number, read from memory that holds it
+        if not rule.run:
+            if draws is not None:
+                draws.settle()
+            if plan.name not in WITHOUT_VALUES and not frames and not plan.is_collective:
+                self._failures.setdefault(str(operator), "the CPU does not have it")
+            return result
+        try:
+            with on_the_host():
+                frame.restore()
+                with draws or _nothing():
+                    results = self._results(rule, operator, arguments, keywords)
+                    _write(result, results, arguments, keywords, plan)
+        except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as error:
+            self._fail(rule, operator, error, is_within=any(each.is_computed for each in frames))
+        return result
+
+    @property
+    def _frames(self) -> list[_OperatorFrame]:
+        here = self._here
+        if not hasattr(here, "frames"):
+            here.frames = []
+        frames: list[_OperatorFrame] = here.frames
+        return frames
+
+    def _run_on_card(
+        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        self._leave_memory(True)  # noqa: FBT003  # by place
+        try:
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
+        finally:
+            self._leave_memory(len(self._frames) > 1)
+
+    def _run_counted(
+        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that reads a count back, with the count that it has to read."""
+        here = self._here
+        count = 0
+        try:
+            with on_the_host():
+                count = _count(rule.plan, operator, arguments, keywords)
+        except (RuntimeError, NotImplementedError, IndexError, ValueError):
+            pass
+        outer, here.count = getattr(here, "count", None), count
+        here.counting = rule.plan.name
+        self._answer(count)
+        try:
+            return self._run_on_card(keyset, rule, operator, arguments, keywords)
+        finally:
+            here.count = outer
+            self._answer(outer)
+
+    def _results(
+        self, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Results | None:
+        """Run an operator on the host."""
+        own = [_on_host(each) for each in arguments]
+        named = _host_keywords(keywords)
+        try:
+            return _computed(rule, operator, own, named)
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented for" not in str(error):
+                raise
+        # what the CPU has for wider numbers only
+        wide = [_widened(each) for each in own]
+        wide_named = {name: _widened(each) for name, each in named.items()}
+        results = _computed(rule, operator, wide, wide_named)
+        for before, after in zip(_written(rule.plan, own, named), _written(rule.plan, wide, wide_named), strict=True):
+            if after is not before:
+                before.copy_(after)
+        return results
+
+    def _record(
+        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that a CUDA graph captures, and remember what it is to do."""
+        here = self._here
+        outer = getattr(here, "is_silent", False)
+        here.is_silent = rule.run
+        try:
+            with self._reads.answered():
+                result = self._run_on_card(keyset, rule, operator, arguments, keywords)
+        finally:
+            here.is_silent = outer
+        recorded = self._recorded
+        if not rule.run or recorded is None:
+            return result
+        with on_the_host():  # views of addresses: nothing that the graph's memory waits for
+            own = [_on_host(each) for each in arguments]
+            named = _host_keywords(keywords)
+            places = _on_host(result)
+
+        def again() -> None:
+            try:
+                _write(places, self._results(rule, operator, own, named), own, named, rule.plan)
+            except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as error:
+                self._fail(rule, operator, error, is_within=False)
+
+        recorded.append(again)
+        return result
+
+    def _fail(self, rule: _Rule, operator: Any, error: Exception, *, is_within: bool) -> None:
+        if is_within:  # it may have read what a kernel between them would have written
+            return
+        text = str(error).partition("\n")[0][:200]
+        if isinstance(error, IndexError) or any(each in text for each in _WRONG):
+            raise error
+        self._failures.setdefault(str(operator), text)
+
+
+class _Draws:
+    """The random numbers of one operator: those that belong to the state that the card's generator had before it."""
+
+    def __init__(
+        self, numbers: RandomNumbers, rule: _Rule, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> None:
+        self._numbers = numbers
+        self._generator = keywords.get("generator") if rule.has_generator else None
+        self._device = _device_of(arguments, keywords)
+        position = numbers.position(self._generator, self._device)
+        self._host, self._state = numbers.state(self._generator, self._device, position)
+        self._scope: Any = None
+
+    def __enter__(self) -> None:
+        # operators within may have drawn already
+        self._host.set_state(self._state)
+        self._scope = _as_default(self._host)
+        self._scope.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._scope.__exit__(None, None, None)
+        self.settle()
+
+    def settle(self) -> None:
+        """Note where the card's generator is by now."""
+        self._numbers.settle(self._generator, self._device, self._host)
+
+
+@contextmanager
+def _as_default(host: Any) -> Iterator[None]:
+    """Have one of the host's generators stand in for its default one."""
+    default = torch.default_generator
+    if host is default:
+        yield
+        return
+    before = default.get_state()
+    default.set_state(host.get_state())
+    try:
+        yield
+    finally:
+        host.set_state(default.get_state())
+        default.set_state(before)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+    for each in _tensors((*arguments, *keywords.values())):
+        if each.is_cuda:
+            return each.get_device()
+    device = keywords.get("device")
+    index = torch.device(device).index if device is not None else None
+    return torch.cuda.current_device() if index is None else index
+
+
+def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
+    if is_counted(rule.plan.name, arguments):
+        return computed(rule.plan.name, arguments)
+    if rule.translation is not None:
+        return rule.translation(bound(operator, arguments, keywords))
+    function = rule.plan.for_host(operator, arguments)
+    found: Results | None = function(*arguments, **keywords)
+    return found
+
+
+def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+    """Return the count that an operator reads back."""
+    if is_counted(plan.name, arguments):
+        return computed(plan.name, [_on_host(each) for each in arguments])._nnz()
+    if plan.name == "aten::nonzero":
+        return int(torch.count_nonzero(_on_host(arguments[0])))
+    found = operator(*(_on_host(each) for each in arguments), **_host_keywords(keywords))
+    first = found[0] if isinstance(found, tuple | list) else found
+    by_dimension = plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive")
+    return int(first.shape[int(arguments[1]) if by_dimension else 0])
+
+
+# ---- tensors on the card as tensors on the host
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return bool(tensor.layout == torch.strided and not tensor.is_nested)
+
+
+def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
+    if not address or not size_bytes:
+        return torch.empty(0, dtype=torch.uint8)
+    storage = torch._C._construct_storage_from_data_pointer(address, _HOST, size_bytes)
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size_bytes,), (1,))
+
+
+def _on_host(argument: Any) -> Any:
+    """Return the same memory as a tensor on the host; anything but a tensor on the card as it is."""
+    if isinstance(argument, torch.Tensor):
+        return _tensor_on_host(argument) if argument.is_cuda else argument
+    if isinstance(argument, list | tuple):
+        return [_on_host(each) for each in argument]
+    if isinstance(argument, torch.device):
+        return _HOST
+    return argument
+
+
+def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
+    if parts := parts_of(tensor):
+        return made_of([_tensor_on_host(each) for each in parts], tensor)
+    if not _has_storage(tensor):
+        raise NotImplementedError(f"a tensor with the layout {tensor.layout}")
+    storage = tensor.untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    if not address or not size:
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    own = torch._C._construct_storage_from_data_pointer(address, _HOST, size)
+    found = torch.empty(0, dtype=tensor.dtype).set_(own, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if tensor.is_conj():
+        found = found.conj()
+    return torch._neg_view(found) if tensor.is_neg() else found
+
+
+def _host_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: _on_host(each) for name, each in keywords.items()}
+    if named.get("device") is not None:
+        named["device"] = _HOST
+    if "generator" in named:
+        named["generator"] = None
+    if "pin_memory" in named:
+        named["pin_memory"] = None
+    return named
+
+
+def _widened(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return argument.to(_WIDER[argument.dtype]) if argument.dtype in _WIDER else argument
+    if isinstance(argument, list):
+        return [_widened(each) for each in argument]
+    if isinstance(argument, torch.dtype):
+        return _WIDER.get(argument, argument)
+    return argument
+
+
+def _tensors(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for each in arguments:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _tensors(each)
+
+
+def _written(plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    found = []
+    for place in plan.written:
+        by_place = place.isdigit() and int(place) < len(arguments)
+        found.append(arguments[int(place)] if by_place else keywords.get(place))
+    return list(_tensors(found))
+
+
+def _write(
+    result: Any, results: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], plan: OperatorPlan
+) -> None:
+    """Write what the host has computed where the card's results lie."""
+    own = {id(each) for each in _written(plan, arguments, keywords)}
+
+    def write(place: Any, value: Any) -> None:
+        if isinstance(place, list | tuple):
+            if isinstance(value, torch.Tensor):
+                value = [value]
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value or ())
+            for number, each in pairs:
+                if number < len(place):
+                    write(place[number], each)
+        elif isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor) and id(place) not in own:
+            _fill(place, value)
+
+    write(result if isinstance(result, list | tuple) else [result], results)
+
+
+def _fill(place: torch.Tensor, value: torch.Tensor) -> None:
+    if place.layout == torch.strided:
+        _copy(_on_host(place), value)
+        return
+    if place._nnz() != value._nnz():  # a library of NVIDIA's has counted
+        raise RuntimeError(f"{place._nnz()} elements instead of {value._nnz()}")
+    for part, each in zip(parts_of(place), parts_of(value), strict=True):
+        _copy(_on_host(part), each)
+
+
+def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
+    if place.size() != value.size():
+        if place.numel() < value.numel():
+            if value.numel() == 0 or place.numel() == 0:
+                return
+            raise RuntimeError(f"{tuple(value.size())} instead of {tuple(place.size())}")
+        # results that a library has padded, or that only have to be found again (states)
+        flat = torch.as_strided(place, (value.numel(),), (1,), place.storage_offset())
+        if place.dtype == torch.uint8:
+            flat = torch.as_strided(place, (value.nbytes,), (1,), place.storage_offset()).view(value.dtype)
+        place.zero_()
+        flat.copy_(value.flatten()) if place.dtype == torch.uint8 or value.dim() == 0 else _into(place, value)
+        return
+    if place.data_ptr() != value.data_ptr() or place.stride() != value.stride():
+        place.copy_(value)
+
+
+def _into(place: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a result into one that is larger at its ends."""
+    part = place
+    for dimension, size in enumerate(value.size()):
+        part = part.narrow(dimension, 0, size)
+    part.copy_(value)

@@ -1,0 +1,258 @@
+"""A kernel of ours for every operator, at a dispatch key of our own below autograd, and the operator's own way on.
+
+What is seen runs on as it would have: the allocator's sequence stays PyTorch's, byte for byte. (Under a
+`TorchDispatchMode` autograd takes tensors for subclasses and no longer adds gradients in place:
+`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
+"""
+
+import ctypes
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from ullage.gpu.values.content import INTERCEPTION_KEY, KEY
+from ullage.gpu.values.operator_plan import OperatorPlan, composites, is_composite, overload_of, passes
+
+_OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
+_BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
+_TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+_IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
+"""`c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
+ONLY: Final = torch._C.DispatchKeySet(KEY)
+"""The set of our key alone, to be shut out."""
+PYTHON: Final = torch._C.DispatchKey.Python
+"""The key of subclasses and modes."""
+_BEFORE_PYTHON: Final = (
+    (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
+)
+
+
+_MANY: Final = 400
+"""The number of new operators from which on it is faster to ask for all that are made of others."""
+
+
+class Watch(ABC):
+    """Sees every operator from `install` on, in every thread that `include` is called in."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._libraries: dict[str, Any] = {}  # they take what they have registered with them
+        self._registered: set[str] = set()
+        self.has_ended = False
+        """Whether what still comes here is only run on."""
+        self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        """A function that is told every operator that uses memory, and its arguments; set before `install`."""
+
+    @abstractmethod
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Run an operator on, by `run_on`, and return what it returns."""
+
+    def prepare(self) -> None:
+        """Have our key be passed by until `install`, so that threads may include it before."""
+        passing = torch.library.Library("_", "IMPL")
+        passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
+        self._libraries["_"] = passing
+        _pass_by_higher_order_operators()
+
+    def install(self) -> None:
+        """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
+
+        What is called with a subclass of Tensor, or under a mode of the script's, finds only a kernel that the operator
+        has itself: the fallback is for operators that are defined later.
+        """
+        self.see_new_operators()
+        self._follow_definitions()
+        del self._libraries["_"]  # every operator that there is has a kernel of its own by now
+        whole = torch.library.Library("_", "IMPL")
+        whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
+        self._libraries["_"] = whole
+
+    def see_new_operators(self, *names: str) -> None:
+        """Register a kernel for these operators, or for all that there are, where they have none yet."""
+        new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
+        made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
+        for name in new:
+            self._registered.add(name)
+            namespace, _, short = name.partition("::")
+            library: Any = self._libraries.get(namespace)
+            if library is None:
+                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
+            kernel = self._kernel_for(name, made_of_others)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
+
+    def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
+        """Return the function that is to take an operator's calls, with the set of keys first."""
+        if not passes(name, made_of_others, everything=self._everything):
+            return self._kernel_of(name, self._told(self.see))
+        if self.listener is not None and not passes(name, made_of_others, everything=True):
+            return self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
+        return torch.library.fallthrough_kernel
+
+    def _follow_definitions(self) -> None:
+        """Give what is defined later a kernel of its own at once: under a mode, as where torch.compile traces what its
+        own libraries define, PyTorch looks for one and fails where there is a fallback alone
+        (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
+        library_class: Any = torch.library.Library  # whose types leave the returned name out
+        define = library_class.define
+
+        @functools.wraps(define)
+        def defined(library: Any, schema: str, *arguments: Any, **keywords: Any) -> Any:
+            name = define(library, schema, *arguments, **keywords)
+            if not self.has_ended:
+                self.see_new_operators(f"{library.ns}::{schema.partition('(')[0].strip()}")
+            return name
+
+        library_class.define = defined
+        load: Any = torch._ops._Ops.load_library
+
+        @functools.wraps(load)
+        def loaded(operators: Any, path: Any) -> None:
+            load(operators, path)
+            if not self.has_ended:
+                self.see_new_operators()
+
+        torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
+
+    def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what tells the listener, if there is one, before it sees an operator."""
+        listener = self.listener
+        if listener is None:
+            return see
+
+        def tell_and_see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+            listener(operator, arguments, keywords)
+            return see(keyset, operator, *arguments, **keywords)
+
+        return tell_and_see
+
+    def _kernel_of(self, name: str, see: Callable[..., Any]) -> Callable[..., Any]:
+        operator: Any = None
+
+        def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal operator
+            if operator is None:
+                operator = overload_of(name)
+            try:
+                return see(keyset, operator, *arguments, **keywords)
+            except BaseException as error:
+                _let_go(error)
+                del arguments, keywords
+                raise
+
+        return kernel
+
+    def include(self, *, on: bool = True) -> None:
+        """See what the calling thread does, and what autograd does for it; or no longer."""
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+def _pass_by_higher_order_operators() -> None:
+    """Have `torch.cond`, `flex_attention` and their like, which Python dispatches, pass our key by: what they run is
+    seen."""
+    keys: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    if KEY in keys:
+        return
+    keys.append(KEY)
+    for each in torch._ops._higher_order_ops.values():
+        each.fallthrough(KEY)
+
+
+def is_thread_seen() -> int | None:
+    """Return the address of PyTorch's function that tells whether a key is included in the calling thread."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    function = getattr(library, _IS_INCLUDED, None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _let_go(error: BaseException) -> None:
+    """Have our frames in an error's traceback keep no tensor alive: without us the operator would have none there."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename.startswith(_OWN_FILES):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+        trace = trace.tb_next
+
+
+def _runner() -> Callable[..., Any]:
+    """Return what only runs one operator on."""
+    plan: OperatorPlan | None = None
+
+    def see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal plan
+        plan = plan or OperatorPlan(operator)
+        return run_on(keyset, plan, operator, arguments, keywords)
+
+    return see
+
+
+def run_on(
+    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Run the operator as it would have run."""
+    if keyset.has(PYTHON):
+        result = _to_python(operator, arguments, keywords)
+        if result is not NotImplemented:
+            return result
+    if plan.number_places and (places := plan.numbers_in(arguments)):
+        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
+        overload = plan.with_numbers(operator, places)
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            if overload is not None:
+                return overload(*arguments, **keywords)
+            arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
+    if plan.is_closed:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _wrapped(number: complex) -> torch.Tensor:
+    """Return a number as a tensor of the type that numbers have."""
+    kind = number.__class__
+    return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
+
+
+def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
+
+    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
+    something is traced.
+    """
+    get_mode = torch._C._get_dispatch_mode
+    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
+        return NotImplemented
+    kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
+    kinds.sort(key=lambda kind: -len(kind.__mro__))
+    with torch._C._ExcludeDispatchKeyGuard(_BEFORE_PYTHON):
+        if torch._C._len_torch_dispatch_stack():
+            with _pop_mode_temporarily() as mode:
+                return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+        for kind in kinds:
+            result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+            if result is not NotImplemented:
+                return result
+    return NotImplemented
+
+
+def _has_dispatch(kind: type[Any]) -> bool:
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
+
+
+def _is_distributed(arguments: Sequence[Any]) -> bool:
+    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
+
+
+def _flat(argument: Any) -> Sequence[Any]:
+    return argument if isinstance(argument, list | tuple) else (argument,)

@@ -1,0 +1,403 @@
+"""The operations that lead to a value, run on the host's CPU when somebody asks for it."""
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import torch
+
+from ullage.base.units import KIB, MIB
+from ullage.gpu.values.content import (
+    KEY,
+    BlockContent,
+    Certainty,
+    Operand,
+    OperatorCall,
+    TensorView,
+    UpdatedContent,
+    WrittenView,
+    extended,
+)
+from ullage.gpu.values.draw import draw, put_off, updated
+from ullage.gpu.values.operator_plan import is_foreign
+from ullage.gpu.values.products import PRODUCTS, widened
+from ullage.gpu.values.routing import Routing
+from ullage.gpu.values.translation import bound, translation_of
+
+FLOAT_BYTES: Final = 4 * MIB
+"""Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
+WHOLE_BYTES: Final = 64 * MIB
+"""Whole numbers and booleans of a larger tensor are not kept."""
+_MADE_BYTES: Final = 256 * MIB
+"""No operation is run on the host that makes more."""
+_DRAWN_BYTES: Final = 512 * MIB
+"""A larger tensor is not drawn for a decision either."""
+_LEFT: Final = 8
+"""The share of the budget, as one in so many, that is not filled with what is kept."""
+_SMALL_BYTES: Final = 64 * KIB
+"""Up to this size a tensor may take half of that share, too: sizes, flags and settings, such as the JSON that
+bitsandbytes reads back for each of its 4-bit weights, stay known next to weights that have filled the rest."""
+
+_HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+_OTHER_KEYS: Final = (
+    torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(KEY)
+
+
+Passing = dict[BlockContent, torch.UntypedStorage]
+"""Memory that is on the host only while a value is worked out."""
+
+
+class EvaluationError(Exception):
+    """A value cannot be had."""
+
+
+class Evaluation:
+    """Works out contents within bounds."""
+
+    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
+        self.seed = seed
+        self.budget_bytes = budget_bytes
+        self.kept_bytes = 0
+        """Bytes on the host that contents hold now."""
+        self.passing_bytes = 0
+        """Bytes on the host that are there only while a value is worked out."""
+        self.peak_bytes = 0
+        self.failures: dict[str, str] = {}
+        """Operations that the host could not run, with the error's first line."""
+        self.routing = routing
+
+    # ---- what is kept
+
+    def bound_of(self, dtype: torch.dtype) -> int:
+        """Return how many bytes of a tensor of this type are kept at most."""
+        return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many bytes more may be kept; some room is left to work values out in."""
+        left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
+        return self.kept_bytes + size_bytes <= self.budget_bytes - left
+
+    def _has_room_to_work(self, size_bytes: int) -> bool:
+        return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
+
+    def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
+        """Keep a content's bytes until it dies."""
+        content.value = value
+        content.call = None
+        content.depth = 0
+        size = value.nbytes()
+        self.kept_bytes += size
+        self._note_peak()
+        _finalize(content, self, size)
+
+    def _note_peak(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes + self.passing_bytes)
+
+    @contextmanager
+    def _passing(self) -> Iterator[Passing]:
+        """Have a place for what is there while a value is worked out, and gone then; it counts as long."""
+        passing: Passing = {}
+        try:
+            with on_the_host():
+                yield passing
+        finally:
+            self.passing_bytes -= sum(each.nbytes() for each in passing.values())
+
+    def _pass(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
+        """Keep bytes while a value is worked out.
+
+        Raises:
+            EvaluationError: there is no room for them.
+        """
+        if content in passing:
+            return
+        if not self._has_room_to_work(found.nbytes()):
+            raise EvaluationError(f"no room for {found.nbytes()} bytes more")
+        passing[content] = found
+        self.passing_bytes += found.nbytes()
+        self._note_peak()
+
+    # ---- what is asked for
+
+    def value_of(self, operand: Operand) -> torch.Tensor:
+        """Return what a tensor on the card holds, as a view of bytes on the host that must not be written.
+
+        Raises:
+            EvaluationError: it cannot be had.
+        """
+        with self._passing() as passing:
+            return operand.of(self._storage_of(operand.content, passing))
+
+    def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
+        """Run an operation that no content waits for, and return its results.
+
+        Raises:
+            EvaluationError: an argument cannot be had. Whatever the operator raises.
+        """
+        with self._passing() as passing:
+            return list(self._results_of(call, passing, {}).values())
+
+    def bytes_of(self, content: BlockContent) -> None:
+        """Work out a content now, so that what leads to it can go."""
+        with self._passing() as passing:
+            self._storage_of(content, passing)
+
+    def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
+        """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
+        if (found := _found(content, passing)) is not None:
+            return found
+        # What leads to it comes first, one after the other: chains are longer than Python's stack.
+        begun: set[BlockContent] = set()
+        waiting = [content]
+        while waiting:
+            each = waiting[-1]
+            if each not in begun and _found(each, passing) is None:
+                begun.add(each)
+                waiting += (source for source in reversed(self._sources(each)) if source not in begun)
+                continue
+            waiting.pop()
+            if waiting and _found(each, passing) is None:
+                with suppress(EvaluationError):  # it is raised again for what needs it
+                    self._made(each, passing)
+        return self._made(content, passing)
+
+    def _sources(self, content: BlockContent) -> list[BlockContent]:
+        """Return the contents that are worked out for another."""
+        if isinstance(content, UpdatedContent):
+            return [content.origin]
+        call = content.call
+        if call is None or not self._can_run(call):
+            return []
+        bases = [target.base for target in call.targets if isinstance(target.place, str) and target.base is not None]
+        return [*(operand.content for operand in operands_in(call)), *bases]
+
+    def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
+        """Work a content out of what leads to it, or draw it.
+
+        Raises:
+            EvaluationError: it cannot be had.
+        """
+        if (found := _found(content, passing)) is not None:
+            return found
+        if isinstance(content, UpdatedContent):
+            moved = updated(content, self._storage_of(content.origin, passing), self.seed)
+            self._settle(content, moved, passing)
+            return moved
+        call = content.call
+        if call is not None and self._can_run(call):
+            self._run(call, passing)
+            if (found := _found(content, passing)) is not None:
+                return found
+        if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
+            raise EvaluationError(f"a tensor of {content.bytes} bytes")
+        drawn = draw(content, self.seed)
+        content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
+        self._settle(content, drawn, passing)
+        return drawn
+
+    def _settle(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
+        size = found.nbytes()
+        if size <= self.bound_of(content.dtype) and self.has_room(size) and self._has_room_to_work(size):
+            self.keep(content, found)
+        else:
+            self._pass(content, found, passing)
+
+    def _can_run(self, call: OperatorCall) -> bool:
+        """Tell whether an operation is within the bounds: floats are not computed from floats that are too large.
+
+        Nor is anything by a package's own operator: to quantize weights of gigabytes on the host would take minutes.
+        """
+        made = [content for target in call.targets if (content := target.content()) is not None]
+        made_bytes = sum(content.bytes for content in made)
+        if made_bytes > _MADE_BYTES or not self._has_room_to_work(made_bytes):
+            return False
+        makes_floats = all(content.is_float for content in made)
+        if not makes_floats and not is_foreign(call.operator._schema.name):
+            return True
+        return all(
+            not (operand.content.is_float and operand.content.value is None and operand.content.bytes > FLOAT_BYTES)
+            for operand in operands_in(call)
+        )
+
+    # ---- running
+
+    def _run(self, call: OperatorCall, passing: Passing) -> None:
+        """Run an operation on the host, and give its contents their bytes; a failure makes them unknown."""
+        written: dict[str, torch.UntypedStorage] = {}
+        try:
+            results = self._results_of(call, passing, written)
+            self._spread(call)
+            for target in call.targets:
+                content = target.content()
+                if content is None or content.value is not None:
+                    continue
+                if isinstance(target.place, str):
+                    self._settle(content, written[target.place], passing)
+                else:
+                    self._settle(content, _laid_out(results[target.place], target.view, content.bytes), passing)
+        except EvaluationError:
+            self._give_up(call)
+        except Exception as error:  # whatever an operator may raise: the run goes on without its value
+            name = str(call.operator)
+            self.failures.setdefault(name, str(error).partition("\n")[0][:200])
+            self._give_up(call)
+
+    def _spread(self, call: OperatorCall) -> None:
+        """Let results be known no better than what they were made of turned out to be."""
+        certainty = certainty_of(call)
+        for target in call.targets:
+            content = target.content()
+            if content is not None:
+                base = target.base.certainty if target.base is not None and target.base_counts else Certainty.KNOWN
+                content.certainty = max(content.certainty, certainty, base)
+
+    def _give_up(self, call: OperatorCall) -> None:
+        for target in call.targets:
+            content = target.content()
+            if content is not None and content.value is None:
+                content.call = None
+                content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+
+    def _results_of(
+        self, call: OperatorCall, passing: Passing, written: dict[str, torch.UntypedStorage]
+    ) -> Mapping[int, Any]:
+        places = {target.place: target for target in call.targets if isinstance(target.place, str)}
+
+        copies = is_foreign(call.operator._schema.name)  # it may write what it says it only reads
+
+        def host(argument: Any, place: str) -> Any:
+            if isinstance(argument, list | tuple):
+                return [host(each, f"{place}.{number}") for number, each in enumerate(argument)]
+            if place in places:
+                return self._writable(places[place], passing, written)
+            if isinstance(argument, Operand):
+                value = argument.of(self._storage_of(argument.content, passing))
+                return value.clone() if copies else value
+            return argument
+
+        arguments = [host(each, str(number)) for number, each in enumerate(call.arguments)]
+        keywords = {name: host(each, name) for name, each in call.keywords.items()}
+        if "device" in keywords and keywords["device"] is not None:
+            keywords["device"] = torch.device("cpu")
+        if "generator" in keywords:
+            keywords["generator"] = self._generator_of(call)
+        if "pin_memory" in keywords:
+            keywords["pin_memory"] = None
+        if call.is_random and _takes_generator(call.operator):
+            keywords["generator"] = self._generator_of(call)
+        with self._random_numbers(call):
+            result = self.routing.results(call, arguments, keywords)
+            if result is None:
+                result = _computed(call.operator, arguments, keywords)
+                if call.is_random and not isinstance(result, Mapping):
+                    put_off(call, result, self.seed)
+        if isinstance(result, Mapping):
+            return result
+        return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
+
+    def _writable(
+        self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
+    ) -> torch.Tensor:
+        """Return the view that an operation writes, of bytes that are its own."""
+        content = target.content()
+        size = max(content.bytes if content is not None else 0, target.view.end_bytes)
+        if target.base is None:
+            storage = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        else:
+            storage = extended(self._storage_of(target.base, passing), max(size, target.base.bytes))
+        written[str(target.place)] = storage
+        return target.view.of(storage)
+
+    def _seed_of(self, call: OperatorCall) -> int:
+        first = next((content.serial for target in call.targets if (content := target.content()) is not None), 0)
+        return (self.seed * 7_368_787 + first) % (1 << 62)
+
+    def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
+        """Return random numbers of a call's own: the script's threads may draw from the default ones meanwhile."""
+        return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
+
+    @contextmanager
+    def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
+        """Have random numbers come from the seed, and leave the script's own as they were."""
+        if not call.is_random or _takes_generator(call.operator):
+            yield
+            return
+        generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(self._seed_of(call))
+        try:
+            yield
+        finally:
+            generator.set_state(state)
+
+
+def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
+    """Return a content's bytes, if they are there by now."""
+    if content.value is not None:
+        return content.value
+    if not content.bytes:  # of nothing all is known
+        return torch.UntypedStorage(0)
+    return passing.get(content)
+
+
+def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    narrow = None
+    if operator._schema.name in PRODUCTS:
+        arguments, narrow = widened(arguments)
+    rule = translation_of(operator)
+    result: Any = operator(*arguments, **keywords) if rule is None else rule(bound(operator, arguments, keywords))
+    return result if narrow is None else result.to(narrow)
+
+
+def _takes_generator(operator: Any) -> bool:
+    return any(each.name == "generator" for each in operator._schema.arguments)
+
+
+def certainty_of(call: OperatorCall) -> Certainty:
+    """Return how well what an operation reads is known."""
+    return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
+
+
+def operands_in(call: OperatorCall) -> Iterator[Operand]:
+    """Yield the tensors on the card among an operation's arguments."""
+    for argument in (*call.arguments, *call.keywords.values()):
+        if isinstance(argument, Operand):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            for each in argument:
+                if isinstance(each, Operand):
+                    yield each
+
+
+@contextmanager
+def on_the_host() -> Iterator[None]:
+    """Run PyTorch's operations bare: no gradients, no autocast, no modes of the user's, and none of ours."""
+    with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
+        yield
+
+
+def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.UntypedStorage:
+    """Return the bytes of a storage in which a result lies as it does on the card."""
+    if result.size() != view.size:
+        raise EvaluationError(f"{tuple(result.size())} instead of {tuple(view.size)}")
+    storage = result.untyped_storage()
+    if (
+        result.dtype == view.dtype
+        and result.stride() == view.stride
+        and result.storage_offset() == view.offset
+        and storage.nbytes() == size_bytes
+        and not isinstance(result, torch.nn.Parameter)
+    ):
+        return storage
+    whole = torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
+    view.of(whole).copy_(result)
+    return whole
+
+
+def _finalize(content: BlockContent, evaluation: Evaluation, size_bytes: int) -> None:
+    def gone() -> None:
+        evaluation.kept_bytes -= size_bytes
+
+    weakref.finalize(content, gone).atexit = False

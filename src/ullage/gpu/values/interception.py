@@ -1,0 +1,140 @@
+"""Every operator that the script runs on the card is seen here, and goes on to what notes or answers it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.values.answers import SIZED_BY_READS, Answers
+from ullage.gpu.values.collective import note_collective
+from ullage.gpu.values.content import BlockContents, Certainty
+from ullage.gpu.values.counted import COUNTED, CountedOperators
+from ullage.gpu.values.dispatch import PYTHON, Watch, run_on
+from ullage.gpu.values.driver import EmulatedDriver
+from ullage.gpu.values.evaluation import FLOAT_BYTES, Evaluation
+from ullage.gpu.values.messages import RankMessages
+from ullage.gpu.values.notes import Notes, is_on_card
+from ullage.gpu.values.operator_plan import OperatorPlan
+from ullage.gpu.values.products import PRODUCTS, is_small
+from ullage.gpu.values.reads import ReadKind, Reads
+from ullage.gpu.values.sparse import CONVERSIONS, COUNTED_OF_SPARSE, is_counted
+from ullage.gpu.values.waiting import Waiting
+from ullage.gpu.values.writes import WRITES_UNSAID, Writes
+
+_SEVERAL: Final = frozenset((tuple, list))
+_KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
+"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
+_JOINS_PARTS: Final = ("aten::add", "aten::cat")
+"""Those that do so with coordinates."""
+
+
+class Interception(Watch):
+    """Sees what operators write on the card and read of it."""
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reads: Reads,
+        driver: EmulatedDriver,
+    ) -> None:
+        super().__init__(everything=False)
+        self.notes = Notes(evaluation)
+        self.messages = RankMessages(self.notes)
+        """Sizes and objects that ranks tell each other."""
+        self.waiting = Waiting(evaluation.seed)
+        self._writes = Writes(self.notes, self.waiting, driver)
+        self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
+        self._reads = reads
+        counted = self._counted = CountedOperators(self.notes, reads, self._answers)
+        self._handlers: dict[str, Callable[..., Any]] = {
+            "aten::_local_scalar_dense": self._answers.scalar,
+            "aten::equal": self._answers.equal,
+            "aten::lift_fresh": self._writes.made_of_a_list,
+            **dict.fromkeys(COUNTED, counted.run),
+            **dict.fromkeys(PRODUCTS, self._multiply),
+            **dict.fromkeys(COUNTED_OF_SPARSE, self._count_sparse),
+            **dict.fromkeys(CONVERSIONS, counted.converted),
+            **dict.fromkeys(SIZED_BY_READS, self._answers.within),
+            **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
+        }
+        """Functions that run an operator that writes nothing, where its first argument is on the card, by its name."""
+        self._plans: dict[Any, OperatorPlan] = {}
+
+    @property
+    def contents(self) -> BlockContents:
+        """The contents of the card's memory."""
+        return self.notes.contents
+
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        plan = self._plans.get(operator)
+        if plan is None:
+            plan = self._plans[operator] = OperatorPlan(operator)
+        if self.has_ended or plan.is_composite or keyset.has(PYTHON):
+            return run_on(keyset, plan, operator, arguments, keywords)
+        if plan.written:
+            if plan.name == "aten::copy_" and not arguments[0].is_cuda and is_on_card(arguments[1]):
+                return self._answers.copied_to_host(keyset, plan, operator, arguments, keywords)
+            return self._writes.run(keyset, plan, operator, arguments, keywords)
+        handler = self._handlers.get(plan.name)
+        if handler is not None and arguments[0].is_cuda:
+            return handler(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        self._note(plan, operator, arguments, keywords, result)
+        return result
+
+    def _multiply(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        if result.layout != torch.strided:
+            return result if self._answers.is_answering else self._counted_by_library(plan, result)
+        is_forward = torch._C._current_graph_task_id() == -1
+        if is_forward and is_small(plan.name, arguments, result, FLOAT_BYTES):
+            self.notes.product(plan, operator, arguments, keywords, result)
+        return result
+
+    def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
+        """Say that nobody knows how many elements a sparse result has: a kernel that nobody sees counts them."""
+        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
+        self.notes.forget_parts(result)
+        return result
+
+    def _count_sparse(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator whose result, if it is made of sparse tensors, has as many elements as a count says."""
+        if is_counted(plan.name, arguments):
+            return self._counted.of_sparse(keyset, plan, operator, arguments, keywords)
+        if plan.name in PRODUCTS:
+            return self._multiply(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        self._note(plan, operator, arguments, keywords, result)
+        return result
+
+    def _note(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
+    ) -> None:
+        """Write down what an operator has returned."""
+        notes = self.notes
+        if plan.is_collective and not plan.name.startswith("symm_mem::"):
+            # one that returns its result has called another that writes it, which was seen
+            note_collective(notes.contents, self.messages, plan.name, arguments, notes.held, notes.keep)
+            return
+        kind = result.__class__
+        if kind is torch.Tensor:
+            if result.is_cuda:
+                if result.layout == torch.strided:
+                    notes.results(plan, operator, arguments, keywords, (result,))
+                elif plan.name == "aten::mul" and getattr(arguments[1], "layout", None) == torch.sparse_coo:
+                    self._counted_by_library(plan, result)
+                elif not plan.name.startswith(_KEEPS_PARTS) and plan.name not in _JOINS_PARTS:
+                    notes.forget_parts(result)
+        elif kind in _SEVERAL and any(is_on_card(each) for each in result):
+            notes.results(plan, operator, arguments, keywords, result)
+
+    def stop(self) -> None:
+        """Note nothing any more, in no thread, and give back the memory of what was noted."""
+        self.has_ended = True
+        self.notes.clear()
+        self.waiting.renew()

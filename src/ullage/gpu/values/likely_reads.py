@@ -1,0 +1,111 @@
+"""Whether a script looks, by its source, as if it read something from the card that decides.
+
+Where it does not, its values need not be followed from the start, which slows every operation down. It is a guess: what
+is read in spite of it is noticed when it happens, and the run is begun anew. So what is in doubt counts as reading.
+"""
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ullage.gpu.values.consequence import may_decide
+
+_READING: Final = frozenset(
+    {
+        *("all", "allclose", "any", "argwhere", "bernoulli", "bincount", "bucketize", "Categorical", "coalesce", "cpu"),
+        *("detect_anomaly", "detection", "equal", "generate", "GradScaler", "histc", "histogram", "is_nonzero"),
+        *("isfinite", "isin", "isinf", "isnan", "masked_scatter", "masked_select", "multinomial", "nested"),
+        *("nested_tensor", "nms", "nonzero", "numpy", "ops", "pack_padded_sequence", "pad_packed_sequence"),
+        *("repeat_interleave", "searchsorted", "set_detect_anomaly", "sparse", "to_sparse", "tolist", "unique"),
+        "unique_consecutive",
+    }
+)
+"""Names of functions, classes and modules that read numbers, or return as many as there are of something."""
+_MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
+_KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
+_DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
+"""Names of what may fail where it was done before, so that a run cannot simply be begun anew."""
+_PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
+"""Packages that are looked at where they are used: by the names that a script takes from them."""
+_MOST_FILES: Final = 20
+_MOST_CHARACTERS: Final = 400_000
+
+
+def seems_to_read_none(script: Path) -> bool:
+    """Tell whether nothing in a script and in the files beside it that it imports looks as if it read what decides."""
+    waiting, seen, left = [script], {script}, _MOST_CHARACTERS
+    while waiting:
+        file = waiting.pop()
+        source = "".join(linecache.getlines(str(file)))
+        left -= len(source)
+        if not source or left < 0:
+            return False
+        try:
+            tree = ast.parse(source)
+        except (ValueError, SyntaxError, RecursionError):
+            return False
+        if any(_may_read(part, file) for part in ast.walk(tree)):
+            return False
+        for name in _imported(tree):
+            if name in sys.stdlib_module_names or name in _PACKAGES:
+                continue
+            beside = script.parent / f"{name}.py"
+            if not beside.is_file() or len(seen) >= _MOST_FILES:
+                return False
+            if beside not in seen:
+                seen.add(beside)
+                waiting.append(beside)
+    return True
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the first part of every module that is imported; "" for what is imported from where the file lies."""
+    for part in ast.walk(tree):
+        match part:
+            case ast.Import(names=names):
+                yield from (each.name.partition(".")[0] for each in names)
+            case ast.ImportFrom(module=module, level=level):
+                yield (module or "").partition(".")[0] if level == 0 else ""
+
+
+def _may_read(part: ast.AST, file: Path) -> bool:
+    match part:
+        case ast.Attribute(attr="item"):
+            return may_decide(str(file), part.lineno)
+        case ast.Attribute(attr=name):
+            return name in _READING or name in _DONE_ONCE
+        case ast.ImportFrom(module=module, names=names):
+            taken = {each.name for each in names}
+            return bool(taken & (_READING | _DONE_ONCE) or (taken | set((module or "").split("."))) & _MODULES)
+        case ast.Import(names=names):
+            return any(_MODULES & set(each.name.split(".")) for each in names)
+        case ast.keyword(arg=name):
+            return name in _KEYWORDS
+        case ast.Call(func=ast.Name(id="input") | ast.Name(id="exec") | ast.Name(id="eval")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="where"), args=[_]):
+            return True
+        case ast.Subscript(slice=index):
+            return _is_mask(index)
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
+            return any(isinstance(each, ast.Call) and _is_reduction(each) for each in ast.walk(test))
+    return False
+
+
+def _is_mask(index: ast.AST) -> bool:
+    """Tell whether an index may be a mask: a comparison, its opposite, or a name that says so."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    for part in parts:
+        if isinstance(part, ast.Compare) or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Invert)):
+            return True
+        if isinstance(part, ast.Name) and any(word in part.id.lower() for word in ("mask", "keep", "valid", "select")):
+            return True
+    return False
+
+
+def _is_reduction(call: ast.Call) -> bool:
+    """Tell whether a call may make one number of a tensor."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

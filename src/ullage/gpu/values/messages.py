@@ -1,0 +1,456 @@
+"""What ranks tell each other: sizes, objects and other whole numbers that one rank sends and another reads.
+
+Floating-point numbers are not sent: nobody allocates by them. What is received is asked for when it is read, as on a
+real card: a rank posts a receive long before its neighbour sends.
+"""
+
+import ctypes
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+
+from ullage.base.units import KIB, MIB
+from ullage.gpu.values.content import BlockContent, BlockContents, Certainty, Operand, OperatorCall, TensorView
+from ullage.gpu.values.dispatch import ONLY
+from ullage.gpu.values.evaluation import EvaluationError
+from ullage.gpu.values.notes import Notes
+from ullage.gpu.values.post import Post, StorePost
+from ullage.gpu.values.reduction import is_called_from_torch_distributed, operation_of, reduced
+from ullage.gpu.values.team import Team
+
+_MOST_BYTES: Final = 16 * MIB
+"""Whole numbers of a larger tensor are not sent."""
+_MOST_DRAWN_BYTES: Final = 64 * KIB
+"""Drawn ones of a larger tensor are not sent: they are no sizes."""
+_MOST_COUNTED_BYTES: Final = 4 * KIB
+"""The largest tensor of floats that is taken for a flag or a count, if it is known."""
+_NOTHING: Final = b""
+
+
+class _Received:
+    """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
+
+    _schema = SimpleNamespace(name="ullage::received")
+    _overloadname = ""
+
+    def __init__(self, messages: "RankMessages", awaited: "_Awaited", own: Operand | None) -> None:
+        self._messages = messages
+        self._awaited = awaited
+        self._own = own
+        self.call: OperatorCall | None = None
+
+    def __call__(self, out: torch.Tensor) -> torch.Tensor:
+        messages = self._messages
+        found = messages.kept_own(self._own) if self._own is not None else None
+        if found is None:
+            found = messages.taken(self._awaited, out.dtype)
+        value, certainty = found
+        if self.call is not None:
+            for target in self.call.targets:
+                if (content := target.content()) is not None:
+                    content.certainty = max(content.certainty, certainty)
+        if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
+            value = value.view(out.dtype)
+        if value.numel() != out.numel():
+            raise EvaluationError(f"{value.numel()} numbers were sent, {out.numel()} are wanted")
+        return out.copy_(value.view(out.shape))
+
+
+class _MadeOfAlike:
+    """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
+
+    _schema = SimpleNamespace(name="ullage::made_of_alike")
+    _overloadname = ""
+
+    def __init__(self, notes: Notes, own: Operand, ranks: int, operation: str) -> None:
+        self._notes = notes
+        self._own = own
+        self._ranks = ranks
+        self._operation = operation
+        self.call: OperatorCall | None = None
+
+    def __call__(self, out: torch.Tensor) -> torch.Tensor:
+        value = self._notes.evaluation.value_of(self._own)
+        for target in self.call.targets if self.call is not None else ():
+            if (content := target.content()) is not None:
+                content.certainty = max(content.certainty, self._own.content.certainty)
+        return out.copy_(_of_alike(value, self._ranks, self._operation).view(out.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """Messages that make up what a tensor will hold."""
+
+    keys: Sequence[tuple[str, int]]
+    """Their names, and which rank sends each."""
+    instead: bytes = _NOTHING
+    """This rank's own, which is taken for one that does not come."""
+    operation: str = ""
+    """The name of what is done to their numbers, such as "MAX"; nothing: they lie one behind the other."""
+
+
+class RankMessages:
+    """The messages of this process: sent when an operator of torch.distributed runs, received when they are read."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self.post: Post = StorePost()
+        """The way on which they go."""
+        self.are_used = False
+        """Whether there has been one."""
+        self.largest_not_asked = 0
+        """The size of the largest group in which this rank's own numbers were taken for what the others have."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._handlers: dict[str, Callable[..., bool]] = {
+            "send": self._sent,
+            "recv_": self._awaited,
+            "broadcast_": self._broadcast,
+            "scatter_": self._scattered,
+            "allgather_": self._gathered_by_all,
+            "_allgather_base_": self._gathered_by_all,
+            "allgather_into_tensor_coalesced_": self._all_gathered_by_all,
+            "gather_": self._gathered,
+            "alltoall_base_": self._exchanged,
+            "alltoall_": self._exchanged_lists,
+            "allreduce_": self._reduced_by_all,
+            "allreduce_coalesced_": self._reduced_by_all,
+            "reduce_": self._reduced,
+        }
+
+    def note(self, name: str, arguments: Sequence[Any]) -> bool:
+        """Send and receive what an operator ("c10d::send") says; return False where that is not our business."""
+        handler = self._handlers.get(name.partition("::")[2])
+        if handler is None or len(arguments) < 3:
+            return False
+        try:
+            return handler(*arguments)
+        except (RuntimeError, NotImplementedError, AttributeError, KeyError):  # a group that is no group of PyTorch's
+            return False
+
+    def end(self) -> None:
+        """Say that this rank sends nothing more, to those that run beside it."""
+        if self.are_used and isinstance(self.post, StorePost):
+            with suppress(RuntimeError, ValueError):  # the script has left its group already
+                self.post.end()
+
+    # ---- operators
+
+    def _sent(self, tensors: Sequence[torch.Tensor], group: Any, destination: int, tag: int) -> bool:
+        team = Team(group)
+        key = self._key(team, f"{team.rank}>{destination}#{tag}")
+        for place, each in enumerate(tensors):
+            self._give(each, f"{key}.{place}")
+        return True
+
+    def _awaited(self, tensors: Sequence[torch.Tensor], group: Any, source: int, tag: int) -> bool:
+        team = Team(group)
+        key = self._key(team, f"{source}>{team.rank}#{tag}")
+        for place, each in enumerate(tensors):
+            self._take(each, _Awaited([(f"{key}.{place}", team.ranks[source])]))
+        return True
+
+    def _broadcast(self, tensors: Sequence[torch.Tensor], group: Any, root: int, *rest: Any) -> bool:
+        team = Team(group)
+        key = self._key(team, "broadcast")
+        for place, each in enumerate(tensors):
+            if team.rank == root:
+                self._give(each, f"{key}.{place}")
+            else:
+                self._take(each, _Awaited([(f"{key}.{place}", team.ranks[root])]), may_keep=True)
+        return True
+
+    def _scattered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
+        team = Team(group)
+        key = self._key(team, "scatter")
+        if team.rank != root:
+            self._take(outputs[0], _Awaited([(f"{key}.{team.rank}", team.ranks[root])]))
+            return True
+        for rank, each in enumerate(inputs[0]):
+            if rank == root and self._is_ours(each):
+                self._copy(outputs[0], each, Certainty.KNOWN)
+            else:
+                self._give(each, f"{key}.{rank}")
+        return True
+
+    def _gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        team = Team(group)
+        sent = inputs[0] if isinstance(inputs, list | tuple) else inputs
+        whole = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+        if not self._are_ours(sent, whole) or not self._asks_all(team):
+            return False
+        key = self._key(team, "allgather")
+        own = self._give(sent, f"{key}.{team.rank}")
+        keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
+        if isinstance(whole, torch.Tensor):
+            self._take(whole, _Awaited(keys, own))
+        else:
+            for each, one in zip(whole, keys, strict=True):
+                self._take(each, _Awaited([one], own))
+        return True
+
+    def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        """Gather several tensors, each into one of its own."""
+        if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
+            return False
+        for into, each in zip(outputs, inputs, strict=True):
+            self._gathered_by_all(into, each, group)
+        return True
+
+    def _gathered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
+        team = Team(group)
+        (sent,) = inputs
+        into = outputs[0] if team.rank == root and outputs else []
+        if not self._are_ours(sent) or not self._asks_all(team):
+            if self.post.is_alone and not sent.is_cuda:  # PyTorch's fake group on the host leaves them as they are
+                for each in into:
+                    self._copy(each, sent, Certainty.ALIKE)
+            return False
+        key = self._key(team, "gather")
+        own = self._give(sent, f"{key}.{team.rank}")
+        for rank, each in enumerate(into):
+            self._take(each, _Awaited([(f"{key}.{rank}", team.ranks[rank])], own))
+        return True
+
+    def _reduced_by_all(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, *rest: Any) -> bool:
+        return self._reduce(tensors, Team(group), operation_of(operation), None)
+
+    def _reduced(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, root: int, *rest: Any) -> bool:
+        return self._reduce(tensors, Team(group), operation_of(operation), root)
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
+        """Have tensors hold what ranks make of theirs: all of them, or only the root."""
+        takes = root in (None, team.rank)
+        for tensor in tensors if team.size > 1 else ():
+            if not self._are_ours(tensor):
+                if takes and tensor.is_floating_point() and self._is_small_and_known(tensor):
+                    self._make_of_alike(tensor, team.size, operation)
+            elif not operation or not self._asks_all(team):
+                if takes:
+                    self._make_of_alike(tensor, team.size, operation)
+            else:
+                key = self._key(team, "reduce")
+                own = self._give(tensor, f"{key}.{team.rank}")
+                if takes:
+                    keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
+                    self._take(tensor, _Awaited(keys, own, operation))
+        return True
+
+    def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
+        """Send each rank its part; a rank that asks nobody takes what it sends itself for what each other sends it."""
+        team = Team(group)
+        if not self._is_of_our_kind(sent):
+            return False
+        parts = sent.split(list(sent_sizes) or sent.size(0) // team.size) if sent.numel() else [sent] * team.size
+        if not self._asks_all(team):
+            self._copy(output, parts[team.rank], Certainty.ALIKE, team.size)
+            return True
+        key = self._key(team, "alltoall")
+        for rank, each in enumerate(parts):
+            self._give(each, f"{key}.{team.rank}>{rank}")
+        wanted = list(sizes) or [output.numel()] * team.size
+        keys = [(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size) if wanted[rank]]
+        self._take(output, _Awaited(keys))
+        return True
+
+    def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        team = Team(group)
+        if not self._is_of_our_kind(inputs[0]):
+            return False
+        asks_all = self._asks_all(team)
+        key = self._key(team, "alltoall")
+        for rank, (output, sent) in enumerate(zip(outputs, inputs, strict=True)):
+            if not asks_all:
+                self._copy(output, inputs[team.rank], Certainty.KNOWN if rank == team.rank else Certainty.ALIKE)
+            else:
+                self._give(sent, f"{key}.{team.rank}>{rank}")
+                self._take(output, _Awaited([(f"{key}.{rank}>{team.rank}", team.ranks[rank])]))
+        return True
+
+    # ---- one tensor
+
+    def _asks_all(self, team: Team) -> bool:
+        """Tell whether every rank of a group says what it has; where not, that is noted if the script has called it.
+
+        DDP compares the shapes of its parameters by a gather too, whose numbers decide nothing.
+        """
+        if team.size <= self.post.largest_team:
+            return True
+        if team.size > self.largest_not_asked and is_called_from_torch_distributed():
+            self.largest_not_asked = team.size if team.size > 1 else 0
+        return False
+
+    def _key(self, team: Team, kind: str) -> str:
+        """Return what names a message on both sides: the group, and the how manieth of its kind it is there."""
+        with self._lock:
+            number = self._counts[team.name, kind]
+            self._counts[team.name, kind] += 1
+        return f"ullage/{team.name}/{kind}/{number}"
+
+    def _give(self, tensor: torch.Tensor, key: str) -> bytes:
+        """Send what a tensor holds, or that nobody knows it; return what is sent."""
+        if not self._is_of_our_kind(tensor) or not tensor.nbytes:
+            return _NOTHING
+        self.are_used = True
+        held = self._held(tensor) if tensor.nbytes <= _MOST_BYTES else None
+        message = _NOTHING
+        if held is not None:
+            value, certainty = held
+            if certainty <= Certainty.ALIKE or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
+                message = bytes([certainty]) + _bytes_of(value)
+        self.post.send(key, message)
+        return message
+
+    def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
+        """Have a tensor hold what comes with messages, once it is read.
+
+        Args:
+            tensor: what it is received in.
+            awaited: the messages.
+            may_keep: whether a lone rank's own numbers stay if they are not all the same: a broadcast makes states of
+                random numbers equal, and any will do.
+        """
+        if not self._is_ours(tensor):
+            if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
+                self._forget(tensor)
+            return
+        self.are_used = True
+        if not tensor.is_cuda:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+                try:
+                    _Received(self, awaited, None)(tensor)
+                except EvaluationError:
+                    return
+            return
+        own: Operand = self._notes.operand(tensor)
+        is_kept = may_keep and self.post.is_alone and own.content not in self._received
+        content = self._put(tensor, _Received(self, awaited, own if is_kept else None), Certainty.KNOWN)
+        if content is not None:
+            self._received.add(content)
+
+    def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
+        """Have a tensor hold what another does, several times over, and at best as well known as is said."""
+        if not output.is_cuda:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+                output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
+            return
+        held = self._notes.held(sent)
+        if held is None or held[0].numel() * times != output.numel():
+            self._forget(output)
+            return
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            value = held[0].reshape(-1).repeat(times).view(output.size())
+        self._notes.keep(output, value, max(held[1], certainty))
+
+    def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
+        """Have a tensor hold what an operation makes of the numbers of so many ranks that have the same."""
+        if tensor.is_cuda:
+            notes = self._notes
+            own: Operand = notes.operand(tensor)
+            certainty = max(own.content.certainty, Certainty.ALIKE)
+            self._put(tensor, _MadeOfAlike(notes, own, ranks, operation), certainty, own.content.depth + 1)
+            return
+        with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+            tensor.copy_(_of_alike(tensor, ranks, operation))
+
+    def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
+        """Say that a tensor holds what an operation writes into it once it is asked for."""
+        contents: BlockContents = self._notes.contents
+        before = self._notes.operand(tensor).content
+        call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
+        base = before if TensorView(tensor).bytes < before.bytes else None
+        block = contents.block_of(tensor)
+        self._notes.put(block, tensor, call, certainty, depth, "0", base, base_counts=False)
+        return contents.get(block)
+
+    def _forget(self, tensor: torch.Tensor) -> None:
+        contents: BlockContents = self._notes.contents
+        contents.put(contents.block_of(tensor), None)
+
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        return (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
+
+    def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
+        """Tell whether floats are a flag or a count: gradients and losses are drawn, and stay plausible."""
+        if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
+            return False
+        return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
+
+    def _are_ours(self, *tensors: Any) -> bool:
+        """Tell whether tensors are sent, or lists of them."""
+        return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
+
+    def _is_ours(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is sent."""
+        return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
+
+    def _is_of_our_kind(self, tensor: Any) -> bool:
+        """Tell whether a tensor is sent if it is neither empty nor large: the same on every rank.
+
+        Ranks that all run have a real Gloo for what lies on the host.
+        """
+        return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
+
+    # ---- what is received
+
+    def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a rank has of its own in a tensor that is broadcast; None where it only waits to be filled.
+
+        One number, or the same many times, is no state of random numbers: 0 and -1 are what scripts put there.
+        """
+        if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
+            return None
+        value = self._notes.evaluation.value_of(own)
+        certainty = own.content.certainty
+        differ = value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
+        return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
+
+    def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
+        """Wait for messages, and return their bytes, or what an operation makes of them, and how well it is known.
+
+        Raises:
+            EvaluationError: one has not come, or tells nothing.
+        """
+        certainty = Certainty.KNOWN
+        whole = []
+        for key, source in awaited.keys:
+            try:
+                message = self.post.receive(key, source)
+            except (RuntimeError, OSError) as error:  # the store has gone, or nobody has written there
+                raise EvaluationError(str(error)) from error
+            if not message and awaited.instead:
+                message, certainty = awaited.instead, max(certainty, Certainty.ALIKE)
+            if not message:
+                raise EvaluationError(f"rank {source} has told nothing")
+            certainty = max(certainty, Certainty(message[0]))
+            whole.append(message[1:])
+        found = torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.uint8)
+        if awaited.operation:
+            found = reduced(found.view(dtype).view(len(whole), -1), awaited.operation)
+        return found, certainty
+
+
+def _is_told(tensor: Any) -> bool:
+    """Tell whether a tensor has numbers that somebody may allocate by."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        return False
+    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+
+
+def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
+    """Return what a reduction makes of so many tensors alike; the tensor itself where nobody knows which it is."""
+    return reduced(value.expand(ranks, *value.size()), operation) if operation else value
+
+
+def _bytes_of(value: torch.Tensor) -> bytes:
+    with torch._C._ExcludeDispatchKeyGuard(ONLY):
+        whole = value.detach().contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize)

@@ -1,0 +1,295 @@
+"""What is written down: an operator's arguments as they are now, and which operation makes what a block holds."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.values.assumption import assumed_answer
+from ullage.gpu.values.content import (
+    BlockContent,
+    BlockContents,
+    Certainty,
+    Operand,
+    OperatorCall,
+    TensorView,
+    WrittenView,
+    columns_of,
+    extended,
+)
+from ullage.gpu.values.dispatch import ONLY
+from ullage.gpu.values.evaluation import Evaluation, EvaluationError, on_the_host, operands_in
+from ullage.gpu.values.operator_plan import OperatorPlan
+from ullage.gpu.values.sparse import made_of, parts_of
+
+_DEEPEST: Final = 192
+"""So many operations are written down one behind the other; then the value is worked out, or drawn if asked for.
+Between two choices of experts lie about 60, with those of the experts themselves in a row."""
+_DRAWN_BYTES: Final = 256 << 10
+"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
+_FILL: Final = torch.ops.aten.full.default
+
+
+class Notes:
+    """What the card's memory holds, as operations that are not run yet."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        self.contents = BlockContents()
+        """The contents of the card's memory."""
+        self.is_recording_a_graph = False
+        """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
+        self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.contents.clear()
+        self._captured = []
+
+    # ---- arguments
+
+    def operand(self, argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor):
+            if argument.is_cuda:
+                if is_opaque(argument):
+                    return Operand(unknown(0, argument.dtype), torch.empty(0, dtype=argument.dtype, device="meta"))
+                contents = self.contents
+                block = contents.block_of(argument)
+                content = contents.get(block) if block[0] else BlockContent(0, argument.dtype, Certainty.KNOWN)
+                if content is None:
+                    content = _unwritten(contents.whole_bytes(block), argument, is_new=contents.is_new(block))
+                    contents.put(block, content)
+                return Operand(content, argument)
+            return self._host_argument(argument)
+        if isinstance(argument, list | tuple):
+            return [self.operand(each) for each in argument]
+        return argument
+
+    def _host_argument(self, argument: torch.Tensor) -> Any:
+        """Keep what a tensor on the host holds now, as the script may write it later."""
+        dtype = argument.dtype
+        size = argument.numel() * dtype.itemsize
+        evaluation = self.evaluation
+        is_small = size <= evaluation.bound_of(dtype) and (size <= 64 or evaluation.has_room(size))
+        if not is_small or argument.layout != torch.strided or argument.device.type != "cpu":
+            unknown = BlockContent(size, dtype, Certainty.DRAWN if dtype.is_floating_point else Certainty.UNKNOWN)
+            return Operand(unknown, torch.empty(argument.size(), dtype=dtype, device="meta"))
+        copy = argument.detach().clone(memory_format=torch.contiguous_format)
+        if size <= 64:
+            return copy
+        content = BlockContent(size, dtype, Certainty.KNOWN)
+        evaluation.keep(content, copy.untyped_storage())
+        return Operand(content, copy)
+
+    def call(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> OperatorCall:
+        """Write an operation down."""
+        return OperatorCall(
+            plan.for_host(operator, arguments),
+            self._operands(arguments),
+            self._operand_values(keywords),
+            is_random=plan.is_random,
+        )
+
+    def _operands(self, arguments: Sequence[Any]) -> list[Any]:
+        return [self.operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
+
+    def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.operand(each) for name, each in keywords.items()}
+
+    def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
+        """Return how well a call's results are known, and how many operations lead to them."""
+        certainty = _at_best(plan)
+        depth = 0
+        for operand in operands_in(call):
+            content = operand.content
+            certainty = max(certainty, content.certainty)
+            depth = max(depth, content.depth)
+        if certainty == Certainty.DRAWN and (assumed := assumed_answer(call)) is not None:
+            call.operator, call.arguments, call.keywords = _FILL, assumed, {}
+            certainty, depth = Certainty.ASSUMED, 0
+        return certainty, depth + 1
+
+    # ---- results
+
+    def results(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Any
+    ) -> None:
+        """Write down how the results came about."""
+        try:
+            call = self.call(plan, operator, arguments, keywords)
+            certainty, depth = self.standing(call, plan)
+            sources = {id(operand.content) for operand in operands_in(call)}
+            for place, result in enumerate(results):
+                if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
+                    continue
+                block = self.contents.block_of(result)
+                there = self.contents.get(block)
+                if there is not None and id(there) in sources:  # an argument was returned
+                    continue
+                self.put(block, result, call, certainty, depth, place)
+        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
+            for result in results:
+                if is_on_card(result):
+                    self.unseen(result)
+
+    def product(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
+    ) -> None:
+        """Write down a product of matrices. What it is made of may be known: it counts as drawn all the same."""
+        try:
+            call = self.call(plan, operator, arguments, keywords)
+            _, depth = self.standing(call, plan)
+            block = self.contents.block_of(result)
+            self.put(block, result, call, Certainty.DRAWN, depth, 0)
+            content = self.contents.get(block)
+        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own
+            self.unseen(result)
+            return
+        if content is not None:  # for where it has to be drawn after all
+            content.columns, content.column = columns_of(result.size(), result.stride())
+
+    def put(
+        self,
+        block: tuple[int, int],
+        tensor: torch.Tensor,
+        call: OperatorCall,
+        certainty: Certainty,
+        depth: int,
+        place: int | str,
+        base: BlockContent | None = None,
+        *,
+        base_counts: bool = True,
+    ) -> None:
+        """Say that a call makes what a block holds from now on."""
+        evaluation = self.evaluation
+        size = block[1] if base is None else max(block[1], base.bytes)
+        dtype = tensor.dtype
+        content = BlockContent(size, dtype, certainty, depth=depth)
+        is_large = size > evaluation.bound_of(dtype)
+        if self.is_recording_a_graph:
+            self._captured.append((block, dtype))
+        if self.is_recording_a_graph or (is_large and not content.is_float):
+            content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+            self.contents.put(block, content)
+            return
+        if is_large:
+            content.certainty = max(certainty, Certainty.DRAWN)
+        content.call = call
+        call.targets.append(WrittenView(content, TensorView(tensor), place, base, base_counts=base_counts))
+        self.contents.put(block, content)
+        if depth >= _DEEPEST:
+            # what a backward pass makes bounds nothing that is drawn later
+            is_wanted = size <= _DRAWN_BYTES and torch._C._current_graph_task_id() == -1
+            if (content.certainty < Certainty.DRAWN or is_wanted) and evaluation.has_room(size):
+                evaluation.bytes_of(content)
+            else:
+                content.call = None
+                content.depth = 0
+
+    def keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
+        """Say what a tensor holds from now on; what else its block holds stays."""
+        evaluation, contents = self.evaluation, self.contents
+        block = contents.block_of(tensor)
+        before = contents.get(block)
+        size = block[1] if before is None else max(block[1], before.bytes)
+        view = TensorView(tensor)
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            if before is not None and before.value is not None and view.bytes < size:
+                whole = extended(before.value, size)
+                certainty = max(certainty, before.certainty)
+            else:
+                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            view.of(whole).copy_(value)
+        content = BlockContent(size, tensor.dtype, certainty)
+        if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            evaluation.keep(content, whole)
+        contents.put(block, content)
+
+    def held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        try:
+            operand = self.operand(tensor)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                value = self.evaluation.value_of(operand)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            return None
+        return value, operand.content.certainty
+
+    def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return a sparse tensor on the host with what its parts hold, and how well it is known where they are."""
+        held = [self.held(part) for part in parts_of(sparse)]
+        if not held or any(each is None for each in held):
+            return None
+        found = [each for each in held if each is not None]
+        if any(certainty == Certainty.UNKNOWN for _, certainty in found):
+            return None
+        with suppress(RuntimeError), on_the_host():
+            return made_of([value for value, _ in found], sparse), max(certainty for _, certainty in found[:-1])
+        return None
+
+    def keep_sparse(self, sparse: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
+        """Say what a sparse tensor's parts hold from now on."""
+        for part, each in zip(parts_of(sparse), parts_of(value), strict=True):
+            if part.numel() and part.size() == each.size():
+                self.keep(part, each, certainty if not part.is_floating_point() else max(certainty, Certainty.DRAWN))
+
+    # ---- what nobody sees
+
+    def unseen(self, tensor: torch.Tensor) -> None:
+        """Note that a kernel that no operator launches may have written a tensor."""
+        try:
+            block = self.contents.block_of(tensor)
+        except (RuntimeError, NotImplementedError):
+            return
+        self.contents.put(block, unknown(self.contents.whole_bytes(block), tensor.dtype))
+
+    def forget_parts(self, sparse: torch.Tensor) -> None:
+        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        for part in parts_of(sparse):
+            self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
+
+    def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:
+        """Return the blocks that a CUDA graph has written while it was captured."""
+        self.is_recording_a_graph = False
+        captured, self._captured = self._captured, []
+        return captured
+
+    def note_replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]]) -> None:
+        """Know nothing of what a graph writes at a replay."""
+        for block, dtype in captured:
+            self.contents.put(block, unknown(block[1], dtype))
+
+
+def is_on_card(argument: Any) -> bool:
+    """Tell whether an argument is a tensor on the card."""
+    return isinstance(argument, torch.Tensor) and argument.is_cuda
+
+
+def is_opaque(tensor: torch.Tensor) -> bool:
+    """Tell whether what a tensor holds is more than a view of one block of memory."""
+    return tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg() or tensor.is_conj()
+
+
+def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
+    """Return the content of memory that somebody has written whom we do not see."""
+    is_float = dtype.is_floating_point or dtype.is_complex
+    return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
+    """Return the content of memory that nobody has written since it was allocated, as far as it `is_new`."""
+    content = unknown(size_bytes, tensor.dtype)
+    content.is_unwritten = is_new
+    if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+        content.columns, content.column = columns_of(tensor.size(), tensor.stride())
+    return content
+
+
+def _at_best(plan: OperatorPlan) -> Certainty:
+    """Return how well an operator's results are known where all of its arguments are."""
+    if plan.is_random:
+        return Certainty.DRAWN
+    return Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN

@@ -1,0 +1,68 @@
+"""Which experts tokens go to where a router's scores are drawn: as they are drawn, evenly, all to one, or skewed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.values.choice import skew_of
+from ullage.gpu.values.content import Certainty, Operand, OperatorCall
+
+_MOST_EXPERTS: Final = 512
+_MOST_CHOSEN: Final = 32
+_BY_SCORES: Final = ("drawn", "auto")  # who asks for "auto" asks for another where that matters
+_CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
+
+
+class Routing:
+    """A choice of experts: of `topk`, `argmax` and `max` over few drawn scores of many tokens."""
+
+    def __init__(self, name: str = "drawn") -> None:
+        self.name = name
+        self.skew = skew_of(name)
+        self.chosen = 0
+        """The number of times that experts were chosen otherwise than the scores would."""
+
+    def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Return what an operation answers, where it chooses among experts by drawn scores; else None."""
+        if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
+            return None
+        operand = call.arguments[0]
+        scores = arguments[0]
+        if not isinstance(operand, Operand) or operand.content.certainty < Certainty.DRAWN or scores.dim() < 2:
+            return None
+        experts, tokens = scores.size(-1), scores.numel() // max(scores.size(-1), 1)
+        name = call.operator._schema.name
+        chosen = arguments[1] if name == "aten::topk" else 1
+        dimension = (
+            keywords.get("dim", arguments[2] if len(arguments) > 2 else -1)
+            if name == "aten::topk"
+            else keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
+        )
+        is_last = dimension in (-1, scores.dim() - 1)
+        if not (
+            is_last and 2 <= experts <= _MOST_EXPERTS and chosen <= min(experts, _MOST_CHOSEN) and tokens >= experts
+        ):
+            return None
+        self.chosen += 1
+        indices = self._indices(tokens, experts, chosen).reshape(*scores.shape[:-1], chosen)
+        if name == "aten::topk":
+            return scores.gather(-1, indices), indices
+        keeps = bool(keywords.get("keepdim", arguments[2] if len(arguments) > 2 else False))
+        picked = indices if keeps else indices.squeeze(-1)
+        if name == "aten::argmax":
+            return picked
+        values = scores.gather(-1, indices)
+        return (values if keeps else values.squeeze(-1)), picked
+
+    def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
+        """Return the experts of each token, (tokens, chosen), all different within a token."""
+        if self.name == "worst":
+            return torch.arange(chosen).expand(tokens, chosen)
+        if self.name == "balanced":
+            return (torch.arange(tokens)[:, None] * chosen + torch.arange(chosen)) % experts
+        weights = torch.arange(1, experts + 1, dtype=torch.float64) ** -float(self.skew or 0)
+        noise = torch.empty(tokens, experts, dtype=torch.float64).exponential_(
+            generator=torch.Generator().manual_seed(tokens)
+        )
+        return (weights / noise).topk(chosen, -1).indices

@@ -1,0 +1,122 @@
+"""Sparse tensors on the host, made of what their parts hold, and operators whose results NVIDIA's library counts."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.values.evaluation import on_the_host
+from ullage.gpu.values.products import MULTIPLICATIONS
+
+BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
+BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
+COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul", "aten::add"))
+"""Operators that may make a sparse tensor of sparse ones: how many elements it has follows from where theirs are."""
+COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
+"""Those and the ones that read a count of their own back."""
+CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
+_NARROW: Final = (torch.float16, torch.bfloat16)
+
+
+def is_counted(name: str, arguments: Sequence[Any]) -> bool:
+    """Tell whether an operator's result has as many elements as a count says that follows from sparse arguments."""
+    first = arguments[0]
+    if name not in COUNTED_OF_SPARSE or first.layout == torch.strided:
+        return False
+    if name == "aten::index_select":
+        return bool(first.layout == torch.sparse_coo) and arguments[1] < first.sparse_dim()
+    if name == "aten::add" and first.layout == torch.sparse_coo:  # as many as both have
+        return False
+    return name == "aten::_coalesce" or (isinstance(arguments[1], torch.Tensor) and _is_sparse(arguments[1]))
+
+
+def _is_sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout != torch.strided
+
+
+def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensors that a sparse one consists of, the numbers last; none for a layout of somebody else's."""
+    if sparse.layout == torch.sparse_coo:
+        return sparse._indices(), sparse._values()
+    if sparse.layout in BY_ROWS:
+        return sparse.crow_indices(), sparse.col_indices(), sparse.values()
+    if sparse.layout in BY_COLUMNS:
+        return sparse.ccol_indices(), sparse.row_indices(), sparse.values()
+    return ()
+
+
+def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor of these parts, of another's layout and size.
+
+    Raises:
+        RuntimeError: they are not those of such a tensor, as where nobody knows them.
+    """
+    *places, numbers = parts
+    _check(places, numbers, like)
+    whole: torch.Tensor
+    if like.layout == torch.sparse_coo:
+        whole = torch.sparse_coo_tensor(
+            places[0], numbers, like.size(), check_invariants=False, is_coalesced=like.is_coalesced()
+        )
+    else:
+        whole = torch.sparse_compressed_tensor(
+            places[0], places[1], numbers, size=like.size(), layout=like.layout, check_invariants=False
+        )
+    return whole
+
+
+def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
+    """Have the CPU read nothing beyond a tensor's end. PyTorch's own check is stricter than its operators are: it takes
+    no element twice.
+    """
+    if not len(numbers):
+        return
+    if like.layout == torch.sparse_coo:
+        bounds = [(row, like.size(dimension)) for dimension, row in enumerate(places[0])]
+    else:
+        starts, inner = places
+        if starts.dim() > 1 or int(starts[0]) or int(starts[-1]) != len(numbers) or bool((starts.diff() < 0).any()):
+            raise RuntimeError("no starts of rows")
+        blocks = numbers.shape[1:] if like.layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
+        across = 1 if like.layout in BY_ROWS else 0
+        bounds = [(inner, like.size(across) // blocks[across])]
+    if any(int(row.min()) < 0 or int(row.max()) >= size for row, size in bounds):
+        raise RuntimeError("indices beyond the end")
+
+
+def computed(name: str, arguments: Sequence[Any]) -> torch.Tensor:
+    """Return what one of `COUNTED_OF_SPARSE` makes of tensors on the host, in the layout that the card's has.
+
+    Products of compressed tensors are made as those of coordinates: the CPU has the others with a library only.
+
+    Raises:
+        RuntimeError, NotImplementedError: the host cannot, or would take too long.
+    """
+    with on_the_host():
+        first = _wide(arguments[0])
+        if name == "aten::_coalesce":
+            return first.coalesce()
+        if name == "aten::index_select":
+            selected: torch.Tensor = torch.index_select(first, arguments[1], arguments[2])
+            return selected
+        second = _wide(arguments[1])
+        if name == "aten::add":
+            made = (_coordinates(first) + _coordinates(second)).coalesce()
+        else:
+            if first._nnz() * second._nnz() > MULTIPLICATIONS * max(second.size(0), 1):
+                raise RuntimeError(f"a product of {first._nnz()} and {second._nnz()} elements")
+            made = torch.sparse.mm(_coordinates(first), _coordinates(second)).coalesce()
+        found: torch.Tensor = made.to_sparse_csr() if first.layout != torch.sparse_coo else made
+    return found
+
+
+def _coordinates(sparse: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = sparse.to_sparse_coo().coalesce()
+    return found
+
+
+def _wide(sparse: torch.Tensor) -> torch.Tensor:
+    if sparse.dtype not in _NARROW:
+        return sparse
+    *places, numbers = parts_of(sparse)
+    return made_of((*places, numbers.float()), sparse)

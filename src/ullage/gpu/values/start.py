@@ -1,0 +1,256 @@
+"""Values for this process: from the moment CUDA is initialised, in the threads that use it."""
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.base.garbage_collector import without_collections
+from ullage.base.units import MIB
+from ullage.gpu.tracing.compiled import compiled_graphs
+from ullage.gpu.tracing.resident import resident
+from ullage.gpu.values.choice import ValuesChoice
+from ullage.gpu.values.computation import Computation
+from ullage.gpu.values.content import KEY, BlockContents, UnseenWrites
+from ullage.gpu.values.dispatch import is_thread_seen
+from ullage.gpu.values.driver import EmulatedDriver
+from ullage.gpu.values.evaluation import Evaluation
+from ullage.gpu.values.hidden_frames import hide_own_frames
+from ullage.gpu.values.interception import Interception
+from ullage.gpu.values.messages import RankMessages
+from ullage.gpu.values.notes import Notes
+from ullage.gpu.values.reads import Reads
+from ullage.gpu.values.routing import Routing
+from ullage.gpu.values.unseen_kernels import UnseenKernels
+
+BUDGET_BYTES: Final = 512 * MIB
+"""The most of the host's memory that values may take."""
+
+_UNSEEN_THREAD: Final = "what a thread of the script does"
+
+
+_current: "Values | None" = None
+
+
+def current() -> "Values":
+    """Return the values of this process's emulated card."""
+    assert _current is not None, "no card is emulated in this process"
+    return _current
+
+
+class Values:
+    """The values of this process's emulated card, from `start` on."""
+
+    def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
+        self.choice = choice
+        self.reads = Reads()
+        self.evaluation = Evaluation(
+            seed=choice.seed,
+            routing=Routing(choice.routing),
+            budget_bytes=BUDGET_BYTES,
+        )
+        self._interception: Interception | Computation = (
+            Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
+            if choice.mode == "all"
+            else Interception(self.evaluation, self.reads, driver)
+        )
+        self._driver = driver
+        self._is_on = False
+        self.has_stopped = False
+        self.resident_bytes = 0
+        """The host's memory that it takes to see operators, beside what is kept of values."""
+        self._unseen_writes: UnseenWrites | None = None
+        self._unseen_before = 0
+        self._undo: list[Callable[[], None]] = []
+        self._used: Callable[[torch.Tensor], None] | None = None
+
+    def start(self) -> None:
+        """Begin when CUDA is initialised: a process that does not use it is not slowed down.
+
+        Threads are noted from now on, so that those which begin before are seen then, too.
+        """
+        global _current
+        _current = self
+        if self.choice.mode != "off":
+            self._interception.prepare()
+            self._interception.include()
+            self._watch_threads()
+            torch.cuda._lazy_call(self._begin)
+
+    def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
+        """Have `missed` be called once something is read that may decide; no value is followed until then.
+
+        Args:
+            choice: what is told as the choice: this process's is "off".
+            missed: called in the thread that reads.
+        """
+        self.choice, self.has_stopped = choice, True
+        self.reads.missed = missed
+
+    def listen(
+        self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Have `hear` be told every operator with its arguments, and `used` those of kernels that no operator launches.
+
+        It has to be called before CUDA is initialised, and has an effect only where operators are seen.
+        """
+        self._interception.listener = hear
+        self._used = used
+
+    @property
+    def contents(self) -> BlockContents:
+        """The contents of the card's memory, where not everything is computed."""
+        assert isinstance(self._interception, Interception)
+        return self._interception.contents
+
+    @property
+    def messages(self) -> RankMessages | None:
+        """What ranks tell each other; None where everything is computed."""
+        return self._interception.messages if isinstance(self._interception, Interception) else None
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What the host could not compute, with the reason."""
+        writes = self._unseen_writes
+        failed = dict(self.evaluation.failures)
+        if self.choice.mode == "all" and writes is not None and writes.value != self._unseen_before:
+            failed[_UNSEEN_THREAD] = "it began before torch was imported, and nothing is computed in it"
+        return failed
+
+    @property
+    def is_on(self) -> bool:
+        """Whether operators are seen."""
+        return self._is_on
+
+    def stop(self) -> None:
+        """See no more: what is read from now on is unknown."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        self.has_stopped = True
+        if compiled_graphs():
+            # Their guards have noted the key, among others: without it they would be compiled anew.
+            self._interception.has_ended = True
+        else:
+            self._interception.include(on=False)
+        self._driver.remember_sent(on=False)
+        self._driver.watch_writes(None, 0)
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        if isinstance(self._interception, Interception):
+            self._interception.stop()
+
+    def begin(self) -> None:
+        """Begin now, where ranks meet before CUDA is initialised; once."""
+        if self.choice.mode != "off":
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._is_on or self.has_stopped:
+            return
+        before = resident().bytes
+        self._begin_to_see()
+        self.resident_bytes = max(0, resident().bytes - before)
+
+    def _begin_to_see(self) -> None:
+        self._is_on = True
+        hide_own_frames()
+        self._driver.remember_sent(on=True)
+        with without_collections():
+            self._interception.install()
+        self._interception.include()
+        self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
+        self._unseen_before = self._unseen_writes.value
+        if isinstance(self._interception, Computation):
+            self._replay_graphs(self._interception)
+            self._watch_seeds(self._interception)
+        else:
+            self._interception.contents.watch(self._unseen_writes)
+            self._watch_graphs(self._interception.notes)
+            kernels = UnseenKernels(self._interception.notes.unseen, self._used)
+            kernels.watch()
+            self._undo.append(kernels.stop)
+            self._interception.waiting.watch_steps()
+
+    def _watch_threads(self) -> None:
+        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
+
+        def bootstrap_inner(thread: threading.Thread) -> None:
+            if not self.has_stopped:
+                self._interception.include()
+            original(thread)
+
+        threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
+        self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
+
+    def _watch_graphs(self, notes: Notes) -> None:
+        """Have what a CUDA graph writes be unknown at each replay."""
+        graph: Any = torch.cuda.CUDAGraph
+        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
+        recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+        def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = begin(this, *arguments, **keywords)
+            notes.is_recording_a_graph = True
+            return result
+
+        def capture_end(this: Any) -> Any:
+            recorded[this] = notes.end_capture()
+            return end(this)
+
+        def replay(this: Any) -> None:
+            launch(this)
+            notes.note_replay(recorded.get(this, ()))
+
+        self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
+
+    def _stand_in(self, owner: Any, **functions: Any) -> None:
+        for name, function in functions.items():
+            original = getattr(owner, name)
+            setattr(owner, name, function)
+            self._undo.append(lambda name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
+
+    def _replay_graphs(self, computation: Computation) -> None:
+        """Have a CUDA graph do at each replay what it has captured."""
+        graph: Any = torch.cuda.CUDAGraph
+        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
+        recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+        def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = begin(this, *arguments, **keywords)
+            computation.begin_capture()
+            return result
+
+        def capture_end(this: Any) -> Any:
+            recorded[this] = computation.end_capture()
+            return end(this)
+
+        def replay(this: Any) -> None:
+            computation.replay(recorded.get(this, ()), lambda: launch(this))
+
+        self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
+
+    def _watch_seeds(self, computation: Computation) -> None:
+        numbers = computation.random_numbers
+        # the first calls the others, and has the last word
+        for modules, names, note in (
+            ((torch, torch.random), ("manual_seed",), numbers.seed),
+            ((torch.cuda, torch.cuda.random), ("manual_seed", "manual_seed_all"), numbers.seed_card),
+        ):
+            for name in names:
+                self._note_after(modules, name, note)
+
+    def _note_after(self, modules: Sequence[Any], name: str, note: Callable[[], None]) -> None:
+        original = getattr(modules[0], name)
+
+        def around(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            note()
+            return result
+
+        for module in modules:
+            setattr(module, name, around)
+            self._undo.append(lambda module=module: setattr(module, name, original))  # type: ignore[misc]

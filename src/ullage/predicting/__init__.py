@@ -1,0 +1,1 @@
+"""Answers about a run before it starts: a script is run on the emulated GPU, as it is or changed."""

@@ -1,0 +1,366 @@
+"""`ullage advise`: what to change so that a script fits on a card, every change run on the emulated card."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from ullage.base.errors import UllageError
+from ullage.base.public import public
+from ullage.base.secrets import without_secrets
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.advice.candidates import Candidates, candidates_of
+from ullage.predicting.advice.cost import TimeEstimate, estimate_of
+from ullage.predicting.advice.largest import LargestWith, largest_as_it_is, largest_by_cost
+from ullage.predicting.advice.search import AdviceSearch
+from ullage.predicting.advice.trial import ChangeTrial, Combination, NotMade
+from ullage.predicting.advice.written import WrittenAdvice, written
+from ullage.predicting.changes.change import ChangeCost
+from ullage.predicting.changes.training.facts import CodePlace, HeldVariable, TrainingFacts
+from ullage.predicting.editing.edit import NotCertain
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.fit import Fitter
+from ullage.predicting.prediction.avoidable_memory import AvoidableKind
+from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.parallel import ParallelRuns
+
+SCHEMA: Final = 1
+ROOM_BYTES: Final = 1 << 40
+"""The memory of the card on which a script is run to see what it would need: more than any card has."""
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The answer of `ullage advise`; every `*_bytes` is in bytes."""
+
+    script: str
+    arguments: list[str]
+    gpu: str
+    total_memory_bytes: int
+    base: Prediction
+    """The script as it is, on the card."""
+    need: Prediction
+    """The script as it is, on a card with room for it: what it would need."""
+    facts: TrainingFacts
+    """The model, the loop and the optimizers that the changes were made to."""
+    trials: tuple[ChangeTrial, ...]
+    """Every change that was tried alone."""
+    not_made: tuple[NotMade, ...]
+    """The changes that cannot be made in this script, and why."""
+    best: ChangeTrial | None
+    """The cheapest combination of changes that fits; None where none does, or where the script fits as it is."""
+    estimate: TimeEstimate | None
+    """The time that the best combination adds to a step."""
+    written: WrittenAdvice | None
+    """The best combination as lines to write, and the proof that they need the same."""
+    is_complete: bool
+    """Whether the search came to its end."""
+    axis: Axis | None = None
+    """The option whose largest value was searched for; None: what makes the script fit was."""
+    largest: tuple[LargestWith, ...] = ()
+    """Its largest values: as the script is, and with the changes of each cost added; empty without `axis`."""
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 0 it fits, as it is or with the advice; 1 nothing that was tried fits; 4 cannot be judged."""
+        if self.axis is not None and self.largest:
+            if any(each.value is not None for each in self.largest):
+                return 0
+        elif self.base.verdict is Verdict.FITS or self.best is not None:
+            return 0
+        return self.base.verdict.exit_code or 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {
+            "schema": SCHEMA,
+            "script": self.script,
+            "arguments": self.arguments,
+            "gpu": self.gpu,
+            "torch": self.base.torch,
+            "total_memory_bytes": self.total_memory_bytes,
+            "verdict": self.base.verdict.value,
+            "need": _peaks(self.need),
+            "avoidable": [asdict(each) for each in self.need.avoidable],
+            "changes": [_trial(trial, self.facts) for trial in self.trials],
+            "not_made": [{"key": each.change.key, "name": each.change.name, "why": each.why} for each in self.not_made],
+            "best": _trial(self.best, self.facts) if self.best is not None else None,
+            "written": self.written.to_json() if self.written is not None else None,
+            "option": self.axis.option if self.axis is not None else None,
+            "largest": [each.to_json() for each in self.largest],
+            "is_complete": self.is_complete,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _peaks(found: Prediction) -> dict[str, Any]:
+    return {
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "interval_bytes": list(found.interval_bytes),
+    }
+
+
+def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
+    estimate = estimate_of(trial.combination, facts)
+    return {
+        "changes": [part.text for part in trial.combination.parts],
+        "name": trial.combination.title,
+        "cost": trial.combination.cost.name.lower(),
+        "gradients": trial.combination.gradients(facts).value,
+        "fits": trial.fits,
+        "problem": trial.problem,
+        "added_computation": estimate.added_share,
+        "host_bytes": estimate.host_bytes,
+        **(_peaks(trial.prediction) if trial.prediction is not None else {}),
+    }
+
+
+class Adviser:
+    """Runs one script with changes."""
+
+    def __init__(self, request: Request, runs: ParallelRuns) -> None:
+        self.request = request
+        self.total_bytes = request.total_bytes(find_gpu(request.gpu, arch=request.arch))
+        self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
+        self.facts = TrainingFacts()
+        self.runs = runs
+        self._asked: list[Combination] = []
+
+    def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
+        """Run the script as it is: on the card, and on one with room; and count its operations.
+
+        Raises:
+            ScriptError: the script fails for another reason than memory.
+        """
+        diagnosed = replace(self.roomy, diagnose=True)
+        counted = replace(diagnosed, changes=("count_flops=on",), steps=1, more_steps=0)
+        base, need, count = self.runs.run_all(
+            [self.request, diagnosed, counted],
+            ["the script as it is", "it on a card with room", "it with its operations counted"],
+        )
+        for found in (base, need):
+            if isinstance(found, UllageError):
+                raise found
+        assert isinstance(base, Prediction)
+        assert isinstance(need, Prediction)
+        held = _held(need)
+        others = [] if held else _held_by(need)
+        facts = replace(need.training or TrainingFacts(), held=held, held_elsewhere=others)
+        if isinstance(count, Prediction) and count.training is not None:
+            facts = facts.with_counts(count.training)
+        self.facts = facts
+        return base, need, facts
+
+    def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
+        """Run combinations on a card with room, and those that may fit under pressure on the card itself."""
+        self._asked += combinations
+        found = self._run_all(self.roomy, combinations, [one.title for one in combinations])
+        trials = [self._trial(one, result) for one, result in zip(combinations, found, strict=True)]
+        unsure = [
+            index
+            for index, trial in enumerate(trials)
+            if trial.prediction is not None and not trial.problem and not trial.fits and self._may_fit(trial.prediction)
+        ]
+        if unsure:
+            some = [combinations[index] for index in unsure]
+            labels = [f"{one.title} on the card itself" for one in some]
+            for index, result in zip(unsure, self._run_all(self.request, some, labels), strict=True):
+                if isinstance(result, Prediction) and _is_proved(result):
+                    trials[index] = replace(trials[index], prediction=result, fits=True)
+        return trials
+
+    def finished(self) -> list[ChangeTrial]:
+        """Return the trials of all runs that came to their end, those of a search that was interrupted too."""
+        found = []
+        for one in self._asked:
+            try:
+                known = self.runs.known(one.request(self.roomy, self.facts))
+            except NotCertain:
+                continue
+            if known is not None:
+                found.append(self._trial(one, known))
+        return found
+
+    def _run_all(
+        self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
+    ) -> list[Prediction | UllageError]:
+        """Run a request with changes; what cannot be written beside each other is an error in its place."""
+        made: list[Request | NotCertain] = []
+        for one in combinations:
+            try:
+                made.append(one.request(request, self.facts))
+            except NotCertain as error:
+                made.append(error)
+        runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
+        found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
+        return [next(found) if isinstance(each, Request) else each for each in made]
+
+    def _trial(self, one: Combination, result: Prediction | UllageError) -> ChangeTrial:
+        if isinstance(result, NotCertain):
+            return ChangeTrial(combination=one, problem=str(result))
+        if isinstance(result, UllageError):
+            return ChangeTrial(combination=one, problem=f"the script fails with it: {_last_line(result)}")
+        for part in one.parts:
+            if part.text in result.changes_refused:
+                return ChangeTrial(combination=one, prediction=result, problem=result.changes_refused[part.text])
+            is_hook = part.change.install is not None and not part.is_edit(self.facts)
+            if is_hook and part.text not in result.changes_made:
+                return ChangeTrial(combination=one, prediction=result, problem="it had no effect in this run")
+        fits = result.interval_bytes[1] <= self.total_bytes and result.oom is None and _has_trained(result)
+        return ChangeTrial(combination=one, prediction=result, fits=fits and not result.oom_count)
+
+    def _may_fit(self, found: Prediction) -> bool:
+        """Tell whether the allocator may do with the card, by giving back what it keeps without need."""
+        return found.oom is None and found.peak_allocated_bytes + found.context_interval_bytes[0] <= self.total_bytes
+
+
+def _held(need: Prediction) -> list[HeldVariable]:
+    """Return the variables that keep a step's memory beside the next, as far as the lines that set them are known."""
+    found = []
+    for each in need.avoidable:
+        is_of_variables = all(name.isidentifier() for name in each.names)
+        if each.kind is AvoidableKind.HELD_OVER and is_of_variables and each.hold_file and each.hold_line:
+            place = CodePlace(file=each.hold_file, line=each.hold_line, function=each.hold_function)
+            found += [HeldVariable(name=name, place=place) for name in each.variables]
+    return found
+
+
+def _held_by(need: Prediction) -> list[str]:
+    """Return the names of all that keeps a step's memory beside the next."""
+    found = [name for each in need.avoidable if each.kind is AvoidableKind.HELD_OVER for name in each.names]
+    return list(dict.fromkeys(found))
+
+
+def _unwritten(one: Combination, facts: TrainingFacts) -> int:
+    """Return how many changes of a combination nobody can write with certainty: a user has to place them himself."""
+    recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
+    return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
+
+
+def _is_proved(found: Prediction) -> bool:
+    return found.verdict is Verdict.FITS and not found.oom_count and _has_trained(found)
+
+
+def _has_trained(found: Prediction) -> bool:
+    return any(step.complete for step in found.steps)
+
+
+def _last_line(error: UllageError) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if " raised " in line), lines[0] if lines else type(error).__name__)
+
+
+def advise(
+    request: Request,
+    *,
+    axis: Axis | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Advice:
+    """Find what to change so that the request's script fits on its card; or how large an option may be with changes.
+
+    With `axis` the largest value of that option is searched for, as the script is and with the changes of each cost
+    added, and no lines are written. Where it is interrupted (Ctrl-C) after the first runs, it returns what is known so
+    far.
+
+    Raises:
+        ScriptError: the script fails for another reason than memory.
+        UsageError: the request cannot be carried out.
+    """
+    began = time.perf_counter()
+    runs = ParallelRuns(progress)
+    answer = _FoundAdvice()
+    given, fitter = request, Fitter(request, 0, runs)
+    if axis is not None:
+        answer.largest.append(largest_as_it_is(request, axis, fitter))
+        # What saves most depends on the value: changes are weighed where the script ceases to fit.
+        request = replace(request, arguments=axis.put_into(request.arguments, answer.largest[0].to_weigh))
+    adviser = Adviser(request, runs)
+    base, need, facts = adviser.begin()
+    candidates = candidates_of(facts, request)
+    search = AdviceSearch(
+        candidates.settings,
+        need.interval_bytes[1],
+        adviser.try_all,
+        time=lambda one: (
+            _unwritten(one, facts) + estimate_of(one, facts).order[0],
+            estimate_of(one, facts).host_bytes,
+        ),
+    )
+    try:
+        search.singles()
+        if axis is not None:
+            for one in largest_by_cost(given, axis, facts, search.useful(), fitter, answer.largest[0]):
+                answer.largest.append(one)
+        elif base.verdict is not Verdict.FITS:
+            answer.best = search.best()
+            answer.write(adviser)
+        answer.is_complete = True
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        progress("interrupted; what is known so far follows")
+        search.learn(adviser.finished())
+        if base.verdict is not Verdict.FITS and axis is None:
+            answer.best = answer.best or search.best_so_far()
+            answer.write(adviser, is_to_run=False)
+    return _advice(adviser, (base, need), candidates, search, answer, axis, began)
+
+
+@dataclass(slots=True)
+class _FoundAdvice:
+    """What a search has found so far."""
+
+    best: ChangeTrial | None = None
+    proof: WrittenAdvice | None = None
+    largest: list[LargestWith] = field(default_factory=list)
+    is_complete: bool = False
+
+    def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
+        """Write the best combination as lines, and run these."""
+        if self.best is not None:
+            self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
+
+
+def _advice(
+    adviser: Adviser,
+    begun: tuple[Prediction, Prediction],
+    candidates: Candidates,
+    search: AdviceSearch,
+    answer: _FoundAdvice,
+    axis: Axis | None,
+    began: float,
+) -> Advice:
+    base, need = begun
+    request, best = adviser.request, answer.best
+    singles = [trial for trial in search if len(trial.combination.parts) == 1]
+    failed = [
+        NotMade(change=trial.combination.parts[0].change, why=trial.problem) for trial in singles if trial.problem
+    ]
+    tried = {trial.combination.parts[0].change.key for trial in singles}
+    not_needed = [
+        NotMade(change=settings[0].change, why="it needs more cards, and is tried where nothing else fits")
+        for key, settings in candidates.settings.items()
+        if settings[0].change.cost is ChangeCost.CARDS and key not in tried
+    ]
+    return Advice(
+        script=str(request.script),
+        arguments=list(without_secrets(request.arguments)),
+        gpu=base.gpu,
+        total_memory_bytes=adviser.total_bytes,
+        base=base,
+        need=need,
+        facts=adviser.facts,
+        trials=tuple(trial for trial in singles if not trial.problem),
+        not_made=(*candidates.not_made, *failed, *not_needed),
+        best=best,
+        estimate=estimate_of(best.combination, adviser.facts) if best is not None else None,
+        written=answer.proof,
+        is_complete=answer.is_complete,
+        axis=axis,
+        largest=tuple(answer.largest),
+        seconds=time.perf_counter() - began,
+    )

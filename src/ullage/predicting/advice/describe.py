@@ -1,0 +1,282 @@
+"""Arrange advice into a report."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ullage.base.secrets import SourceCode
+from ullage.base.units import text_of_bytes
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.advice.advice import Advice
+from ullage.predicting.advice.cost import estimate_of
+from ullage.predicting.advice.largest import LargestWith
+from ullage.predicting.advice.trial import ChangeTrial, Combination
+from ullage.predicting.changes.change import ChangeCost, Gradients
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.prediction.avoidable_memory import AvoidableKind
+from ullage.predicting.prediction.command.words import shown
+from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.report.report import Bar, Bars, Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
+
+_COSTS: Final = {
+    ChangeCost.NOTHING: "",
+    ChangeCost.TIME: "time",
+    ChangeCost.NUMERICS: "other numbers",
+    ChangeCost.CARDS: "more cards",
+}
+
+
+def describe(advice: Advice) -> Report:
+    """Make the report of advice."""
+    script = shown([advice.script, *advice.arguments])
+    return Report(
+        headline=_headline(advice),
+        tone=Tone.GOOD if advice.exit_code == 0 else Tone.UNSURE if advice.exit_code == 4 else Tone.BAD,
+        subject=f"{script} on {advice.gpu}",
+        sentence=_sentence(advice),
+        sections=tuple(_sections(advice)),
+        pictures=(_picture(advice),),
+    )
+
+
+def _headline(advice: Advice) -> str:
+    if advice.axis is not None and advice.largest:
+        return _largest_headline(advice.axis, advice.largest)
+    if advice.base.verdict is Verdict.FITS:
+        return "FITS AS IT IS"
+    if advice.best is not None:
+        return f"FITS WITH {advice.best.combination.title.upper()}"
+    return "NOTHING THAT WAS TRIED MAKES IT FIT" if advice.is_complete else "NOT FOUND YET"
+
+
+def _largest_headline(axis: Axis, rows: Sequence[LargestWith]) -> str:
+    base = rows[0].value
+    most = max((each for each in rows if each.value is not None), key=lambda each: each.value or 0, default=None)
+    if most is None:
+        return "NOTHING THAT WAS TRIED FITS"
+    if most is rows[0] or most.value == base:
+        return f"{axis.name.upper()} {base} FITS, AND NO CHANGE MAKES IT MORE"
+    return f"{axis.name.upper()} {base if base is not None else 'NONE'} FITS AS IT IS, {most.value} WITH CHANGES"
+
+
+def _sentence(advice: Advice) -> str:
+    if advice.axis is not None and advice.largest:
+        again = f"ullage advise ... {advice.axis.option} N --patch FILE"
+        cut = "" if advice.is_complete else " The search was interrupted."
+        weighed = f"The tables below are of {advice.axis.name} {advice.largest[0].to_weigh}."
+        return (
+            f"Each value was run. {weighed} `{again}` finds the least that value N needs, and writes it as a diff.{cut}"
+        )
+    total = text_of_bytes(advice.total_memory_bytes)
+    need = f"As it is, the script needs {_used(advice.need)} of {total}"
+    if advice.base.verdict is Verdict.FITS:
+        return f"{need}. The changes below would leave more room; each was run."
+    if advice.best is None or advice.best.prediction is None:
+        lowest = min(
+            (trial for trial in advice.trials if trial.need_bytes), key=lambda each: each.need_bytes or 0, default=None
+        )
+        least = (
+            f" The most that one change saves leaves {_used(lowest.prediction)}."
+            if lowest and lowest.prediction
+            else ""
+        )
+        return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
+    estimate = advice.estimate.text if advice.estimate is not None else ""
+    costs = f"; {estimate}" if estimate else ""
+    gradients = advice.best.combination.gradients(advice.facts)
+    interrupted = "" if advice.is_complete else " The search was interrupted: something cheaper may fit too."
+    proved = " The script with the lines below was run too, and needs the same bytes." if _is_proved(advice) else ""
+    return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}{interrupted}"
+
+
+def _is_proved(advice: Advice) -> bool:
+    return advice.written is not None and advice.written.is_proved
+
+
+def _used(found: Prediction) -> str:
+    return text_of_bytes(found.interval_bytes[1])
+
+
+def _sections(advice: Advice) -> Iterator[Section]:
+    if advice.largest:
+        yield _largest(advice)
+    yield _meter(advice)
+    if advice.best is not None:
+        parts = advice.best.combination.parts
+        yield Remarks(title="What it does", items=tuple(f"{part.title}: {part.change.explanation}" for part in parts))
+    yield from _written(advice)
+    if advice.need.avoidable:
+        yield from _avoidable(advice)
+    if advice.trials:
+        yield from _changes(advice)
+    if advice.not_made:
+        yield Table(
+            title="Not made in this script",
+            columns=("change", "why"),
+            rows=tuple(TableRow(cells=(each.change.name, each.why), tone=Tone.QUIET) for each in advice.not_made),
+        )
+    notes = tuple(dict.fromkeys((*advice.base.notes, *advice.need.notes)))
+    if notes:
+        yield Remarks(title="To know", items=notes)
+
+
+def _largest(advice: Advice) -> Table:
+    assert advice.axis is not None
+    return Table(
+        title=f"The largest {advice.axis.name} that fits",
+        columns=("with", "fits", "does not", "used", "costs"),
+        rows=tuple(_largest_row(advice, each) for each in advice.largest),
+        wraps=True,
+    )
+
+
+def _largest_row(advice: Advice, one: LargestWith) -> TableRow:
+    name = one.combination.title if one.combination.parts else "as it is"
+    if one.largest is None:
+        return TableRow(cells=(name, "", "", "", one.problem), tone=Tone.QUIET)
+    best, following = one.largest.best, one.largest.next
+    return TableRow(
+        cells=(
+            name,
+            "none" if best is None else str(best.value),
+            "" if following is None else str(following.value),
+            "" if best is None else _used(best.prediction),
+            _costs(advice, one.combination),
+        ),
+        tone=Tone.BAD if best is None else Tone.GOOD,
+    )
+
+
+def _meter(advice: Advice) -> Meter:
+    parts = [SizedPart(label="as it is", size_bytes=advice.need.interval_bytes[1], remark="the script unchanged")]
+    if advice.best is not None and advice.best.prediction is not None:
+        parts = [
+            SizedPart(
+                label="with the advice",
+                size_bytes=advice.best.prediction.interval_bytes[1],
+                remark=advice.best.combination.title,
+            )
+        ]
+    return Meter(
+        title="Used of the card at most",
+        total_bytes=advice.total_memory_bytes,
+        total_label=advice.gpu,
+        parts=tuple(parts),
+    )
+
+
+def _avoidable(advice: Advice) -> Iterator[Section]:
+    found = advice.need.avoidable
+    yield Table(
+        title="What of the peak can be avoided",
+        columns=("what", "at the peak", "gain", "where"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    _named(each.kind) + (f": {', '.join(each.names)}" if each.names else ""),
+                    text_of_bytes(each.peak_bytes),
+                    "" if each.gain_bytes is None else text_of_bytes(each.gain_bytes),
+                    str(Line(each.file, each.line)) if each.file and each.line else each.module,
+                )
+            )
+            for each in found
+        ),
+        wraps=True,
+    )
+    remedies = tuple(dict.fromkeys(f"{_named(each.kind)}: {each.remedy}" for each in found if each.remedy))
+    if remedies:
+        yield Remarks(title="What to do about it", items=remedies)
+
+
+def _named(kind: AvoidableKind) -> str:
+    return kind.value.replace("_", " ")
+
+
+def _changes(advice: Advice) -> Iterator[Section]:
+    base = advice.need.interval_bytes[1]
+    ordered = sorted(advice.trials, key=lambda trial: (trial.combination.cost, trial.need_bytes or 0))
+    yield Table(
+        title="Every change alone, each one run",
+        columns=("change", "needs", "gain", "costs", ""),
+        rows=tuple(_change(advice, trial, base) for trial in ordered),
+        wraps=True,
+    )
+    estimates = {trial.combination.title: estimate_of(trial.combination, advice.facts) for trial in ordered}
+    times = tuple(f"{title}: {one.text}" for title, one in estimates.items() if one.host_bytes)
+    if times:
+        yield Remarks(title="What the way to the host takes, as an estimate", items=times)
+
+
+def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
+    need = trial.need_bytes
+    gain = base - need if need is not None else 0
+    is_best = advice.best is not None and trial.combination == advice.best.combination
+    return TableRow(
+        cells=(
+            trial.combination.title,
+            "" if need is None else text_of_bytes(need),
+            "" if need is None else text_of_bytes(gain) if gain >= 0 else f"-{text_of_bytes(-gain)}",
+            _costs(advice, trial.combination),
+            "fits ◀" if is_best else "fits" if trial.fits else "",
+        ),
+        tone=Tone.GOOD if trial.fits else Tone.PLAIN if gain > 0 else Tone.QUIET,
+    )
+
+
+def _costs(advice: Advice, one: Combination) -> str:
+    """Return what a change costs, in few words: they are the cell of a table."""
+    estimate = estimate_of(one, advice.facts)
+    gradients = one.gradients(advice.facts)
+    if gradients is Gradients.UNKNOWN:
+        return ", ".join(part for part in (estimate.short, "gradients not known to be the same") if part)
+    parts = [part for part in (estimate.short or _COSTS[one.cost],) if part]
+    if gradients is Gradients.ROUNDING:
+        parts.append("equal up to rounding")
+    return ", ".join(parts)
+
+
+def _written(advice: Advice) -> Iterator[Section]:
+    found = advice.written
+    if found is None:
+        return
+    if found.command:
+        yield Quote(title="To set", text=found.command, is_to_paste=True)
+    if found.diff:
+        yield Quote(title="To write, as a diff", text=SourceCode(found.diff.rstrip("\n")), is_to_paste=True)
+    for part in found.parts:
+        if not part.is_in_diff:
+            yield Quote(title=f"To write for {part.name}; {part.why_not}", text=part.snippet)
+    if found.problem:
+        yield Remarks(
+            title="Not proved", items=(f"{found.problem}: the bytes were measured with the change made from outside",)
+        )
+    elif not found.is_proved and found.proof is not None:
+        promised = advice.best.prediction.peak_allocated_bytes if advice.best and advice.best.prediction else 0
+        yield Remarks(
+            title="Not proved",
+            items=(
+                f"the script with these lines allocates {found.proof.peak_allocated_bytes:,} bytes at the most, with "
+                f"the change from outside {promised:,}",
+            ),
+        )
+
+
+def _picture(advice: Advice) -> Bars:
+    """Return the need of every change beside the card's line."""
+    needs = [("as it is", advice.need.interval_bytes[1], Tone.GOOD if _fits_as_it_is(advice) else Tone.BAD, "")]
+    if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:
+        needs.append((advice.best.combination.title, advice.best.need_bytes, Tone.GOOD, "the advice"))
+    for trial in sorted(advice.trials, key=lambda each: (each.combination.cost, each.need_bytes or 0)):
+        if trial.need_bytes is not None:
+            is_best = advice.best is not None and trial.combination == advice.best.combination
+            tone = Tone.GOOD if trial.fits else Tone.BAD
+            needs.append((trial.combination.title, trial.need_bytes, tone, "the advice" if is_best else ""))
+    return Bars(
+        title="What each change alone needs",
+        bars=tuple(Bar(label=label, size_bytes=size, tone=tone, remark=remark) for label, size, tone, remark in needs),
+        limit_bytes=advice.total_memory_bytes,
+        limit_label=f"{advice.gpu}: {text_of_bytes(advice.total_memory_bytes)}",
+    )
+
+
+def _fits_as_it_is(advice: Advice) -> bool:
+    return advice.base.verdict is Verdict.FITS

@@ -1,0 +1,107 @@
+"""The largest value of an option that fits: as the script is, and with the changes of each cost added."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ullage.base.errors import UllageError
+from ullage.predicting.advice.trial import ChangeSetting, Combination, combination, excludes
+from ullage.predicting.changes.change import ChangeCost
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.fit import Fitter, Largest
+from ullage.predicting.prediction.request import Request
+
+_IN_PARTS: Final = "accumulate"
+"""The change that takes a batch in parts: with it any batch fits, and it is no answer to how large one may be."""
+_COSTS: Final = (ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestWith:
+    """The largest value with which the script fits, with some changes made."""
+
+    combination: Combination
+    """The changes; none of them: the script as it is."""
+    largest: Largest | None
+    """The value, and the runs that prove it; None where the changes could not be made together."""
+    problem: str = ""
+    """Why they could not: one sentence without a full stop."""
+
+    @property
+    def value(self) -> int | None:
+        """The largest value that fits; None where none does."""
+        best = self.largest.best if self.largest is not None else None
+        return best.value if best is not None else None
+
+    @property
+    def to_weigh(self) -> int:
+        """The smallest value that does not fit; where there is none, the largest that was run."""
+        assert self.largest is not None
+        following = self.largest.next
+        return following.value if following is not None else self.largest.probes[-1].value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        best = self.largest.best if self.largest is not None else None
+        following = self.largest.next if self.largest is not None else None
+        return {
+            "changes": [part.text for part in self.combination.parts],
+            "name": self.combination.title,
+            "cost": self.combination.cost.name.lower(),
+            "best": self.value,
+            "next": following.value if following is not None else None,
+            "interval_bytes": list(best.prediction.interval_bytes) if best is not None else None,
+            "problem": self.problem,
+        }
+
+
+def largest_as_it_is(request: Request, axis: Axis, fitter: Fitter) -> LargestWith:
+    """Search along an axis with nothing changed.
+
+    Raises:
+        ScriptError: the script fails for another reason than memory.
+    """
+    found = fitter.largest(request, axis, start=axis.start_in(request.arguments))
+    return LargestWith(combination=combination([]), largest=found)
+
+
+def largest_by_cost(
+    request: Request,
+    axis: Axis,
+    facts: TrainingFacts,
+    useful: Sequence[ChangeSetting],
+    fitter: Fitter,
+    as_it_is: LargestWith,
+) -> Iterator[LargestWith]:
+    """Search along an axis with all changes that cost nothing, then with dearer ones beside; not past its end.
+
+    Args:
+        request: the script and its card.
+        axis: the option to find the largest value of.
+        facts: how the script trains.
+        useful: the changes that save something, in the order in which they save most.
+        fitter: what runs the probes.
+        as_it_is: what was found without a change.
+    """
+    found = as_it_is.largest
+    parts: list[ChangeSetting] = []
+    for cost in _COSTS:
+        if found is None or found.next is None:
+            return
+        before = len(parts)
+        for part in useful:
+            is_wanted = part.change.cost is cost and part.change.key != _IN_PARTS
+            if is_wanted and not any(excludes(part, other) for other in parts):
+                parts.append(part)
+        if len(parts) == before:
+            continue
+        one = combination(parts)
+        try:
+            with_them = fitter.largest(one.request(request, facts), axis, start=(found.next.value,), note=one.title)
+        except UllageError as error:
+            why = f"the script fails with them together: {str(error).splitlines()[0]}"
+            yield LargestWith(combination=one, largest=None, problem=why)
+            continue
+        found = with_them
+        yield LargestWith(combination=one, largest=found)

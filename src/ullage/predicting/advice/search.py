@@ -1,0 +1,172 @@
+"""The cheapest combination of changes with which a script fits. Every combination that counts is run.
+
+First every change alone, but for those that need more cards: they are the last resort. Where one alone fits, the
+cheapest that does is the answer. Else changes are added together, from those that cost nothing on, until it fits;
+then every one that is not needed is taken out again, the dearest first, and what has a strength (checkpointed blocks,
+parts of a batch) is made as mild as still fits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combination, combination, excludes
+from ullage.predicting.changes.change import ChangeCost
+
+Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
+"""A function that runs combinations, in parallel as far as it can."""
+
+_WORTH: Final = 0.01
+"""The share of the unchanged peak that a change has to save, to be worth a line in the script."""
+
+
+@dataclass(slots=True)
+class AdviceSearch:
+    """The state of one search."""
+
+    settings: Mapping[str, Sequence[ChangeSetting]]
+    """The settings of every change that can be made, the mildest first."""
+    base_bytes: int
+    """The bytes that the unchanged script uses of the card at most."""
+    run: Try
+    time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
+    """Returns a number to order combinations by the time that they add."""
+    tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
+    """Every combination that was run."""
+
+    def singles(self) -> None:
+        """Run every change alone, as strong as it can be; those that need more cards wait for the last resort."""
+        self._run_alone(lambda cost: cost is not ChangeCost.CARDS)
+
+    def best(self) -> ChangeTrial | None:
+        """Return the cheapest combination that fits; None where none does, not over more cards either."""
+        found = self._best_of_tried()
+        if found is None:
+            self._run_alone(lambda cost: cost is ChangeCost.CARDS)
+            found = self._best_of_tried()
+        return found
+
+    def _run_alone(self, wanted: Callable[[ChangeCost], bool]) -> None:
+        strongest = [settings[-1] for settings in self.settings.values()]
+        self._try([combination([each]) for each in strongest if wanted(each.change.cost)])
+
+    def _best_of_tried(self) -> ChangeTrial | None:
+        alone = [trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1]
+        lowest = min((trial.combination.cost for trial in alone), default=None)
+        found: list[ChangeTrial] = []
+        for trial in sorted((each for each in alone if each.combination.cost is lowest), key=self._least_order):
+            if not found or self._least_order(trial) < min(map(self._order, found)):
+                found.append(self._milder(trial))
+        added = self._add_up(lowest)
+        return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
+
+    def learn(self, trials: Sequence[ChangeTrial]) -> None:
+        """Take in trials that were run for a search which was interrupted."""
+        for trial in trials:
+            self.tried.setdefault(trial.combination, trial)
+
+    def best_so_far(self) -> ChangeTrial | None:
+        """Return the cheapest of what has been tried and fits; None where nothing does."""
+        return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
+
+    def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
+        """Add changes from the cheapest class on until it fits, and take out what is not needed.
+
+        Args:
+            limit: the cost of a single change that fits: only what is cheaper is worth a combination.
+        """
+        parts: list[ChangeSetting] = []
+        for cost in ChangeCost:
+            if limit is not None and cost >= limit:
+                return None
+            new = [part for part in self._useful(cost) if not any(excludes(part, other) for other in parts)]
+            for part in new:
+                if not any(excludes(part, other) for other in parts):
+                    parts.append(part)
+            if not new or len(parts) < 2:
+                continue
+            [trial] = self._try([combination(parts)])
+            if trial.fits:
+                return self._milder(self._shrunk(trial))
+            parts = self._without_harmful(parts, trial)
+        return None
+
+    def _useful(self, cost: ChangeCost) -> list[ChangeSetting]:
+        """Return the strongest setting of every change of a class that saves something, or may beside others."""
+        found = []
+        for settings in self.settings.values():
+            strongest = settings[-1]
+            trial = self.tried.get(combination([strongest]))
+            if strongest.change.cost is cost and trial is not None and trial.prediction and not trial.problem:
+                found.append(strongest)
+        return sorted(found, key=lambda part: -self._gain(combination([part])))
+
+    def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
+        """Leave out what could not be made beside the others."""
+        if trial.prediction is not None and not trial.problem:
+            return parts
+        trials = self._try([combination([each for each in parts if each != part]) for part in parts])
+        kept = [part for part, other in zip(parts, trials, strict=True) if other.prediction is None or other.problem]
+        return kept or parts[:1]
+
+    def _shrunk(self, trial: ChangeTrial) -> ChangeTrial:
+        """Take out every part without which it still fits, the dearest and the least useful first."""
+        parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
+        for part in parts:
+            rest = trial.combination.without(part)
+            if not rest.parts:
+                break
+            [without] = self._try([rest])
+            if without.fits:
+                trial = without
+        return trial
+
+    def _milder(self, trial: ChangeTrial) -> ChangeTrial:
+        """Make every part as mild as still fits, by bisection."""
+        for part in trial.combination.parts:
+            settings = self.settings[part.change.key]
+            low, high = 0, settings.index(part)
+            while low < high:
+                middle = (low + high) // 2
+                [milder] = self._try([trial.combination.with_part(settings[middle])])
+                if milder.fits:
+                    trial, high = milder, middle
+                else:
+                    low = middle + 1
+        return trial
+
+    def _gain(self, one: Combination) -> int:
+        trial = self.tried.get(one)
+        need = trial.need_bytes if trial is not None else None
+        return self.base_bytes - need if need is not None else 0
+
+    def useful(self) -> list[ChangeSetting]:
+        """Return the changes that save enough alone, as strong as they can be, the one that saves most first."""
+        alone = [trial for trial in self.tried.values() if len(trial.combination.parts) == 1 and self.is_worth(trial)]
+        return [trial.combination.parts[0] for trial in sorted(alone, key=lambda trial: trial.need_bytes or 0)]
+
+    def is_worth(self, trial: ChangeTrial) -> bool:
+        """Tell whether a trial saves enough to be worth a line in the script."""
+        need = trial.need_bytes
+        return need is not None and self.base_bytes - need > _WORTH * self.base_bytes
+
+    def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
+        """Cheaper first: by class, by the number of changes, by the time they add, by strength, by what they save."""
+        parts = trial.combination.parts
+        strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
+        return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
+
+    def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
+        """Return the order that a single change would have if its mildest setting would do."""
+        [part] = trial.combination.parts
+        return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
+
+    def _try(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
+        new = list(dict.fromkeys(one for one in combinations if one not in self.tried))
+        if new:
+            for one, trial in zip(new, self.run(new), strict=True):
+                self.tried[one] = trial
+        return [self.tried[one] for one in combinations]
+
+    def __iter__(self) -> Iterator[ChangeTrial]:
+        return iter(self.tried.values())

@@ -1,0 +1,149 @@
+"""A combination of changes as a person writes it: edits of the user's files, run again, which has to need the same."""
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ullage.base.errors import ScriptError
+from ullage.base.secrets import SourceCode
+from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial
+from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.diff import diff_of
+from ullage.predicting.editing.edit import NotCertain, Recipe, SourceEdit
+from ullage.predicting.prediction.changed import changed
+from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.draws import predict_with_draws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """How one change is written."""
+
+    name: str
+    snippet: str
+    is_in_diff: bool
+    """Whether the diff has it; else it is for the reader to place."""
+    why_not: str = ""
+    """Why the diff does not have it: one sentence without a full stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAdvice:
+    """How a combination is written, and the proof."""
+
+    parts: tuple[WrittenPart, ...]
+    diff: SourceCode
+    """A unified diff of the user's files; "" where nothing of it is in them."""
+    command: str
+    """The lines of the shell that set a variable or add arguments; "" where there are none."""
+    proof: Prediction | None
+    """The edited script, run without a change from outside; None where not everything can be written with certainty."""
+    is_proved: bool
+    """Whether it needs the same bytes as the run with the changes made from outside, allocated and reserved."""
+    problem: str = ""
+    """Why the edited script could not be compared: one sentence without a full stop."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        return {
+            "diff": self.diff,
+            "command": self.command,
+            "parts": [
+                {"name": part.name, "snippet": part.snippet, "is_in_diff": part.is_in_diff, "why_not": part.why_not}
+                for part in self.parts
+            ],
+            "is_proved": self.is_proved,
+            "problem": self.problem,
+            "proof_peak_allocated_bytes": self.proof.peak_allocated_bytes if self.proof is not None else None,
+            "proof_peak_reserved_bytes": self.proof.peak_reserved_bytes if self.proof is not None else None,
+        }
+
+
+def written(
+    roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial, *, is_to_run: bool = True
+) -> WrittenAdvice:
+    """Write a combination by hand, and run what was written on the card on which the combination was measured.
+
+    Args:
+        roomy: the request on the card with room.
+        request: the request as the user has made it.
+        facts: how the script trains.
+        best: the combination, with its run.
+        is_to_run: whether there is time to run what was written.
+    """
+    recipes = [(part, part.change.recipe_for(facts, part.setting)) for part in best.combination.parts]
+    texts, parts = _texts(recipes)
+    assert best.prediction is not None
+    is_roomy = best.prediction.total_memory_bytes == roomy.total_memory_bytes
+    by_hand = replace(roomy if is_roomy else request, edited={path: after for path, (_, after) in texts.items()})
+    command = []
+    for part, recipe in recipes:
+        if recipe.environment and part.change.alloc_conf is not None:
+            by_hand = changed(by_hand, part.change, part.setting)
+            command.append(f"export PYTORCH_CUDA_ALLOC_CONF={by_hand.alloc_conf}")
+        elif recipe.arguments:
+            by_hand = replace(by_hand, arguments=(*by_hand.arguments, *recipe.arguments))
+            command.append(f"{request.name} ... {' '.join(recipe.arguments)}")
+    whole = WrittenAdvice(
+        parts=tuple(parts), diff=SourceCode(diff_of(texts)), command="\n".join(command), proof=None, is_proved=False
+    )
+    missing = [part.name for part in parts if not part.is_in_diff]
+    if missing:
+        return replace(whole, problem=f"{', '.join(missing)} could not be placed with certainty")
+    if not is_to_run:
+        return replace(whole, problem="the edited script was not run, as the search was interrupted")
+    return _proved(whole, by_hand, best)
+
+
+def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> WrittenAdvice:
+    assert best.prediction is not None
+    try:
+        proof = predict_with_draws(by_hand)
+    except ScriptError as error:
+        return replace(whole, problem=f"the edited script fails: {str(error).splitlines()[0]}")
+    promised = best.prediction
+    same = (proof.peak_allocated_bytes, proof.peak_reserved_bytes) == (
+        promised.peak_allocated_bytes,
+        promised.peak_reserved_bytes,
+    )
+    return replace(whole, proof=proof, is_proved=same)
+
+
+def _texts(
+    recipes: list[tuple[ChangeSetting, Recipe]],
+) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
+    """Make the edits, change by change: one that cannot be placed beside the others is left out."""
+    sources: dict[str, str] = {}
+    kept: dict[str, list[SourceEdit]] = defaultdict(list)
+    parts = []
+    for part, recipe in recipes:
+        why = ""
+        if recipe.edits:
+            why = _placed(recipe, sources, kept)
+        elif not recipe.environment and not recipe.arguments:
+            why = recipe.why_not or "its place is not certain"
+        parts.append(WrittenPart(name=part.title, snippet=recipe.snippet, is_in_diff=not why, why_not=why))
+    return {file: (sources[file], edited(sources[file], edits, file=file)) for file, edits in kept.items()}, parts
+
+
+def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
+    """Add a recipe's edits to those that are kept; return why it cannot be done, or ""."""
+    try:
+        for file in {edit.file for edit in recipe.edits}:
+            sources.setdefault(file, source_of(file))
+            edited(
+                sources[file], [*kept[file], *(edit for edit in recipe.edits if edit.file == file)], file=_shown(file)
+            )
+    except NotCertain as error:
+        return str(error)
+    for edit in recipe.edits:
+        kept[edit.file].append(edit)
+    return ""
+
+
+def _shown(file: str) -> str:
+    return os.path.relpath(file)

@@ -1,0 +1,137 @@
+"""Activation checkpointing of repeated blocks: what they compute is computed again in the backward pass."""
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.base.errors import UsageError
+from ullage.predicting.changes.activations.block_choice import ALL, EVERY_SECOND, FIRST, ONLY, positions, setting_of
+from ullage.predicting.changes.activations.checkpoint_choice import choices
+from ullage.predicting.changes.activations.checkpoint_edits import recipe_for
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.training.facts import ModelFacts, TrainingFacts
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+
+def _settings_for(facts: TrainingFacts) -> Applicable:
+    model = facts.model
+    if model is None:
+        return Applicable(why_not="no module was called that is trained")
+    if facts.loop.checkpoints:
+        return Applicable(why_not="the script uses activation checkpointing already")
+    if model.is_compiled:
+        return Applicable(why_not="the model is compiled, and torch.compile itself decides what a graph keeps")
+    count = sum(each.count for each in model.block_lists)
+    if not count:
+        return Applicable(
+            why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
+        )
+    if not can_choose(model):
+        return Applicable(settings=(ALL,))
+    return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
+
+
+def _settings(model: ModelFacts, count: int) -> list[str]:
+    """Return the blocks to choose, the mildest choice first: by bytes saved for operations, where both are known."""
+    lists = [(each.path, each.count) for each in model.block_lists]
+    saved = [size for each in model.block_lists for size in each.saved_by_block]
+    flops = [number for each in model.block_lists for number in each.flops_by_block]
+    if len(saved) != count or len(flops) != count:
+        return [f"{FIRST}{number}" for number in range(1, count)]
+    every = positions(ALL, lists)
+    return [setting_of([every[number] for number in chosen], lists) for chosen in choices(saved, flops)]
+
+
+def can_choose(model: ModelFacts) -> bool:
+    """Tell whether single blocks can be checkpointed: an old model of transformers has one switch for all."""
+    return model.transformers_path is None or all(each.has_switch for each in model.block_lists)
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    """Wrap the chosen blocks before the first forward pass."""
+    loop.before_first_forward.append(functools.partial(_checkpoint, loop, setting))
+
+
+def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) -> None:
+    from ullage.predicting.changes.training import model_structure
+
+    text = f"checkpoint={setting}"
+    model, _, is_compiled = model_structure.unwrapped(module)
+    if is_compiled or model_structure.has_compiled_part(model):
+        loop.refuse(text, "the model is compiled, and torch.compile itself decides what a graph keeps")
+        return
+    lists = model_structure.blocks_of(model)
+    if not lists:
+        if not loop.effects[text]:  # a step may call several modules: Lightning's calls the parts of one
+            loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
+        return
+    try:
+        chosen = positions(setting, [(each.path, len(each.modules)) for each in lists])
+    except UsageError as error:
+        loop.refuse(text, str(error))
+        return
+    path = model_structure.path_of_transformers(model)
+    if path is not None:
+        if not _switch_on(model.get_submodule(path), lists, chosen):
+            loop.refuse(text, f"{type(model).__name__} has no switch for the checkpointing of single blocks")
+            return
+    else:
+        import torch.utils.checkpoint
+
+        for number, place in chosen:
+            block = lists[number].modules[place]
+            function = torch.utils.checkpoint.checkpoint
+            block.forward = functools.partial(function, block.forward, use_reentrant=False)
+    loop.effects[text] += len(chosen)
+    loop.refusals.pop(text, None)
+
+
+def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
+    """Have transformers checkpoint blocks: all of them first, and then not those that were not chosen."""
+    from ullage.predicting.changes.training.model_structure import has_switch
+
+    others = [
+        block
+        for number, each in enumerate(lists)
+        for place, block in enumerate(each.modules)
+        if (number, place) not in set(chosen)
+    ]
+    if not getattr(model, "supports_gradient_checkpointing", False) or not all(map(has_switch, others)):
+        return False
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for block in others:
+        block.gradient_checkpointing = False
+    return True
+
+
+def _title_for(setting: str) -> str:
+    chosen = {ALL: "", EVERY_SECOND: " of every second block"}
+    if setting.startswith(FIRST):
+        count = int(setting.removeprefix(FIRST))
+        return f"activation checkpointing of the first {'block' if count == 1 else f'{count} blocks'}"
+    return f"activation checkpointing{chosen.get(setting, f' of {setting.removeprefix(ONLY)}')}"
+
+
+def _added_flops(facts: TrainingFacts, setting: str) -> int:
+    """Return the operations of the forward passes that run twice."""
+    lists = facts.model.block_lists if facts.model is not None else []
+    chosen = positions(setting, [(each.path, each.count) for each in lists])
+    return sum(
+        lists[number].flops_by_block[place] if lists[number].flops_by_block else lists[number].forward_flops
+        for number, place in chosen
+    )
+
+
+CHANGE: Final = Change(
+    key="checkpoint",
+    name="activation checkpointing",
+    cost=ChangeCost.TIME,
+    gradients=Gradients.SAME,
+    explanation="blocks keep their inputs alone for the backward pass, which computes the rest once more",
+    title_for=_title_for,
+    settings_for=_settings_for,
+    added_flops=_added_flops,
+    install=_install,
+    recipe_for=recipe_for,
+)

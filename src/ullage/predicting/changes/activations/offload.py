@@ -1,0 +1,63 @@
+"""What the forward pass keeps for the backward pass waits in the host's memory."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.source.forward_span import around_forward
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.editing.edit import AddImport, NotCertain, Recipe
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+_TEXT: Final = "offload=on"
+_HEADER: Final = "with torch.autograd.graph.save_on_cpu(pin_memory=True):"
+
+
+def _settings_for(facts: TrainingFacts) -> Applicable:
+    if facts.model is None:
+        return Applicable(why_not="no module was called that is trained")
+    if facts.model.is_compiled:
+        return Applicable(why_not="the model is compiled, and a compiled graph does not hand out what it keeps")
+    return Applicable(settings=("on",))
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    """Enter `save_on_cpu` before the forward pass and leave it when the backward pass begins."""
+    entered: list[Any] = []
+
+    def enter(module: object, frame: object) -> None:
+        if not entered:
+            entered.append(loop.torch.autograd.graph.save_on_cpu(pin_memory=loop.torch.cuda.is_available()))
+            entered[0].__enter__()
+            loop.effects[_TEXT] += 1
+
+    def leave() -> None:
+        if entered:
+            entered.pop().__exit__(None, None, None)
+
+    loop.before_forward.append(enter)
+    loop.before_backward.insert(0, leave)  # what was entered last is left first
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    snippet = f"{_HEADER}\n    loss = ...  # the forward pass and the loss, not the backward pass"
+    if facts.loop.library:
+        return Recipe(snippet=snippet)
+    try:
+        wraps = around_forward(facts, _HEADER)
+    except NotCertain as error:
+        return Recipe(snippet=snippet, why_not=str(error))
+    return Recipe(snippet=snippet, edits=(*wraps, AddImport(file=wraps[0].file, text="import torch")))
+
+
+CHANGE: Final = Change(
+    key="offload",
+    name="saved tensors on the host",
+    cost=ChangeCost.TIME,
+    gradients=Gradients.SAME,
+    explanation="what the forward pass keeps for the backward pass is copied to the host, and back when it is needed",
+    settings_for=_settings_for,
+    install=_install,
+    recipe_for=_recipe_for,
+)

@@ -1,0 +1,79 @@
+"""Attention by `scaled_dot_product_attention`, which never holds the scores of all pairs of tokens."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.editing.edit import InsertAfter, Recipe
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+_TEXT: Final = "sdpa=on"
+_CALL: Final = 'set_attn_implementation("sdpa")'
+
+
+def _settings_for(facts: TrainingFacts) -> Applicable:
+    model = facts.model
+    if model is None:
+        return Applicable(why_not="no module was called that is trained")
+    if model.attention is None:
+        if model.scores is not None:
+            place = f"{Path(model.scores.file).name}:{model.scores.line}"
+            return Applicable(
+                why_not=f"attention is written by hand at {place}, where "
+                "torch.nn.functional.scaled_dot_product_attention would take its place"
+            )
+        return Applicable(why_not="no softmax over all pairs of tokens keeps memory for the backward pass")
+    if model.attention != "eager":
+        return Applicable(why_not=f"attention is computed by {model.attention} already")
+    if not model.has_sdpa:
+        return Applicable(why_not=f"transformers has no such attention for {model.kind}")
+    return Applicable(settings=("on",))
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    loop.before_first_forward.append(lambda module, frame: _switch(loop, module))
+
+
+def _switch(loop: "TrainingLoop", module: Any) -> None:
+    from ullage.predicting.changes.training import model_structure
+
+    model, _, _ = model_structure.unwrapped(module)
+    path = model_structure.path_of_transformers(model)
+    if path is None:
+        loop.refuse(_TEXT, f"{type(model).__name__} is no model of transformers")
+        return
+    inner: Any = model.get_submodule(path)
+    if not hasattr(inner, "set_attn_implementation"):
+        loop.refuse(_TEXT, "this version of transformers cannot change the attention of a model that is there")
+        return
+    try:
+        inner.set_attn_implementation("sdpa")
+    except ValueError as error:
+        loop.refuse(_TEXT, f"transformers refuses it: {str(error).partition('. ')[0]}")
+        return
+    loop.effects[_TEXT] += 1
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    model = facts.model
+    known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
+    if model is None or model.transformers_path is None or known is None or known.assigned is None:
+        return Recipe(snippet=f"model.{_CALL}")
+    path = f".{model.transformers_path}" if model.transformers_path else ""
+    text = f"{known.name}{path}.{_CALL}"
+    return Recipe(snippet=text, edits=(InsertAfter(file=known.assigned.file, line=known.assigned.line, text=text),))
+
+
+CHANGE: Final = Change(
+    key="sdpa",
+    name="scaled_dot_product_attention",
+    cost=ChangeCost.NOTHING,
+    gradients=Gradients.ROUNDING,
+    explanation="attention runs in one kernel that does not hold the scores of all pairs of tokens",
+    settings_for=_settings_for,
+    install=_install,
+    recipe_for=_recipe_for,
+)

@@ -1,0 +1,91 @@
+"""Every change there is, the cheapest first, and those that a request names."""
+
+import copyreg
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ullage.base.errors import UsageError, quoted
+from ullage.predicting.changes import count_flops, fully_shard, held_over
+from ullage.predicting.changes.accumulation import accumulate
+from ullage.predicting.changes.activations import checkpoint, offload, sdpa
+from ullage.predicting.changes.allocator import expandable_segments, large_blocks
+from ullage.predicting.changes.change import Change
+from ullage.predicting.changes.loss import fused_loss
+from ullage.predicting.changes.optimizer import (
+    eight_bit_optimizer,
+    for_loop_optimizer,
+    fused_optimizer,
+    step_in_backward,
+    zeroed_gradients,
+)
+from ullage.predicting.changes.precision import autocast
+
+if TYPE_CHECKING:
+    from ullage.gpu.tracing.journal import Journal
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+CHANGES: Final[tuple[Change, ...]] = (
+    held_over.CHANGE,
+    expandable_segments.CHANGE,
+    large_blocks.CHANGE,
+    zeroed_gradients.CHANGE,
+    fused_optimizer.CHANGE,
+    for_loop_optimizer.CHANGE,
+    sdpa.CHANGE,
+    step_in_backward.CHANGE,
+    checkpoint.CHANGE,
+    fused_loss.CHANGE,
+    offload.CHANGE,
+    accumulate.CHANGE,
+    autocast.CHANGE,
+    eight_bit_optimizer.CHANGE,
+    fully_shard.CHANGE,
+)
+_BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE)}
+
+
+def change_of(key: str) -> Change:
+    """Return the change with a key."""
+    return _BY_KEY[key]
+
+
+# A change is pickled by its key: its functions are not.
+copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
+
+
+def change_named(text: str) -> tuple[Change, str]:
+    """Return the change and the setting that a text of the form `key=setting` names.
+
+    Raises:
+        UsageError: there is no such change.
+    """
+    key, _, setting = text.partition("=")
+    if key not in _BY_KEY:
+        raise UsageError(f"the change {quoted(text)} is not known; expected one of {', '.join(_BY_KEY)}")
+    return _BY_KEY[key], setting
+
+
+def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journal | None" = None) -> "TrainingLoop":
+    """Make changes in this process, in which torch has just been imported.
+
+    Args:
+        changes: as `key=setting`.
+        note: tells the user a sentence.
+        journal: of memory, where how the run trains is to be gathered too; otherwise None.
+    """
+    from ullage.predicting.changes.training.gather import Gatherer
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+    loop = TrainingLoop(note)
+    loop.install()
+    if journal is not None:
+        Gatherer(loop, journal).install()
+    for text in changes:
+        change, setting = change_named(text)
+        if change.install is None:
+            continue
+        try:
+            change.install(loop, setting)
+        except Exception as error:
+            loop.refuse(text, f"it cannot be made here: {type(error).__name__}: {error}")
+    return loop

@@ -1,0 +1,68 @@
+"""Floating-point operations of a step, by PyTorch's own counter: no advice, a run of its own for estimates of time.
+
+The counter is a `TorchDispatchMode`, under which a run allocates in another way: its bytes say nothing.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.editing.edit import Recipe
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+_TEXT: Final = "count_flops=on"
+
+
+class _NoModules:
+    """Stands in for the counter's tracker of modules, whose hooks on them are not needed for sums."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    """Count from the first forward pass to the end of the first step's backward passes."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter: Any = FlopCounterMode(display=False)
+    counter.mod_tracker = _NoModules()
+    state = {"on": False, "over": False}
+
+    def begin(module: object, frame: object) -> None:
+        if not state["on"] and not state["over"]:
+            state["on"] = True
+            counter.__enter__()
+
+    def end(optimizer: Any, take: Any) -> Any:
+        if state["on"]:
+            state.update(on=False, over=True)
+            counter.__exit__(None, None, None)
+        return take()
+
+    def note() -> None:
+        if state["on"]:
+            loop.step_flops = counter.get_total_flops()
+            loop.effects[_TEXT] += 1
+
+    loop.before_forward.append(begin)
+    loop.after_backward.append(note)
+    loop.around_step.append(end)
+    loop.flops_now = counter.get_total_flops
+
+
+CHANGE: Final = Change(
+    key="count_flops",
+    name="a count of floating-point operations",
+    cost=ChangeCost.NOTHING,
+    gradients=Gradients.SAME,
+    explanation="PyTorch's own counter adds up the operations of matrix products, convolutions and attention",
+    settings_for=lambda facts: Applicable(why_not="it is a measurement, and no change"),
+    install=_install,
+    recipe_for=lambda facts, setting: Recipe(snippet="torch.utils.flop_counter.FlopCounterMode()"),
+)

@@ -1,0 +1,126 @@
+"""FSDP2 over several cards: each keeps a part of every parameter, gradient and optimizer state.
+
+From outside the model is sharded before its first forward pass, when it and its optimizers are known; the optimizers
+get the parts in place of the whole parameters. They have no states until their first step, so that the peak is that of
+a script which shards its model before it makes them.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.editing.edit import Recipe
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+_RANKS: Final = ("2", "4", "8")
+_SNIPPET: Final = """\
+# torchrun --nproc-per-node {ranks} {script}
+import os
+import torch
+from torch.distributed.fsdp import fully_shard
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before anything is on the card
+torch.distributed.init_process_group()
+{blocks}fully_shard({name})  # before the optimizer is made of {name}.parameters()
+# and a DistributedSampler for the DataLoader: each card has a batch of its own"""
+
+
+def _settings_for(facts: TrainingFacts) -> Applicable:
+    model, loop = facts.model, facts.loop
+    if model is None:
+        return Applicable(why_not="no module was called that is trained")
+    if model.wrapper:
+        return Applicable(why_not=f"the model is in {model.wrapper} already")
+    if model.is_compiled:
+        return Applicable(why_not="the model is compiled, and would have to be sharded before")
+    if loop.library:
+        return Applicable(why_not=f"the loop is {loop.library}'s own, which shards by an argument of its own")
+    if loop.has_scaler:
+        return Applicable(why_not="the script uses a GradScaler, which has to be the one for shards")
+    return Applicable(settings=_RANKS)
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    """Shard each model before its first forward pass, and hand its parts to the optimizers."""
+    _Sharding(loop, int(setting)).install()
+
+
+class _Sharding:
+    """Shards the models of one process; of a class for what its moments share."""
+
+    def __init__(self, loop: "TrainingLoop", ranks: int) -> None:
+        self._loop = loop
+        self._ranks = ranks
+        self._text = f"fully_shard={ranks}"
+        self._optimizers: list[Any] = []
+
+    def install(self) -> None:
+        self._loop.optimizer_made.append(self._optimizers.append)
+        self._loop.before_first_forward.append(self._shard)
+
+    def _shard(self, module: Any, frame: object) -> None:
+        from ullage.predicting.changes.training import model_structure
+
+        model, wrapper, is_compiled = model_structure.unwrapped(module)
+        if wrapper or is_compiled or model_structure.has_compiled_part(model):
+            self._loop.refuse(self._text, "the model is wrapped or compiled before its first forward pass")
+            return
+        whole = dict(model.named_parameters(remove_duplicate=False))
+        if any(optimizer.state for optimizer in self._optimizers):
+            self._loop.refuse(self._text, "an optimizer has states before the first forward pass")
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        device = next(iter(whole.values())).device.type
+        self._begin_group(device)
+        mesh = init_device_mesh(device, (self._ranks,))
+
+        for blocks in model_structure.blocks_of(model):
+            for block in blocks.modules:
+                fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        parts = dict(model.named_parameters(remove_duplicate=False))
+        self._hand_on({id(whole[name]): part for name, part in parts.items() if name in whole})
+        self._loop.effects[self._text] += 1
+
+    def _begin_group(self, device: str) -> None:
+        """Meet the other ranks, as a script does that torchrun has started."""
+        distributed: Any = self._loop.torch.distributed
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+
+    def _hand_on(self, parts: dict[int, Any]) -> None:
+        """Put the parts in the place of the whole parameters; the last that holds these are the optimizers."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    model = facts.model
+    name = model.names[0].name if model is not None and model.names else "model"
+    lists = model.block_lists if model is not None else []
+    blocks = "".join(f"for block in {name}.{each.path}:\n    fully_shard(block)\n" for each in lists)
+    snippet = _SNIPPET.format(ranks=setting, script="SCRIPT", blocks=blocks, name=name)
+    return Recipe(
+        snippet=snippet, why_not="a script for several processes starts, loads data and saves in another way too"
+    )
+
+
+CHANGE: Final = Change(
+    key="fully_shard",
+    name="FSDP2",
+    title_for=lambda setting: f"FSDP2 over {setting} cards",
+    cost=ChangeCost.CARDS,
+    gradients=Gradients.MORE_ITEMS,
+    explanation="every card keeps a part of the parameters, gradients and optimizer states, and gathers the rest of a "
+    "block while it computes it; each has a batch of its own, of the size that the script has",
+    settings_for=_settings_for,
+    install=_install,
+    world_size=int,
+    excludes=frozenset({"step_in_backward", "fused_loss", "eight_bit"}),
+    recipe_for=_recipe_for,
+)

@@ -1,0 +1,157 @@
+"""An optimizer for every parameter, which steps as soon as its gradient is there: no two gradients live at once."""
+
+import ast
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.source.user_source import check_certain, source_of
+from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
+from ullage.predicting.editing.edit import InsertAfter, NotCertain, Recipe
+from ullage.predicting.editing.scope import names_of, parse
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+_TEXT: Final = "step_in_backward=on"
+_ENDS: Final = ("", *range(2, 100))
+_NOT_BY_PARAMETER: Final = frozenset({"LBFGS", "Muon", "SparseAdam"})
+_LINES: Final = """\
+{steppers} = {{
+    parameter: (type({optimizer})([{{**group, "params": [parameter]}}]), group)
+    for group in {optimizer}.param_groups
+    for parameter in group["params"]
+}}
+
+
+def {step}(parameter):
+    stepper, group = {steppers}[parameter]
+    stepper.param_groups[0] |= {{**group, "params": [parameter]}}  # what a scheduler has changed
+    stepper.step()
+    stepper.zero_grad()
+
+
+for {parameter} in {steppers}:  # the states are theirs now: a checkpoint has to save each one's state_dict()
+    {parameter}.register_post_accumulate_grad_hook({step})
+"""
+_WORDS: Final = {"steppers": "steppers", "step": "step_at_once", "parameter": "stepped"}
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    made: set[int] = set()  # those of ours, of which each has one parameter
+
+    def split(optimizer: Any) -> None:
+        kind = type(optimizer)
+        if made or kind.__name__ in _NOT_BY_PARAMETER:
+            if not made:
+                loop.refusals[_TEXT] = f"{kind.__name__} does not update parameter by parameter"
+            return
+        made.add(id(optimizer))
+        steppers = {
+            parameter: (kind([{**group, "params": [parameter]}]), group)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+        def step(parameter: Any) -> None:
+            stepper, group = steppers[parameter]
+            stepper.param_groups[0] |= {**group, "params": [parameter]}
+            stepper.step()
+            stepper.zero_grad()
+
+        for parameter in steppers:
+            parameter.register_post_accumulate_grad_hook(step)
+        loop.effects[_TEXT] += 1
+
+    # Around the constructor of each class: the moment `optimizer_made` is inside of it, before the class is done.
+    optim: Any = loop.torch.optim
+    for kind in [each for each in vars(optim).values() if isinstance(each, type) and issubclass(each, optim.Optimizer)]:
+        if kind is not optim.Optimizer and "__init__" in vars(kind):
+            setattr(kind, "__init__", _then(kind, vars(kind)["__init__"], split))  # noqa: B010  mypy is right otherwise
+
+
+def _then(kind: type, original: Any, act: Any) -> Any:
+    import functools
+
+    @functools.wraps(original)
+    def init(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
+        original(optimizer, *arguments, **keywords)
+        if type(optimizer) is kind:  # AdamW's constructor calls Adam's
+            act(optimizer)
+
+    return init
+
+
+def _applicable(facts: TrainingFacts) -> Applicable:
+    why_not = _why_not(facts)
+    return Applicable(why_not=why_not) if why_not else Applicable(settings=("on",))
+
+
+def _why_not(facts: TrainingFacts) -> str:
+    loop = facts.loop
+    if not facts.optimizers:
+        return "no optimizer of torch.optim took a step"
+    if len(facts.optimizers) > 1:
+        return "several optimizers take steps"
+    [optimizer] = facts.optimizers
+    if not optimizer.module.startswith("torch.optim") or optimizer.kind in _NOT_BY_PARAMETER:
+        return f"{optimizer.kind} is not known to update parameter by parameter"
+    if loop.clips_gradients:
+        return "the script clips the gradients of all parameters together"
+    if loop.has_scaler:
+        return "a GradScaler looks at all gradients before the step"
+    if loop.passes_per_step > 1:
+        return "the script adds up the gradients of several backward passes"
+    if loop.library:
+        return f"the loop is {loop.library}'s own"
+    if facts.model is not None and facts.model.wrapper:
+        return f"{facts.model.wrapper} exchanges gradients between ranks"
+    return ""
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    snippet = _LINES.format(optimizer="optimizer", **_WORDS)
+    try:
+        return Recipe(snippet=snippet, edits=(_edit(facts.optimizers[0]),))
+    except (NotCertain, IndexError):
+        return Recipe(snippet=snippet)
+
+
+def _edit(optimizer: OptimizerFacts) -> InsertAfter:
+    """Return the lines behind the statement that makes the optimizer.
+
+    Raises:
+        NotCertain: it is not given one name there.
+    """
+    made = optimizer.made
+    if made is None:
+        raise NotCertain("no line of the user's makes the optimizer")
+    source = source_of(made.file)
+    tree = parse(source)
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.lineno <= made.line <= (node.end_lineno or node.lineno)
+    ]
+    if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name | ast.Attribute):
+        raise NotCertain("the optimizer is not given one name where it is made")
+    taken = names_of(tree)
+    names = {key: next(f"{word}{end}" for end in _ENDS if f"{word}{end}" not in taken) for key, word in _WORDS.items()}
+    text = _LINES.format(optimizer=ast.unparse(found[0].targets[0]), **names)
+    edit = InsertAfter(file=made.file, line=found[0].lineno, text=text)
+    check_certain(source, (edit,))
+    return edit
+
+
+CHANGE: Final = Change(
+    key="step_in_backward",
+    name="steps during the backward pass",
+    cost=ChangeCost.NOTHING,
+    gradients=Gradients.SAME,
+    explanation=(
+        "every parameter has an optimizer of its own, which steps as soon as the gradient is there and lets go of it; "
+        "the optimizer's state_dict is split by parameter"
+    ),
+    settings_for=_applicable,
+    install=_install,
+    recipe_for=_recipe_for,
+)

@@ -1,0 +1,33 @@
+"""The statements from the forward pass to before the backward pass: where a `with` around them would be written."""
+
+from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.training.facts import PassFacts, TrainingFacts
+from ullage.predicting.editing.edit import NotCertain, WrapStatements
+from ullage.predicting.editing.scope import common_level, levels_to, parse, scope_of
+
+
+def around_forward(facts: TrainingFacts, header: str) -> list[WrapStatements]:
+    """Return the edits that put a header around each forward pass of a step and all until its backward pass.
+
+    Raises:
+        NotCertain: the two do not stand in one function, one behind the other.
+    """
+    if not facts.loop.passes:
+        raise NotCertain("the forward and the backward pass are not in one function")
+    return [_around(one, header) for one in facts.loop.passes]
+
+
+def _around(one: PassFacts, header: str) -> WrapStatements:
+    scope = scope_of(parse(source_of(one.backward.file)), one.backward.function)
+    _, first, last = common_level(levels_to(scope, one.forward.line), levels_to(scope, one.backward.line))
+    if one.forward.line == one.backward.line:
+        raise NotCertain(f"line {one.backward.line} holds the forward and the backward pass")
+    if first.index >= last.index:
+        raise NotCertain("one statement runs the forward and the backward pass")
+    before = last.block[last.index - 1]
+    return WrapStatements(
+        file=one.backward.file,
+        first_line=first.statement.lineno,
+        last_line=before.end_lineno or before.lineno,
+        header=header,
+    )

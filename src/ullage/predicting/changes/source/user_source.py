@@ -1,0 +1,36 @@
+"""The user's own source, for recipes that are placed in it."""
+
+import io
+import tokenize
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ullage.base.foreign_files import read_regular
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.edit import NotCertain, SourceEdit
+
+_MOST_BYTES: Final = 1 << 24
+
+
+def source_of(file: str) -> str:
+    """Return the text of a Python file.
+
+    Raises:
+        NotCertain: it cannot be read.
+    """
+    try:
+        content = read_regular(Path(file), most_bytes=_MOST_BYTES)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+        raise NotCertain(f"{Path(file).name} cannot be read") from None
+
+
+def check_certain(source: str, edits: Sequence[SourceEdit]) -> None:
+    """Try edits of one file.
+
+    Raises:
+        NotCertain: one of them has no certain place.
+    """
+    edited(source, edits)

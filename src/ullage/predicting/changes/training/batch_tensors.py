@@ -1,0 +1,80 @@
+"""The tensors of a batch, by the names that the function has for them that calls the model. Nothing of them is kept."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+
+from ullage.predicting.changes.training.facts import BatchTensor
+from ullage.training.ownership.root import variables_of
+
+_MOST_NAMES = 64
+
+
+def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[BatchTensor]:
+    """Return the tensors that a model is called with, and those beside them that have as many rows.
+
+    Args:
+        frame: of the function that calls the model; None where none of the user's does.
+        arguments: what the model is called with.
+    """
+    given = [each for each in arguments if each.grad_fn is None and each.ndim and not isinstance(each, nn.Parameter)]
+    named = dict(_named(variables_of(frame))) if frame is not None else {}
+    names = {name for name, tensor in named.items() if any(_shares(tensor, each) for each in given)}
+    unnamed = [each for each in given if not any(_shares(named[name], each) for name in names)]
+    rows = {int(each.shape[0]) for each in given}
+    beside = {
+        name
+        for name, tensor in named.items()
+        if len(rows) == 1 and tensor.ndim and int(tensor.shape[0]) in rows and _is_data(tensor)
+    }
+    found = [_fact(name, tensor) for name, tensor in named.items() if name in names | beside]
+    return [*found[:_MOST_NAMES], *(_fact("", tensor) for tensor in unnamed)]
+
+
+def items_of(arguments: Iterable[Tensor]) -> int | None:
+    """Return the number of rows of what a model is called with; None where it does not agree on one."""
+    rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
+    """Return the tensors of a function that share their memory with one."""
+    named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
+    return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
+
+
+def _is_data(tensor: Tensor) -> bool:
+    return tensor.grad_fn is None and not isinstance(tensor, nn.Parameter)
+
+
+def _fact(name: str, tensor: Tensor) -> BatchTensor:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return BatchTensor(name=name, shape=[int(size) for size in tensor.shape], dtype=dtype)
+
+
+def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, value in variables.items():
+        if isinstance(value, Tensor):
+            yield name, value
+        elif isinstance(value, dict) or isinstance(getattr(value, "data", None), dict):  # transformers' BatchEncoding
+            value = value if isinstance(value, dict) else value.data
+            yield from ((f'{name}["{key}"]', one) for key, one in value.items() if isinstance(one, Tensor))
+        elif isinstance(value, list | tuple) and len(value) < _MOST_NAMES:
+            yield from ((f"{name}[{number}]", one) for number, one in enumerate(value) if isinstance(one, Tensor))
+
+
+def _shares(one: Tensor, other: Any) -> bool:
+    if not isinstance(other, Tensor):
+        return False
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return one is other
+
+
+def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
+    """Return tensors of both, each name once."""
+    known = {each.name for each in first}
+    return [*first, *(each for each in second if each.name not in known)]

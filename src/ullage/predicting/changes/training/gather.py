@@ -1,0 +1,429 @@
+"""Gather how a run trains: in the script's process, from the first steps, with hooks that keep no tensor.
+
+What it keeps are names, lines and numbers. Nothing is allocated on the card, so that the run's bytes are what they
+would be without it.
+"""
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+import torch.utils.data
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ullage.gpu.tracing.journal import Entries, Journal
+from ullage.gpu.tracing.source import is_users
+from ullage.predicting.changes.training import model_structure
+from ullage.predicting.changes.training.batch_tensors import batch_of, items_of, merged, sharing
+from ullage.predicting.changes.training.facts import (
+    IGNORED,
+    BatchTensor,
+    BlockList,
+    CodePlace,
+    LibraryCall,
+    LoopFacts,
+    LossFacts,
+    ModelFacts,
+    OptimizerFacts,
+    PassFacts,
+    TrainingFacts,
+)
+from ullage.predicting.changes.training.known_names import names_of, place_of, users_frames
+from ullage.predicting.changes.training.library_calls import watch_calls
+from ullage.predicting.changes.training.loss_form import LossWatch
+from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
+from ullage.predicting.changes.training.training_loop import TrainingLoop, users_frame
+from ullage.training.ownership.storage import addresses, tensors_in
+
+_IMPLEMENTATIONS = ("foreach", "fused")
+_STEPS: int = 3
+"""The number of steps after which nothing new is expected."""
+
+
+@dataclass(slots=True)
+class _SeenModel:
+    """A model that was trained."""
+
+    facts: ModelFacts
+    blocks: list[model_structure.Blocks] = field(default_factory=list)
+    """Empty modules: their paths alone are kept."""
+
+
+@dataclass(slots=True)
+class _SeenPass:
+    """A forward pass and what came of it, in indices of the journal."""
+
+    start: int
+    backward: int = 0
+    spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
+    """The part of each block, by the number of its list and its own."""
+    flops: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+class Gatherer:
+    """Watches the first steps of a run, from `install` on; `facts` says what was seen."""
+
+    def __init__(self, loop: TrainingLoop, journal: Journal | None) -> None:
+        self._loop = loop
+        self._journal = journal
+        self._steps = 0
+        self._models: list[_SeenModel] = []
+        self._optimizers: dict[int, OptimizerFacts] = {}
+        self._made: dict[int, CodePlace | None] = {}
+        self._batch: list[BatchTensor] = []
+        self._items: int | None = None
+        self._losses: dict[CodePlace, LossFacts] = {}
+        self._found = LoopFacts()
+        self._passes: list[_SeenPass] = []
+        self._since_step = 0
+        self._forward_places: list[CodePlace] = []
+        """The user's lines that the first forward pass since the last backward pass was called from."""
+        self._is_partly_elsewhere = False
+        """Whether a backward pass was asked for in another function than its forward pass."""
+        self._losses_seen = LossWatch()
+
+    def install(self) -> None:
+        """Put the hooks in place; torch has just been imported."""
+        loop = self._loop
+        loop.gathered = self.facts
+        loop.before_first_forward.append(self._first_forward)
+        loop.before_forward.append(self._forward)
+        loop.before_backward.append(self._backward)
+        loop.optimizer_made.append(self._optimizer_made)
+        register_optimizer_step_pre_hook(self._step)
+        self._wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
+        self._wrap(torch.amp.autocast_mode.autocast, "__enter__", self._autocast_entered)
+        self._wrap(torch.amp.grad_scaler.GradScaler, "scale", self._scaled)
+        self._wrap(torch.utils.data.DataLoader, "__iter__", self._loader_begun)
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in ("clip_grad_norm_", "clip_grad_value_"):
+                self._wrap(owner, name, self._clipped)
+        self._wrap(torch.nn.functional, "cross_entropy", self._cross_entropy)
+        self._watch_checkpoints()
+        self._losses_seen.install()
+        for library, function in (
+            ("transformers", "TrainingArguments"),
+            ("lightning", "Trainer"),
+            ("accelerate", "Accelerator"),
+        ):
+            watch_calls(library, functools.partial(self._library_called, library, function))
+
+    def _wrap(self, owner: Any, name: str, before: Callable[..., None]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                before(*arguments, **keywords)
+            return original(*arguments, **keywords)
+
+        setattr(owner, name, wrapper)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._steps >= _STEPS
+
+    # ---- the model
+
+    def _first_forward(self, module: nn.Module, frame: FrameType | None) -> None:
+        if self._is_over:
+            return
+        model, wrapper, is_compiled = model_structure.unwrapped(module)
+        blocks = model_structure.blocks_of(model)
+        attention, has_sdpa = model_structure.attention_of(model)
+        facts = ModelFacts(
+            kind=type(model).__name__,
+            library=_library_of(type(model)),
+            names=names_of(frame, model, module if module is not model else None),
+            block_lists=[
+                BlockList(
+                    path=each.path,
+                    kind=type(each.modules[0]).__name__,
+                    count=len(each.modules),
+                    parameter_bytes=model_structure.parameter_bytes(each.modules[0]),
+                    has_switch=all(model_structure.has_switch(block) for block in each.modules),
+                )
+                for each in blocks
+            ],
+            parameter_bytes=model_structure.parameter_bytes(model),
+            dtypes=model_structure.dtypes_of(model),
+            attention=attention,
+            has_sdpa=has_sdpa,
+            transformers_path=model_structure.path_of_transformers(model),
+            model_type=model_structure.type_of_transformers(model),
+            is_compiled=is_compiled or model_structure.has_compiled_part(model),
+            batch_norms=model_structure.batch_norms_of(model),
+            wrapper=wrapper,
+        )
+        if not self._models or facts.parameter_bytes > self._models[0].facts.parameter_bytes:
+            self._models.insert(0, _SeenModel(facts))
+            self._watch_blocks(blocks)
+        else:
+            self._models.append(_SeenModel(facts))
+
+    def _watch_blocks(self, blocks: list[model_structure.Blocks]) -> None:
+        self._loop.watched.clear()
+        for number, each in enumerate(blocks):
+            for position, block in enumerate(each.modules):
+                watch = functools.partial(self._around_block, (number, position), weakref.ref(block))
+                self._loop.watched[id(block)] = watch
+
+    @contextmanager
+    def _around_block(
+        self, key: tuple[int, int], block: "weakref.ref[nn.Module]", module: nn.Module
+    ) -> Iterator[Callable[[Any], None]]:
+        if self._is_over or not self._passes or block() is not module:
+            yield lambda output: None
+            return
+        start, flops = self._now(), self._loop.flops_now() if self._loop.flops_now else 0
+
+        def tell(output: Any) -> None:
+            current = self._passes[-1]
+            outputs = tuple(addresses(tensors_in(output)))
+            current.spans.setdefault(key, BlockSpan(start=start, end=self._now(), outputs=outputs))
+            if self._loop.flops_now:
+                current.flops[key] = current.flops.get(key, 0) + self._loop.flops_now() - flops
+
+        yield tell
+
+    def _now(self) -> int:
+        return self._journal.length() if self._journal is not None else 0
+
+    # ---- the loop
+
+    def _forward(self, module: nn.Module, frame: FrameType | None) -> None:
+        if self._is_over:
+            return
+        self._note_autocast()
+        if not self._forward_places:
+            self._forward_places = [place_of(each) for each in users_frames(frame)]
+        if frame is not None and self._found.forward is None:
+            library = _library_between(sys._getframe(1), frame) or self._found.library
+            self._found = replace(self._found, forward=place_of(frame), library=library)
+        if not self._batch:
+            given = list(tensors_in(self._loop.arguments))
+            self._batch, self._items = batch_of(frame, given), items_of(given)
+        self._passes.append(_SeenPass(start=self._now()))
+
+    def _backward(self) -> None:
+        if self._is_over:
+            return
+        if not self._since_step and not self._steps:
+            form, share = self._losses_seen.form(self._loop.roots, self._items, has_scaler=self._found.has_scaler)
+            self._found = replace(self._found, loss=form, share=share)
+        self._since_step += 1
+        if self._passes and not self._passes[-1].backward:
+            self._passes[-1].backward = self._now()
+        begun, self._forward_places = self._forward_places, []
+        frame = users_frame()
+        if frame is not None:
+            self._note_pass(place_of(frame), begun)
+
+    def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
+        """Note the lines of a backward pass, and of what began the forward pass in the same function."""
+        here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
+        if self._found.backward is None:
+            self._found = replace(self._found, backward=backward, forward_in_loop=here[0] if here else None)
+        if not here or self._is_partly_elsewhere:
+            self._is_partly_elsewhere = True
+            self._found = replace(self._found, passes=[])
+            return
+        new = PassFacts(forward=here[0], backward=backward)
+        known = [each for each in self._found.passes if each.backward == backward]
+        if not any(each.forward.line <= new.forward.line for each in known):
+            others = [each for each in self._found.passes if each.backward != backward]
+            self._found = replace(self._found, passes=[*others, new])
+
+    def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        frame = users_frame()
+        self._made[id(optimizer)] = place_of(frame) if frame is not None else None
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._is_over:
+            return
+        frame = users_frame()
+        if id(optimizer) not in self._optimizers:
+            kind = type(optimizer)
+            self._optimizers[id(optimizer)] = OptimizerFacts(
+                kind=kind.__name__,
+                module=kind.__module__,
+                names=names_of(frame, optimizer),
+                made=self._made.get(id(optimizer)),
+                says_implementation=any(optimizer.defaults.get(name) is not None for name in _IMPLEMENTATIONS),
+                implementations=[name for name in _IMPLEMENTATIONS if name in optimizer.defaults],
+            )
+        if self._found.step is None and frame is not None:
+            self._found = replace(self._found, step=place_of(frame))
+        if self._since_step:  # of several optimizers the first counts
+            self._found = replace(self._found, passes_per_step=self._since_step)
+            self._since_step = 0
+            self._steps += 1
+
+    def _zero_grad(self, optimizer: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  torch's own
+        frame = users_frame()
+        if self._is_over or frame is None:
+            return
+        if self._found.zero_grad is None:
+            self._found = replace(self._found, zero_grad=place_of(frame))
+        if not set_to_none:
+            self._found = replace(self._found, keeps_zeroed=True)
+
+    def _note_autocast(self) -> None:
+        if torch.is_autocast_enabled("cuda") and self._found.autocast is None:
+            name = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+            self._found = replace(self._found, autocast=name)
+
+    def _autocast_entered(self, context: Any) -> None:
+        if self._loop.is_forward and context._enabled and context.device == "cuda" and self._found.autocast is None:
+            self._found = replace(self._found, autocast=str(context.fast_dtype).removeprefix("torch."))
+
+    def _scaled(self, scaler: Any, *_: Any) -> None:
+        if scaler.is_enabled():
+            self._found = replace(self._found, has_scaler=True)
+
+    def _loader_begun(self, *_: Any) -> None:
+        self._found = replace(self._found, uses_loader=True)
+
+    def _clipped(self, *_: Any, **__: Any) -> None:
+        frame = users_frame()
+        if self._found.clip is None and frame is not None:
+            self._found = replace(self._found, clip=place_of(frame))
+        self._found = replace(self._found, clips_gradients=True)
+
+    def _watch_checkpoints(self) -> None:
+        """Note that the script checkpoints: inside PyTorch's function, which torch.compile knows by its identity."""
+        module: Any = torch.utils.checkpoint
+        self._wrap(module, "_checkpoint_without_reentrant_generator", self._checkpointed)
+        original = module.CheckpointFunction.apply
+
+        def apply(*arguments: Any, **keywords: Any) -> Any:
+            self._checkpointed()
+            return original(*arguments, **keywords)
+
+        module.CheckpointFunction.apply = staticmethod(apply)
+
+    def _checkpointed(self, *_: Any, **__: Any) -> None:
+        self._found = replace(self._found, checkpoints=True)
+
+    def _library_called(self, library: str, function: str, made: Any, keywords: dict[str, Any]) -> None:
+        frame = users_frame()
+        if frame is not None:
+            name = type(made).__name__ if library == "transformers" else function
+            call = LibraryCall(function=name, place=place_of(frame))
+            self._found = replace(self._found, library=library, library_call=call)
+
+    # ---- the loss
+
+    def _cross_entropy(self, source: Any, target: Any = None, *_: Any, **keywords: Any) -> None:
+        frame = users_frame()
+        if self._is_over or frame is None or not torch.is_grad_enabled() or not isinstance(source, torch.Tensor):
+            return
+        self._note_autocast()
+        place = place_of(frame)
+        if place not in self._losses and source.ndim:
+            classes = source.shape[1] if source.ndim > 1 else source.shape[0]
+            self._losses[place] = LossFacts(
+                place=place,
+                is_users=sys._getframe(2).f_code is frame.f_code,
+                rows=source.numel() // max(1, classes),
+                classes=int(classes),
+                dtype=str(source.dtype).removeprefix("torch."),
+                ignore_index=int(keywords.get("ignore_index", IGNORED)),
+            )
+        if self._batch and self._steps == 0:
+            self._batch = merged(self._batch, sharing(frame, target))
+
+    # ---- what was seen
+
+    def facts(self, entries: Entries | None) -> TrainingFacts:
+        """Return what was seen; the journal's entries say what blocks have left for the backward pass."""
+        capable = torch.cuda.is_initialized()
+        return TrainingFacts(
+            model=self._model_facts(entries),
+            loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
+            optimizers=list(self._optimizers.values()),
+            batch=self._batch,
+            items=self._items,
+            losses=list(self._losses.values()),
+            step_flops=self._loop.step_flops,
+            compute_capability=torch.cuda.get_device_capability() if capable else (0, 0),
+        )
+
+    def _model_facts(self, entries: Entries | None) -> ModelFacts | None:
+        if not self._models:
+            return None
+        facts = self._models[0].facts
+        whole = [each for each in self._passes if each.backward and each.spans]
+        if not whole:
+            return facts
+        last = whole[-1]
+        keys = sorted(last.spans)
+        saved: dict[tuple[int, int], int] = {}
+        if entries is not None:
+            saved = dict(zip(keys, left_by(entries, [last.spans[key] for key in keys], last.backward), strict=True))
+        lists = [
+            _with_figures(
+                each,
+                [saved.get((number, position), 0) for position in range(each.count)] if saved else [],
+                [whole[0].flops.get((number, position), 0) for position in range(each.count)] if last.flops else [],
+            )
+            for number, each in enumerate(facts.block_lists)
+        ]
+        return replace(facts, block_lists=lists, scores=self._scores(entries, last))
+
+    def _scores(self, entries: Entries | None, last: _SeenPass) -> CodePlace | None:
+        """Return the line that holds the largest result of a softmax inside the model."""
+        if entries is None or self._journal is None or not self._journal.stacks.are_recorded:
+            return None
+        import linecache
+
+        for index, size in largest_of(entries, last.start, last.backward):
+            if size < _LEAST_SCORES_BYTES:
+                break
+            line = self._journal.stacks.users_line(int(entries["stack"][index]))
+            if line is None or not entries["module"][index]:
+                continue
+            text = linecache.getline(line.file, line.line)
+            if "softmax(" in text and "log_softmax(" not in text:
+                return CodePlace(file=line.file, line=line.line, function=line.function)
+        return None
+
+
+_LEAST_SCORES_BYTES = 1 << 20
+
+
+def _with_figures(each: BlockList, saved: list[int], flops: list[int]) -> BlockList:
+    return replace(
+        each,
+        saved_bytes=sum(saved) // max(1, len(saved)),
+        forward_flops=sum(flops) // max(1, len(flops)),
+        saved_by_block=saved,
+        flops_by_block=flops,
+    )
+
+
+def _library_of(kind: type) -> str:
+    """Return the package of a class; "" where it is the user's own."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None) or ""
+    return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
+
+
+def _library_between(inner: FrameType | None, outer: FrameType) -> str:
+    """Return the library whose loop calls the model: one whose frames stand between the model and the user's."""
+    while inner is not None:
+        name = str(inner.f_globals.get("__name__", ""))
+        if name.startswith("transformers.trainer"):
+            return "transformers"
+        if name.startswith(("lightning.pytorch.", "pytorch_lightning.")) and ".loops." in name:
+            return "lightning"
+        inner = inner.f_back
+    return ""

@@ -1,0 +1,56 @@
+"""The memory that a part of a forward pass leaves for the backward pass, read from the journal."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ullage.gpu.tracing.journal import Entries, EntryKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSpan:
+    """A part of a forward pass: what was allocated between two indices of the journal."""
+
+    start: int
+    end: int
+    outputs: tuple[int, ...] = ()
+    """The addresses of what it returned, which somebody else needs."""
+
+
+def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[int]:
+    """Return for each span the bytes that were allocated in it and are alive at a moment, its outputs left out.
+
+    Args:
+        entries: of the journal.
+        spans: ascending by their start; they may lie in each other.
+        moment: the index at which the backward pass began.
+    """
+    if not spans:
+        return []
+    first = min(span.start for span in spans)
+    alive = _alive(entries, first, moment)
+    return [_sum(alive, span.start, span.end, span.outputs) for span in spans]
+
+
+def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, int]]:
+    """Return what was allocated from an index on and is alive at a moment: index, address, bytes."""
+    part = entries[first:moment]
+    kinds, addresses, sizes = part["kind"].tolist(), part["address"].tolist(), part["size"].tolist()
+    devices = part["device"].tolist()
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for offset, kind in enumerate(kinds):
+        key = (devices[offset], addresses[offset])
+        if kind == EntryKind.ALLOC:
+            found[key] = (first + offset, addresses[offset], sizes[offset])
+        elif kind == EntryKind.FREE:
+            found.pop(key, None)
+    return list(found.values())
+
+
+def _sum(alive: Sequence[tuple[int, int, int]], start: int, end: int, outputs: Collection[int]) -> int:
+    return sum(size for index, address, size in alive if start <= index < end and address not in outputs)
+
+
+def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:
+    """Return the index and the bytes of what was allocated from an index on and is alive at a moment, largest first."""
+    found = [(index, size) for index, _, size in _alive(entries, first, moment)]
+    return sorted(found, key=lambda each: -each[1])

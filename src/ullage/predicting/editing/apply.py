@@ -1,0 +1,355 @@
+"""Edits become new text: every line is placed by the syntax tree of the file, and nothing else of it changes."""
+
+import ast
+import io
+import tokenize
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ullage.predicting.editing.edit import (
+    AddImport,
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    RemoveStatement,
+    ReplaceCall,
+    ReplaceExpression,
+    SourceEdit,
+    WrapStatements,
+)
+
+_STEP: Final = "    "
+
+
+def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
+    """Return the text of a file with edits made; lines are those of the text that is given.
+
+    Args:
+        source: the text of a Python file.
+        edits: what to do, in any order; several may concern one line.
+        file: the file's name, for errors.
+
+    Raises:
+        NotCertain: the file cannot be parsed, or the place of an edit is not certain.
+    """
+    page = _EditedPage(source, file)
+    for edit in sorted(edits, key=lambda each: not isinstance(each, WrapStatements)):  # the others stand in blocks
+        page.add(edit)
+    text = page.text()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse(text)
+    except SyntaxError as error:
+        raise NotCertain(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
+    return text
+
+
+@dataclass(slots=True)
+class _EditedLine:
+    """A line of the file, and what is done to it."""
+
+    text: str
+    before: list[str] = field(default_factory=list)
+    headers: list[tuple[int, str]] = field(default_factory=list)
+    """Headers of blocks that begin here, with the last line of each."""
+    after: list[str] = field(default_factory=list)
+    inside: int = 0
+    """The number of headers under which the line has come to stand."""
+    replaced: list[tuple[int, int, str]] = field(default_factory=list)
+    """Columns, in bytes, and what stands there instead."""
+    is_removed: bool = False
+
+
+def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, int]:
+    number, (start, end, _) = numbered
+    return start, end, number
+
+
+class _EditedPage:
+    """The lines of a file, and the edits that were put on them."""
+
+    def __init__(self, source: str, file: str) -> None:
+        self._file = file or "the file"
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of the user's escapes
+                self._tree = ast.parse(source)
+            tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+        except (SyntaxError, ValueError, tokenize.TokenError) as error:
+            raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
+        self._lines = [
+            _EditedLine(text) for text in source.split("\n")
+        ]  # splitlines() knows more ends than Python does
+        self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
+        self._in_strings = _lines_in_strings(tokens)
+        self._step = "\t" if any(line.text.startswith("\t") for line in self._lines) else _STEP
+        self._imports: dict[str, None] = {}
+
+    def add(self, edit: SourceEdit) -> None:
+        """Put an edit on the lines that it concerns."""
+        doing: dict[type[SourceEdit], Callable[..., None]] = {
+            InsertAfter: self._insert_after,
+            InsertBefore: self._insert_before,
+            WrapStatements: self._wrap,
+            AddKeyword: self._add_keyword,
+            ReplaceCall: self._replace_call,
+            ReplaceExpression: self._replace_expression,
+            RemoveStatement: self._remove,
+            AddImport: self._add_import,
+        }
+        doing[type(edit)](edit)
+
+    def text(self) -> str:
+        """Return the file with its edits."""
+        place = self._place_of_imports()
+        found: list[str] = []
+        if place == 0:
+            found += self._imports
+        for number, line in enumerate(self._lines, 1):
+            outer = self._step * (line.inside - len(line.headers))
+            found += [outer + text for text in line.before]
+            for depth, (_, header) in enumerate(sorted(line.headers, key=lambda each: -each[0])):
+                found.append(outer + self._step * depth + _indent(line.text) + header)
+            if not line.is_removed:
+                found.append(self._rendered(number, line))
+            found += line.after
+            if number == place:
+                found += self._imports
+        end = "\r\n" if self._lines[0].text.endswith("\r") else "\n"
+        return end.join(each.removesuffix("\r") for each in found)
+
+    def _rendered(self, number: int, line: _EditedLine) -> str:
+        encoded = line.text.encode()
+        # From the end of the line on; of several at one column the last first, so that they stand in their order.
+        for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
+            encoded = encoded[:start] + text.encode() + encoded[end:]
+        indent = "" if number in self._in_strings or not line.text.strip() else self._step * line.inside
+        return indent + encoded.decode()
+
+    # ---- the kinds of edit
+
+    def _insert_after(self, edit: InsertAfter) -> None:
+        _, _, statement = self._statement(edit.line)
+        last = self._lines[_end(statement) - 1]
+        # What stands behind the last line of a wrapped block stands behind the block.
+        depth = sum(first <= statement.lineno and _end(statement) < end for first, end in self._wraps())
+        indent = self._step * depth + _indent(self._lines[statement.lineno - 1].text)
+        last.after += self._indented(indent, edit.text)
+
+    def _insert_before(self, edit: InsertBefore) -> None:
+        _, _, statement = self._statement(edit.line)
+        line = self._lines[_start(statement) - 1]
+        line.before += self._indented(_indent(line.text), edit.text)
+
+    def _indented(self, indent: str, text: str) -> list[str]:
+        """Return the lines of a text with an indentation, and their own as the file writes it: with tabs or spaces."""
+        found = []
+        for line in text.splitlines():
+            words = line.lstrip(" ")
+            depth, rest = divmod(len(line) - len(words), len(_STEP))
+            found.append(indent + self._step * depth + " " * rest + words if words else line)
+        return found
+
+    def _wrap(self, edit: WrapStatements) -> None:
+        block, first, last = self._common_block(edit.first_line, edit.last_line)
+        start, end = _start(block[first]), _end(block[last])
+        for other_start, other_end in self._wraps():
+            if other_start < start <= other_end < end or start < other_start <= end < other_end:
+                raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
+        self._lines[start - 1].headers.append((end, edit.header))
+        for number in range(start, end + 1):
+            self._lines[number - 1].inside += 1
+
+    def _add_keyword(self, edit: AddKeyword) -> None:
+        call = self._call(edit.line, edit.function)
+        known = next((each for each in call.keywords if each.arg == edit.keyword), None)
+        if known is not None:
+            self._replace(known.value, edit.value)
+            return
+        position = (call.end_lineno or call.lineno) - 1, (call.end_col_offset or 1) - 1
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        separator = "" if not parts or self._has_comma(parts, position) else ", "
+        line, column = position
+        if parts and not separator and self._is_alone(position):  # an argument a line: a line more
+            last = max([*(each.lineno for each in call.args), *(each.lineno for each in call.keywords)])
+            self._lines[line].before.append(f"{_indent(self._lines[last - 1].text)}{edit.keyword}={edit.value},")
+            return
+        if parts and not separator:
+            separator = " "
+        if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
+            separator = ", "
+        self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
+
+    def _replace_call(self, edit: ReplaceCall) -> None:
+        self._replace(self._call(edit.line, edit.function).func, edit.replacement)
+
+    def _replace_expression(self, edit: ReplaceExpression) -> None:
+        line = self._lines[edit.line - 1]
+        end = edit.column + len(edit.old.encode())
+        if line.text.encode()[edit.column : end] != edit.old.encode():
+            raise NotCertain(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
+        line.replaced.append((edit.column, end, edit.new))
+
+    def _remove(self, edit: RemoveStatement) -> None:
+        block, _, statement = self._statement(edit.line)
+        if len(block) == 1:
+            raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
+        for number in range(_start(statement), _end(statement) + 1):
+            self._lines[number - 1].is_removed = True
+
+    def _add_import(self, edit: AddImport) -> None:
+        [wanted] = ast.parse(edit.text).body
+        if not any(_imports(each, wanted) for each in self._tree.body):
+            self._imports[edit.text] = None
+
+    # ---- places
+
+    def _statement(self, line: int) -> tuple[list[ast.stmt], int, ast.stmt]:
+        """Return the innermost statement that a line belongs to, with its block."""
+        found: tuple[list[ast.stmt], int, ast.stmt] | None = None
+        for block in self._blocks:
+            for index, statement in enumerate(block):
+                if _start(statement) <= line <= _end(statement) and (
+                    found is None or statement.lineno >= found[2].lineno
+                ):
+                    found = block, index, statement
+        if found is None:
+            raise NotCertain(f"line {line} of {self._file} belongs to no statement")
+        self._check_lines(found[0], found[2])
+        return found
+
+    def _check_lines(self, block: list[ast.stmt], statement: ast.stmt) -> None:
+        for other in block:
+            shares = _start(other) <= _end(statement) and _start(statement) <= _end(other)
+            if other is not statement and shares:
+                raise NotCertain(f"line {statement.lineno} of {self._file} holds several statements")
+
+    def _is_behind_colon(self, statement: ast.stmt) -> bool:
+        """Tell whether a statement stands on the line of the one that it belongs to: `if a: b()`."""
+        return bool(self._lines[_start(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
+
+    def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
+        """Return the innermost block in which statements hold both lines, with their places."""
+        found: tuple[int, list[ast.stmt], int, int] | None = None
+        for block in self._blocks:
+            first = _index_of(block, first_line)
+            last = _index_of(block, last_line)
+            if first is None or last is None or last < first:
+                continue
+            depth = block[first].col_offset
+            if found is None or depth >= found[0]:
+                found = depth, block, first, last
+        if found is None:
+            raise NotCertain(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
+        _, block, first, last = found
+        for statement in block[first : last + 1]:
+            self._check_lines(block, statement)
+        return block, first, last
+
+    def _call(self, line: int, function: str) -> ast.Call:
+        calls = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Call)
+            and node.lineno <= line <= (node.end_lineno or node.lineno)
+            and _last_name(node.func) == function
+        ]
+        if len(calls) != 1:
+            count = "no call" if not calls else f"{len(calls)} calls"
+            raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one")
+        return calls[0]
+
+    def _replace(self, node: ast.expr, text: str) -> None:
+        if node.lineno != node.end_lineno:
+            raise NotCertain(f"line {node.lineno} of {self._file} begins an expression of several lines")
+        self._lines[node.lineno - 1].replaced.append((node.col_offset, node.end_col_offset or 0, text))
+
+    def _has_comma(self, parts: Sequence[ast.expr], position: tuple[int, int]) -> bool:
+        """Tell whether a comma stands between the last argument of a call and its closing parenthesis."""
+        last = max(parts, key=lambda part: (part.end_lineno or 0, part.end_col_offset or 0))
+        line, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
+        between = b"".join(
+            self._lines[number]
+            .text.encode()[column if number == line else 0 : position[1] if number == position[0] else None]
+            .partition(b"#")[0]
+            for number in range(line, position[0] + 1)
+        )
+        return b"," in between
+
+    def _is_alone(self, position: tuple[int, int]) -> bool:
+        return not self._lines[position[0]].text.encode()[: position[1]].strip()
+
+    def _wraps(self) -> list[tuple[int, int]]:
+        return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
+
+    def _place_of_imports(self) -> int:
+        """Return the line behind which imports go: the last of the file's first imports, or its docstring."""
+        place = 0
+        for index, statement in enumerate(self._tree.body):
+            is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if not is_docstring and not isinstance(statement, ast.Import | ast.ImportFrom):
+                break
+            place = _end(statement)
+        while place < len(self._lines) and self._lines[place].text.startswith("#!"):
+            place += 1
+        return place
+
+
+def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
+    """Tell whether a statement imports what another one does: `import torch, random` does what `import torch` does."""
+    if isinstance(statement, ast.Import) and isinstance(wanted, ast.Import):
+        known = [ast.dump(each) for each in statement.names]
+        return all(ast.dump(each) in known for each in wanted.names)
+    return ast.dump(statement) == ast.dump(wanted)
+
+
+def _blocks_of(tree: ast.Module) -> list[list[ast.stmt]]:
+    blocks = []
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                blocks.append(block)
+    return blocks
+
+
+def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
+    """Return the lines that begin inside of a string: their indentation is part of it."""
+    found: set[int] = set()
+    begun: dict[int, int] = defaultdict(int)
+    for token in tokens:
+        name = tokenize.tok_name[token.type]
+        if name == "STRING":
+            found.update(range(token.start[0] + 1, token.end[0] + 1))
+        elif name.endswith("STRING_START"):  # Python 3.12 and newer: an f-string is several tokens
+            begun[len(begun)] = token.start[0]
+        elif name.endswith("STRING_END") and begun:
+            found.update(range(begun.popitem()[1] + 1, token.end[0] + 1))
+    return found
+
+
+def _index_of(block: Sequence[ast.stmt], line: int) -> int | None:
+    return next((index for index, each in enumerate(block) if _start(each) <= line <= _end(each)), None)
+
+
+def _start(statement: ast.stmt) -> int:
+    """Return the first line of a statement, its decorators included."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def _end(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,502 @@
+"""Forward and backward in parts of the batch, as edits: an inner loop around the statements between the two.
+
+    items = len(tokens)
+    for tokens in tokens.chunk(4):
+        loss = model(tokens).mean()
+        loss = loss * (len(tokens) / items)
+        loss.backward()
+
+The gradients add up to the batch's own where the loss is a mean over its items.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.predicting.editing.edit import (
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    RemoveStatement,
+    ReplaceExpression,
+    SourceEdit,
+    WrapStatements,
+)
+from ullage.predicting.editing.scope import (
+    BlockPlace,
+    Fate,
+    Scope,
+    arguments_of,
+    common_level,
+    fate_in,
+    free_name,
+    is_read_behind,
+    is_shared,
+    levels_to,
+    own_nodes,
+    parse,
+    scope_of,
+    stored_in,
+)
+
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+_COUNTERS: Final = frozenset({"range", "count"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLoss:
+    """A call of cross_entropy whose result is the loss: a mean over the targets that are not ignored."""
+
+    line: int
+    ignore_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlaces:
+    """A forward pass and the backward pass of its loss, in a function of a file."""
+
+    file: str
+    function: str
+    """The qualified name of the function that asks for the backward pass."""
+    forward_line: int | None
+    """The line of the forward pass; None where another function calls the model."""
+    backward_line: int
+    batch: Mapping[str, bool]
+    """The tensors known by name that the passes read, and whether each has a row for every item of the batch."""
+    is_sum: bool = False
+    """Whether the loss is a sum over the batch, whose parts need no share."""
+    counted: CountedLoss | None = None
+    """The call whose mean over targets is the loss; None where the loss is another, or made elsewhere."""
+
+
+@dataclass(slots=True)
+class _Region:
+    """The statements from the forward pass to the backward pass."""
+
+    scope: Scope
+    levels: list[BlockPlace]
+    """The way to the first of them."""
+    statements: list[ast.stmt]
+    last: int
+    call: ast.Call
+    """The call that asks for the backward pass."""
+    loss: ast.expr
+    """The expression that the backward pass begins at."""
+    is_sum: bool
+    """Whether it is a sum over the batch."""
+
+
+def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
+    """Return the edits that take a batch in parts.
+
+    Raises:
+        NotCertain: nobody can be certain that they do so and nothing else.
+    """
+    region = _region(source, passes)
+    zeroing = _check_statements(region)
+    split = _split_of(region, passes)
+    share = _share_of(region, passes, split)
+    names = {word: free_name(region.scope, word) for word in ("whole", "losses")}
+    before = [zeroing[1]] if zeroing else []
+    before += share.before
+    after: list[str] = []
+    if any(is_read_behind(region.levels, name, last=region.last) for name in split.names):
+        before.append(f"{names['whole']} = {split.target}")
+        after.append(f"{split.target} = {names['whole']}")
+    scaling = [f"{{loss}} = {{loss}}{share.operation}"] if share.operation else []
+    if isinstance(region.loss, ast.Name) and is_read_behind(region.levels, region.loss.id, last=region.last):
+        before.append(f"{names['losses']} = []")
+        scaling.append(f"{names['losses']}.append({{loss}}.detach())")
+        after.append(f"{region.loss.id} = sum({names['losses']})")
+    first, last = region.statements[0].lineno, _end(region.statements[-1])
+    edits: list[SourceEdit] = [
+        WrapStatements(file=passes.file, first_line=first, last_line=last, header=split.header(parts)),
+        *share.edits,
+    ]
+    if before:
+        edits.append(InsertBefore(file=passes.file, line=first, text="\n".join(before)))
+    if scaling:
+        edits.append(_scaled(region, passes.file, share.operation, "\n".join(scaling)))
+    if after:
+        edits.append(InsertAfter(file=passes.file, line=region.statements[-1].lineno, text="\n".join(after)))
+    if zeroing:
+        edits.append(RemoveStatement(file=passes.file, line=zeroing[0]))
+    return tuple(edits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartWeight:
+    """How the loss of a part is made one term of the batch's."""
+
+    before: Sequence[str]
+    """The lines before the loop over parts."""
+    operation: str
+    """The operation on the loss of a part, as text; "" for a sum."""
+    edits: Sequence[SourceEdit] = ()
+
+
+def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeight:
+    if passes.is_sum:
+        return _PartWeight(before=(), operation="")
+    call = _counted_call(region, passes.counted, split) if passes.counted is not None else None
+    if call is not None and passes.counted is not None:
+        count = free_name(region.scope, "count")
+        target = ast.unparse(call.args[1])
+        target = (
+            target if isinstance(call.args[1], ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({target})"
+        )
+        summed = AddKeyword(
+            file=passes.file, line=call.lineno, function="cross_entropy", keyword="reduction", value='"sum"'
+        )
+        counting = f"{count} = ({target} != {passes.counted.ignore_index}).sum()"
+        return _PartWeight(before=(counting,), operation=f" / {count}", edits=(summed,))
+    items = free_name(region.scope, "items")
+    return _PartWeight(before=(f"{items} = {split.length}",), operation=f" * ({split.length} / {items})")
+
+
+def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
+    """Return the call that is the whole loss, where its targets can be counted before the loop over parts."""
+    if not isinstance(region.loss, ast.Name):
+        return None
+    given = [
+        statement
+        for statement in region.statements
+        if any(
+            isinstance(node, ast.Name) and node.id == region.loss.id and isinstance(node.ctx, ast.Store)
+            for node in own_nodes(statement)
+        )
+    ]
+    if len(given) != 1 or not isinstance(given[0], ast.Assign) or not isinstance(given[0].value, ast.Call):
+        return None
+    call = given[0].value
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    is_at = call.lineno <= counted.line <= (call.end_lineno or call.lineno)
+    if name != "cross_entropy" or not is_at or len(call.args) != 2:
+        return None
+    if any(each.arg not in ("ignore_index", "reduction") for each in call.keywords):
+        return None
+    words = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
+    is_early = words and words <= set(split.names) and not words & _assigned_in(region)
+    return call if is_early else None
+
+
+# ---- the statements
+
+
+def _region(source: str, passes: PassPlaces) -> _Region:
+    scope = scope_of(parse(source), passes.function)
+    backward = levels_to(scope, passes.backward_line)
+    call = _backward_call(backward[-1], passes.backward_line)
+    loss = _loss_of(call)
+    lines = [passes.forward_line] if passes.forward_line is not None else []
+    if isinstance(loss, ast.Name):
+        lines.append(_assigned_before(scope, loss.id, passes.backward_line))
+    if not lines:
+        raise NotCertain("the forward pass is in another function")
+    forward = min((levels_to(scope, line) for line in lines), key=lambda levels: levels[-1].statement.lineno)
+    if forward[-1].statement.lineno > backward[-1].statement.lineno:
+        raise NotCertain("the forward pass stands behind the backward pass")
+    depth, first, last = common_level(forward, backward)
+    statements = first.block[first.index : last.index + 1]
+    loops = [node for each in statements for node in own_nodes(each) if isinstance(node, (*_LOOPS, ast.Try))]
+    if loops:
+        raise NotCertain("a loop or a try stands between the forward and the backward pass")
+    return _Region(scope, forward[: depth + 1], statements, last.index, call, loss, passes.is_sum)
+
+
+def _backward_call(place: BlockPlace, line: int) -> ast.Call:
+    if sum(each.lineno <= line <= _end(each) for each in place.block) > 1:
+        raise NotCertain(f"line {line} holds several statements")
+    calls = [
+        node
+        for node in own_nodes(place.statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
+    ]
+    if len(calls) != 1:
+        raise NotCertain("the backward pass is not asked for by a call of backward in the loop itself")
+    return calls[0]
+
+
+def _loss_of(call: ast.Call) -> ast.expr:
+    """Return what a backward pass begins at: of `loss.backward()`, `accelerator.backward(loss)`, with a scaler."""
+    assert isinstance(call.func, ast.Attribute)
+    loss = call.func.value
+    if call.args:
+        if len(call.args) > 1 or (isinstance(loss, ast.Name) and loss.id != "accelerator"):
+            raise NotCertain("it is not known what this call of backward does")
+        loss = call.args[0]
+    if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Attribute) and loss.func.attr == "scale":
+        if len(loss.args) != 1:
+            raise NotCertain("it is not known what this call of scale does")
+        loss = loss.args[0]
+    return loss
+
+
+def _assigned_before(scope: Scope, name: str, line: int) -> int:
+    """Return the line of the last statement before a line that gives a name its value."""
+    found = [
+        node.lineno
+        for node in own_nodes(scope)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store) and node.lineno < line
+    ]
+    if not found:
+        raise NotCertain(f"{name} is not assigned in the function")
+    return max(found)
+
+
+def _check_statements(region: _Region) -> tuple[int, str] | None:
+    """Return the line and the text of a zero_grad among the statements, which has to run before them.
+
+    Raises:
+        NotCertain: one of them does something that parts would do several times, or leaves something of the last part.
+    """
+    zeroing = None
+    for statement in region.statements:
+        if _calls_method(statement, "zero_grad"):
+            if not isinstance(statement, ast.Expr) or zeroing is not None:
+                raise NotCertain("zero_grad stands inside a statement between the forward and the backward pass")
+            zeroing = (statement.lineno, ast.unparse(statement))
+            continue
+        for node in own_nodes(statement):
+            _check_node(region, node)
+    loss = region.loss.id if isinstance(region.loss, ast.Name) else ""
+    for name in sorted(_assigned_in(region) - {loss}):
+        if is_read_behind(region.levels, name, last=region.last):
+            raise NotCertain(f"{name} is read behind the backward pass, where it would be the last part's")
+    return zeroing
+
+
+def _assigned_in(region: _Region) -> set[str]:
+    """Return the names that the statements give a value, those left out to which they only add."""
+    nodes = [node for statement in region.statements for node in own_nodes(statement)]
+    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+    return {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in added_to
+    }
+
+
+def _check_node(region: _Region, node: ast.AST) -> None:
+    if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom | ast.Await | ast.Delete):
+        raise NotCertain("the loop may be left between the forward and the backward pass")
+    if isinstance(node, ast.AugAssign) and not _adds_up(region, node):
+        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once for every part")
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(not isinstance(each, ast.Name | ast.Tuple | ast.List) for each in targets):
+            raise NotCertain("something is kept in an object between the forward and the backward pass")
+    if isinstance(node, ast.Expr) and node.value is not region.call and not isinstance(node.value, ast.Constant):
+        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once for every part")
+    match node:
+        case ast.keyword(arg="reduction", value=ast.Constant(value="mean" | "none")):
+            pass
+        case ast.keyword(arg="reduction") if not region.is_sum:
+            raise NotCertain("the loss is a sum over the batch, whose parts need no share")
+
+
+def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
+    """Tell whether what is added for every part is in sum what is added for the whole batch."""
+    if not isinstance(node.target, ast.Name):
+        return False
+    if fate_in(region.statements, node.target.id) is Fate.LOST:
+        return True  # it begins anew in every part
+    if not isinstance(node.op, ast.Add):
+        return False
+    words = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+    methods = {each.attr for each in ast.walk(node.value) if isinstance(each, ast.Attribute)}
+    if isinstance(region.loss, ast.Name) and region.loss.id in words:
+        return True  # which has its share by then
+    return "mean" not in methods and bool(methods & {"sum", "size", "shape"} or "len" in words)
+
+
+def _calls_method(statement: ast.stmt, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
+        for node in own_nodes(statement)
+    )
+
+
+def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
+    """Return the edit that multiplies the loss by a part's share, where the loss has its value."""
+    loss = region.loss
+    if not isinstance(loss, ast.Name):
+        text = ast.unparse(loss)
+        return ReplaceExpression(
+            file=file, line=loss.lineno, column=loss.col_offset, old=text, new=f"({text}{operation})"
+        )
+    text = scaling.format(loss=loss.id)
+    place = levels_to(region.scope, _assigned_before(region.scope, loss.id, region.call.lineno))
+    if any(isinstance(level.statement, ast.If | ast.Match) for level in place[len(region.levels) - 1 :]):
+        statement = levels_to(region.scope, region.call.lineno)[-1].statement
+        return InsertBefore(file=file, line=statement.lineno, text=text)
+    return InsertAfter(file=file, line=place[-1].statement.lineno, text=text)
+
+
+def _end(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno
+
+
+# ---- the batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """What is cut, and how that is written."""
+
+    names: Sequence[str]
+    kind: str
+    """One of "tensors", "mapping", "sequence"."""
+
+    @property
+    def target(self) -> str:
+        """The names, as they stand left of an equals sign."""
+        return ", ".join(self.names)
+
+    @property
+    def length(self) -> str:
+        """The number of items."""
+        first = self.names[0]
+        if self.kind == "mapping":
+            return f"len(next(iter({first}.values())))"
+        return f"len({first}[0])" if self.kind == "sequence" else f"len({first})"
+
+    def header(self, parts: int) -> str:
+        """The head of the loop over parts."""
+        first = self.names[0]
+        if self.kind == "mapping":
+            pieces = f"zip(*(value.chunk({parts}) for value in {first}.values()))"
+            return f"for {first} in [dict(zip({first}, part)) for part in {pieces}]:"
+        if self.kind == "sequence":
+            return f"for {first} in zip(*(value.chunk({parts}) for value in {first})):"
+        if len(self.names) == 1:
+            return f"for {first} in {first}.chunk({parts}):"
+        return f"for {self.target} in zip({', '.join(f'{name}.chunk({parts})' for name in self.names)}):"
+
+
+def _split_of(region: _Region, passes: PassPlaces) -> _Split:
+    kinds: dict[str, str] = {}
+    for name in sorted(_given(region)):
+        uses = _uses_of(region.statements, name)
+        if passes.batch.get(name, True) is False or _is_neutral(region, name, uses):
+            continue
+        kind = "tensors" if passes.batch.get(name) else _kind_by_use(uses)
+        if kind is None:
+            raise NotCertain(f"nobody can tell from the file whether {name} has a row for every item of the batch")
+        kinds[name] = kind
+    if not kinds:
+        raise NotCertain("the function that asks for the backward pass does not hold the batch")
+    if len(kinds) > 1 and set(kinds.values()) != {"tensors"}:
+        raise NotCertain(f"the batch is in {' and '.join(kinds)}, which are cut in different ways")
+    if any(is_shared(region.scope, name) for name in kinds):
+        raise NotCertain("a function inside the function reads the batch")
+    return _Split(list(kinds), next(iter(kinds.values())))
+
+
+def _given(region: _Region) -> set[str]:
+    """Return the names that the statements read and that are new in every turn: what a batch may be in."""
+    loops = [level for level in region.levels[:-1] if isinstance(level.statement, _LOOPS)]
+    if loops:
+        loop = loops[-1].statement
+        new = stored_in(loop)
+    else:
+        new = arguments_of(region.scope) | set().union(*(stored_in(each) for each in region.scope.body))
+    return {name for name in new if fate_in(region.statements, name) is Fate.READ}
+
+
+def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
+    """Return every place where a name is read, each as the nodes around it, the innermost first."""
+    uses: list[list[ast.AST]] = []
+
+    def visit(node: ast.AST, around: list[ast.AST]) -> None:
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            uses.append([node, *reversed(around)])
+        for child in ast.iter_child_nodes(node):
+            visit(child, [*around, node])
+
+    for statement in statements:
+        visit(statement, [])
+    return uses
+
+
+def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
+    """Tell whether a name surely holds no batch: a counter, a number, or something that is called."""
+    values = [
+        node.value
+        for level in region.levels
+        for statement in level.block
+        for node in own_nodes(statement)
+        if isinstance(node, ast.Assign) and any(isinstance(each, ast.Name) and each.id == name for each in node.targets)
+    ]
+    if values and all(isinstance(value, ast.Constant) for value in values):
+        return True
+    if name in ("self", "cls"):
+        return all(_calls_what_it_has(use) or _is_a_place(use) for use in uses)
+    if any(name in _counters(level.statement) for level in region.levels if isinstance(level.statement, ast.For)):
+        return True
+    return all(_is_called(use) or _is_a_place(use) for use in uses)
+
+
+def _counters(loop: ast.For) -> set[str]:
+    """Return the names of a loop that count its turns."""
+    called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    word = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+    if word in _COUNTERS:
+        return stored_in(loop.target)
+    if word == "enumerate" and isinstance(loop.target, ast.Tuple):
+        return stored_in(loop.target.elts[0])
+    return set()
+
+
+def _is_called(use: list[ast.AST]) -> bool:
+    """Tell whether a name is called, or a method of what it holds that no tensor has."""
+    if len(use) > 1 and isinstance(use[1], ast.Call) and use[1].func is use[0]:
+        return True
+    if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
+        return use[1].attr in ("backward", "scale", "autocast", "accumulate", "no_sync") or use[1].attr.endswith("loss")
+    return False
+
+
+def _calls_what_it_has(use: list[ast.AST]) -> bool:
+    """Tell whether something that a name has is called: `self.model(...)`, `self.optimizer.zero_grad()`."""
+    inner = use[0]
+    for outer in use[1:]:
+        if isinstance(outer, ast.Call):
+            return outer.func is inner
+        if not isinstance(outer, ast.Attribute):
+            return False
+        inner = outer
+    return False
+
+
+def _is_a_place(use: list[ast.AST]) -> bool:
+    """Tell whether a name says where tensors go, or their type: `.to(device)`, `autocast(device)`."""
+    call = next((node for node in use if isinstance(node, ast.Call)), None)
+    if call is None or call.func in use:
+        return False
+    word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return word in ("to", "autocast", "cuda", "device")
+
+
+def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
+    """Tell how a batch whose name is not known has to be cut, from the way in which it is read."""
+    kinds = {_kind_of_one(use) for use in uses}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind_of_one(use: list[ast.AST]) -> str | None:
+    above = use[1] if len(use) > 1 else None
+    if isinstance(above, ast.keyword) and above.arg is None:
+        return "mapping"
+    if isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple) and len(above.targets) == 1:
+        return "sequence"
+    if isinstance(above, ast.Subscript) and above.value is use[0]:
+        index = above.slice
+        if isinstance(index, ast.Constant):
+            return {str: "mapping", int: "sequence"}.get(type(index.value))
+        first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else None
+        if isinstance(first, ast.Slice) and first.lower is None and first.upper is None and first.step is None:
+            return "tensors"
+    return None

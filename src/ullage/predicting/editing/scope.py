@@ -1,0 +1,311 @@
+"""Where a statement of a function stands, and whether what a name holds may be read after it."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ullage.predicting.editing.edit import NotCertain
+
+MODULE = "<module>"
+Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
+
+
+class Fate(Enum):
+    """What statements do first to what a name holds."""
+
+    READ = "read"
+    """They may read it."""
+    LOST = "lost"
+    """They give the name something else, delete it, or leave the function: no statement behind them can read it."""
+    OPEN = "open"
+    """They do not touch it, or on some ways only."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """A statement in the block that holds it."""
+
+    block: list[ast.stmt]
+    index: int
+    parent: ast.AST
+    """The statement or function whose block it is."""
+
+    @property
+    def statement(self) -> ast.stmt:
+        """The statement itself."""
+        return self.block[self.index]
+
+    @property
+    def following(self) -> list[ast.stmt]:
+        """The statements behind it in its block."""
+        return self.block[self.index + 1 :]
+
+
+def parse(source: str) -> ast.Module:
+    """Parse a file.
+
+    Raises:
+        NotCertain: it is no Python of this version.
+    """
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        raise NotCertain("the file cannot be parsed") from None
+
+
+def scope_of(tree: ast.Module, function: str) -> Scope:
+    """Return the function with a qualified name, or the module itself.
+
+    Raises:
+        NotCertain: there is none, or there are several.
+    """
+    if function == MODULE:
+        return tree
+    found = [node for name, node in _functions(tree, "") if name == function]
+    if len(found) != 1:
+        raise NotCertain(f"{function} is not one function of the file")
+    return found[0]
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + child.name, child
+            yield from _functions(child, f"{prefix}{child.name}.<locals>.")
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{prefix}{child.name}.")
+        elif not isinstance(child, ast.expr):
+            yield from _functions(child, prefix)
+
+
+def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
+    """Return the statements that hold a line, from the scope's own block to the innermost.
+
+    Raises:
+        NotCertain: no statement of the scope's own holds it.
+    """
+    levels: list[BlockPlace] = []
+    parent: ast.AST = scope
+    while True:
+        found = next((level for level in _levels_below(parent) if _holds(level.statement, line)), None)
+        if found is None:
+            break
+        levels.append(found)
+        parent = found.statement
+        if isinstance(parent, _INNER):
+            raise NotCertain(f"line {line} is of a function inside the function")
+    if not levels:
+        raise NotCertain(f"line {line} is not in the function")
+    return levels
+
+
+def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
+    for block in blocks_of(parent):
+        for index in range(len(block)):
+            yield BlockPlace(block, index, parent)
+
+
+def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of statements that a compound statement or a scope has."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list):
+            yield block
+    for name in ("handlers", "cases"):
+        for part in getattr(parent, name, ()):
+            yield part.body
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(each.lineno for each in decorators)])
+    return first <= line <= (statement.end_lineno or statement.lineno)
+
+
+def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
+    """Return the deepest block that holds both of two lines: its depth, and the statement of each in it.
+
+    Raises:
+        NotCertain: they stand in different branches of a statement.
+    """
+    depth = -1
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one.block is not other.block:
+            break
+        depth = number
+        if one.index != other.index:
+            break
+    is_deeper = len(first) > depth + 1 and len(second) > depth + 1
+    if depth < 0 or (is_deeper and first[depth].index == second[depth].index):
+        raise NotCertain("the lines stand in different blocks")
+    return depth, first[depth], second[depth]
+
+
+def names_of(scope: Scope) -> set[str]:
+    """Return every name that a scope mentions."""
+    names = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
+    return names | {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
+
+
+def stored_in(node: ast.AST) -> set[str]:
+    """Return the names that a node gives something new, functions inside it left out."""
+    names = set()
+    for each in own_nodes(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            names.add(each.id)
+        elif isinstance(each, ast.alias):
+            names.add((each.asname or each.name).split(".")[0])
+        elif isinstance(each, _NAMED) and each.name:
+            names.add(each.name)
+    return names
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all below it that run with it: of a function or class inside, only that it is made."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _INNER):
+            yield child
+        elif isinstance(child, _COMPREHENSIONS):
+            targets = {id(each) for part in child.generators for each in ast.walk(part.target)}
+            yield from (each for each in own_nodes(child) if id(each) not in targets)
+        else:
+            yield from own_nodes(child)
+
+
+def arguments_of(scope: Scope) -> set[str]:
+    """Return the names of a function's arguments."""
+    if isinstance(scope, ast.Module):
+        return set()
+    given = scope.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {each.arg for each in every if each is not None}
+
+
+def is_shared(scope: Scope, name: str) -> bool:
+    """Tell whether code outside the scope's own statements may read a name: a function inside, globals, `locals()`."""
+    for node in ast.walk(scope):
+        if node is scope:
+            continue
+        if isinstance(node, ast.Global | ast.Nonlocal) and name in node.names:
+            return True
+        if isinstance(node, _INNER) and not _is_own(node, name) and _mentions(node, name):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _LOOKS_AT_ALL:
+            return True
+    return False
+
+
+def _is_own(node: ast.AST, name: str) -> bool:
+    """Tell whether a function has a variable of its own with a name."""
+    if isinstance(node, ast.Lambda):
+        return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        declared = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(node))
+        body: set[str] = set().union(*(stored_in(statement) for statement in node.body))
+        return not declared and name in arguments_of(node) | body
+    return False
+
+
+def _mentions(node: ast.AST, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
+
+
+def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
+    """Tell whether what a name holds behind a statement may be read: further on, or in the loop's next turn.
+
+    Args:
+        levels: the statement, as `levels_to` returns it; `last` is the index of a later one in its block.
+        name: the name.
+        last: where in the innermost block to begin.
+    """
+    for depth in range(len(levels) - 1, -1, -1):
+        level = levels[depth]
+        following = level.following if depth < len(levels) - 1 or last is None else level.block[last + 1 :]
+        fate = fate_in(following, name)
+        if fate is Fate.READ:
+            return True
+        if fate is Fate.LOST and not _has_jump(following):
+            return False
+        if isinstance(level.parent, _LOOPS) and level.block is level.parent.body:
+            if _is_read_in_next_turn(level.parent, name):
+                return True
+        elif not isinstance(level.parent, ast.If | ast.With | ast.AsyncWith | ast.Module) and depth > 0:
+            other = [statement for block in blocks_of(level.parent) if block is not level.block for statement in block]
+            if fate_in(other, name) is Fate.READ:  # what a `finally`, an `else` or a handler reads
+                return True
+    return False
+
+
+def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -> bool:
+    if isinstance(loop, ast.While):
+        return _loads(loop.test, name) or fate_in(loop.body, name) is Fate.READ
+    return name not in stored_in(loop.target) and fate_in(loop.body, name) is Fate.READ
+
+
+def _has_jump(statements: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.Break | ast.Continue) for each in statements for node in own_nodes(each))
+
+
+def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
+    """Tell what statements that run in this order do first to what a name holds."""
+    for statement in statements:
+        fate = _fate(statement, name)
+        if fate is not Fate.OPEN:
+            return fate
+    return Fate.OPEN
+
+
+def _fate(statement: ast.stmt, name: str) -> Fate:
+    if not _mentions(statement, name) and name not in stored_in(statement):
+        ends = isinstance(statement, ast.Return | ast.Raise)
+        return Fate.LOST if ends else Fate.OPEN
+    if isinstance(statement, ast.If):
+        fates = [fate_in(block, name) for block in (statement.body, statement.orelse)]
+        return _together([Fate.READ] if _loads(statement.test, name) else fates)
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        if any(_loads(item, name) for item in statement.items):
+            return Fate.READ
+        if any(name in stored_in(item) for item in statement.items):
+            return Fate.LOST
+        return fate_in(statement.body, name)
+    if isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match):
+        if any(_loads(child, name) for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)):
+            return Fate.READ
+        blocks = list(blocks_of(statement))
+        if isinstance(statement, ast.Try | ast.TryStar):  # its `else` runs behind the whole of its body
+            blocks = [[*statement.body, *statement.orelse], *blocks[2:]]
+        return Fate.READ if any(fate_in(block, name) is Fate.READ for block in blocks) else Fate.OPEN
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
+        return Fate.READ
+    if _loads(statement, name):
+        return Fate.READ
+    return Fate.LOST
+
+
+def _together(fates: Sequence[Fate]) -> Fate:
+    if Fate.READ in fates:
+        return Fate.READ
+    return Fate.LOST if all(fate is Fate.LOST for fate in fates) else Fate.OPEN
+
+
+def _loads(node: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Load) for each in ast.walk(node)
+    )
+
+
+def free_name(scope: Scope, wanted: str) -> str:
+    """Return a name that a scope does not use yet: the wanted one, or that with a number behind it."""
+    taken = names_of(scope)
+    number = 2
+    name = wanted
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name

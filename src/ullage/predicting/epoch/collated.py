@@ -1,0 +1,133 @@
+"""The form of a batch as a function of its items' forms, learned from batches that were really collated.
+
+What a function that pads, packs or truncates makes of its items follows from few numbers: how many they are, and for
+each dimension of an item the largest and the sum, rounded up to a multiple or cut at a limit. Which of these each
+dimension of a batch is, is learned on some batches and proved on others; where none holds, nothing is foretold.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.predicting.epoch.form import Form
+from ullage.predicting.epoch.item_forms import ItemForms
+
+Ints = npt.NDArray[np.int64]
+
+_MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFigures:
+    """Figures of every batch: the number of items, and for each dimension of an item the largest and the sum."""
+
+    items: Ints
+    largest: Ints
+    """One row a batch, one column a dimension of an item."""
+    total: Ints
+
+    @classmethod
+    def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
+        """Return the figures of batches, all of whose items are known; None where items differ in more than sizes."""
+        if not forms.table or not batches:
+            return None
+        layout = [(name, len(shape)) for name, shape in forms.table[0]]
+        if any([(name, len(shape)) for name, shape in form] != layout for form in forms.table):
+            return None
+        dims = np.array([[size for _, shape in form for size in shape] for form in forms.table], np.int64)
+        sizes = np.array([len(batch) for batch in batches], np.int64)
+        if not sizes.all():
+            return None
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        flat = forms.numbers[np.concatenate(batches)]
+        width = dims.shape[1]
+        largest, total = np.empty((len(batches), width), np.int64), np.empty((len(batches), width), np.int64)
+        for column in range(width):
+            values = dims[flat, column]
+            largest[:, column] = np.maximum.reduceat(values, starts)
+            total[:, column] = np.add.reduceat(values, starts)
+        return cls(items=sizes, largest=largest, total=total)
+
+    def at(self, numbers: Ints) -> "BatchFigures":
+        """The figures of some batches."""
+        return BatchFigures(items=self.items[numbers], largest=self.largest[numbers], total=self.total[numbers])
+
+
+Formula = Callable[[BatchFigures], Ints]
+
+
+def _rounded(values: Ints, multiple: int) -> Ints:
+    return -(-values // multiple) * multiple
+
+
+def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
+    """All that a dimension may be, the simplest first.
+
+    Defaults keep a loop's values in each function; mypy takes them for parameters that a `Formula` does not have.
+    """
+    limit = int(observed.max())
+    yield lambda figures: np.full(len(figures.items), limit, np.int64)
+    yield lambda figures: figures.items
+    for column in range(width):
+        for multiple in _MULTIPLES:
+            for extra in (0, 1, -1):
+                yield lambda f, c=column, m=multiple, e=extra: _rounded(f.largest[:, c] + e, m)  # type: ignore[misc]
+    for column in range(width):
+        for multiple in _MULTIPLES:
+            yield lambda f, c=column, m=multiple: _rounded(f.total[:, c], m)  # type: ignore[misc]
+    for column in range(width):
+        yield lambda f, c=column: f.items * f.largest[:, c]  # type: ignore[misc]
+        yield lambda f, c=column: f.total[:, c] + f.items  # type: ignore[misc]
+        for multiple in _MULTIPLES:
+            yield lambda f, c=column, m=multiple: np.minimum(_rounded(f.largest[:, c], m), limit)  # type: ignore[misc]
+            yield lambda f, c=column, m=multiple: np.minimum(_rounded(f.total[:, c], m), limit)  # type: ignore[misc]
+    yield lambda figures: figures.items + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collated:
+    """What a batch looks like, by its items: one formula for each dimension."""
+
+    layout: tuple[tuple[str, int], ...]
+    formulas: tuple[Formula, ...]
+
+    @classmethod
+    def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
+        """Learn it from batches that were collated; None where there is no formula for a dimension."""
+        layout = tuple((name, len(shape)) for name, shape in forms[0])
+        if any(tuple((name, len(shape)) for name, shape in form) != layout for form in forms):
+            return None
+        dims = _dims(forms)
+        chosen: list[Formula] = []
+        for column in range(dims.shape[1]):
+            own = dims[:, column]
+            held = (f for f in _formulas(figures.largest.shape[1], own) if np.array_equal(f(figures), own))
+            formula = next(held, None)
+            if formula is None:
+                return None
+            chosen.append(formula)
+        return cls(layout=layout, formulas=tuple(chosen))
+
+    def foretell(self, figures: BatchFigures) -> Ints:
+        """Return the dimensions of batches: one row each."""
+        if not self.formulas:
+            return np.zeros((len(figures.items), 0), np.int64)
+        return np.stack([formula(figures) for formula in self.formulas], axis=1)
+
+    def holds(self, figures: BatchFigures, forms: Sequence[Form]) -> bool:
+        """Tell whether batches look as foretold."""
+        if any(tuple((name, len(shape)) for name, shape in form) != self.layout for form in forms):
+            return False
+        return np.array_equal(self.foretell(figures), _dims(forms))
+
+    def form(self, dims: Sequence[int]) -> Form:
+        """Return a form by its dimensions."""
+        sizes = iter(dims)
+        return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)
+
+
+def _dims(forms: Sequence[Form]) -> Ints:
+    return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)

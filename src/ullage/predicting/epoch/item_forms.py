@@ -1,0 +1,152 @@
+"""The form of every item of a data set, as cheaply as it can be had: a column, lengths that it knows, or the items."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.predicting.epoch.form import Form, form_of
+
+Ints = npt.NDArray[np.int64]
+
+_SAMPLE: Final = 48
+"""Items that are fetched to see whether lengths that a data set knows are those of its items."""
+_AT_ONCE: Final = 512
+_ALIKE: Final = 2048
+"""Items that have to be alike for the rest to be taken to be so, where all would take long: pictures of one size."""
+_ALIKE_SECONDS: Final = 10.0
+_LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
+
+
+@dataclass(slots=True, kw_only=True)
+class ItemForms:
+    """Forms by the index of the item: numbers into a table."""
+
+    numbers: Ints
+    """-1: not known."""
+    table: list[Form]
+    how: str
+    """The source of the forms, for people."""
+    assumed: int = 0
+    """The number of items that were not looked at and are taken to be like all that were."""
+
+
+def item_forms(
+    dataset: Any,
+    wanted: Iterable[int],
+    *,
+    deadline: float,
+    known_lengths: Iterable[Any] = (),
+    progress: Callable[[int], None] = lambda done: None,
+) -> ItemForms:
+    """Return the forms of the wanted items, or as many as the time allows.
+
+    Args:
+        dataset: a data set in the manner of a map.
+        wanted: indices, each once, in the order in which they count.
+        deadline: the time (`time.monotonic`) at which to stop.
+        known_lengths: objects that may know lengths: samplers.
+        progress: told from time to time how many items are done.
+    """
+    count = len(dataset)
+    found = _from_lengths(dataset, count, known_lengths)
+    return found if found is not None else _fetched(dataset, count, wanted, deadline, progress)
+
+
+def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
+    """Use lengths that somebody knows, where items that are fetched show that they are those of the items."""
+    if count < 2 * _SAMPLE:
+        return None
+    sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
+    forms = [form_of(dataset[int(index)]) for index in sample]
+    layout = [(name, len(shape)) for name, shape in forms[0]]
+    if any([(name, len(shape)) for name, shape in form] != layout for form in forms):
+        return None
+    dims = np.array([[size for _, shape in form for size in shape] for form in forms], np.int64)
+    for how, lengths in _candidates(dataset, count, known_lengths):
+        own = lengths[sample]
+        offsets = dims - own[:, None]
+        follows = (offsets == offsets[:1]).all(axis=0)
+        constant = (dims == dims[:1]).all(axis=0)
+        if len(np.unique(own)) > 1 and not constant.all() and (follows | constant).all():
+            distinct, numbers = np.unique(lengths, return_inverse=True)
+            table = [_shifted(forms[0], np.where(constant, 0, length - int(own[0]))) for length in distinct.tolist()]
+            return ItemForms(numbers=numbers.astype(np.int64), table=table, how=how)
+    return None
+
+
+def _shifted(form: Form, by: Ints) -> Form:
+    """Return a form with each dimension changed by so much."""
+    changes = iter(by.tolist())
+    return tuple((name, tuple(size + next(changes) for size in shape)) for name, shape in form)
+
+
+def _candidates(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Iterable[tuple[str, Ints]]:
+    for owner in (dataset, *known_lengths):
+        for name in _LENGTH_NAMES:
+            lengths = _ints(getattr(owner, name, None), count)
+            if lengths is not None:
+                yield f"{type(owner).__name__}.{name}", lengths
+    yield from _arrow_lengths(dataset, count)
+
+
+def _ints(value: Any, count: int) -> Ints | None:
+    if value is None or callable(value):
+        return None
+    try:
+        lengths = np.asarray(value.tolist() if hasattr(value, "tolist") else value)
+    except (TypeError, ValueError):
+        return None
+    return lengths.astype(np.int64) if lengths.shape == (count,) and lengths.dtype.kind in "iu" else None
+
+
+def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
+    """The lengths of the lists in the columns of a `datasets.Dataset`, without reading them."""
+    library = sys.modules.get("datasets")
+    if library is None or not isinstance(dataset, library.Dataset):
+        return
+    import pyarrow.compute
+
+    order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    for name in dataset.column_names:
+        column = dataset.data.column(name)
+        try:
+            if name in _LENGTH_NAMES:
+                lengths = column.to_numpy()
+            else:
+                lengths = pyarrow.compute.list_value_length(column).to_numpy()
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+            continue
+        if order is not None:
+            lengths = lengths[order]
+        if (own := _ints(lengths, count)) is not None:
+            yield f"column {name}", own
+
+
+def _fetched(
+    dataset: Any, count: int, wanted: Iterable[int], deadline: float, progress: Callable[[int], None]
+) -> ItemForms:
+    numbers = np.full(count, -1, np.int64)
+    known: dict[Form, int] = {}
+    began, done = time.monotonic(), 0
+    several = getattr(dataset, "__getitems__", None)
+    indices = np.fromiter(wanted, np.int64)
+    for start in range(0, len(indices), _AT_ONCE):
+        now = time.monotonic()
+        is_enough = len(known) == 1 and done >= _ALIKE and now - began > _ALIKE_SECONDS
+        if now > deadline or is_enough:
+            break
+        some = indices[start : start + _AT_ONCE].tolist()
+        items = several(some) if callable(several) else map(dataset.__getitem__, some)
+        for index, item in zip(some, items, strict=True):
+            numbers[index] = known.setdefault(form_of(item), len(known))
+        done += len(some)
+        progress(done)
+    assumed = len(indices) - done if len(known) == 1 and done >= _ALIKE else 0
+    if assumed:
+        numbers[indices[done:]] = 0
+    return ItemForms(numbers=numbers, table=list(known), how="every item", assumed=assumed)

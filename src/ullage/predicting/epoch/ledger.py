@@ -1,0 +1,118 @@
+"""What PyTorch records of its allocator, taken out of it piece by piece, as requests whose blocks have numbers.
+
+PyTorch keeps its records in a ring. Taken at the end of every step they may be as many as they like, and each piece is
+the memory that one step asked for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ullage.predicting.epoch.requests import RequestRows
+from ullage.recorded.program import Op
+
+Ints = npt.NDArray[np.int64]
+
+ACTIONS: Final = (
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    *("oom", "snapshot", "other"),
+)
+_NUMBERS: Final = {action: number for number, action in enumerate(ACTIONS)}
+_ALLOC, _FREE_REQUESTED, _FREE_COMPLETED = range(3)
+
+
+class Ledger:
+    """Takes records out of PyTorch and gives each block a number."""
+
+    def __init__(self, clear: Callable[[], None]) -> None:
+        self._clear = clear
+        self._events: list[tuple[Ints, Ints, Ints, Ints]] = []
+        """Everything that was taken, as columns: action, address, size, stream."""
+        self._live: dict[int, int] = {}
+        self._waiting: set[int] = set()
+        self.alive = bytearray()
+        """A byte for each block: whether it is alive."""
+        self.late_frees = 0
+        """Blocks that stayed for a while after they were freed, as another stream used them."""
+        self.device = 0
+        self.settings: Mapping[str, Any] = {}
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks so far."""
+        return len(self.alive)
+
+    def take(self) -> RequestRows:
+        """Take out what was recorded since the last time."""
+        if not torch.cuda.is_initialized():
+            return RequestRows.joined([])
+        recorded = torch._C._cuda_memorySnapshot(None)
+        self._clear()
+        self.settings = recorded.get("allocator_settings", {})
+        traces = recorded["device_traces"]
+        if not self._events:
+            self.device = max(range(len(traces)), key=lambda device: len(traces[device]))
+        trace = traces[self.device]
+        columns = (
+            np.array([_NUMBERS.get(event["action"], len(ACTIONS) - 1) for event in trace], np.int64),
+            np.array([event.get("addr", event.get("device_free", 0)) for event in trace], np.uint64).astype(np.int64),
+            np.array([event["size"] for event in trace], np.int64),
+            np.array([event.get("stream", 0) for event in trace], np.uint64).astype(np.int64),
+        )
+        self._events.append(columns)
+        return self._numbered(*columns)
+
+    def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> RequestRows:
+        """Give the blocks of some events their numbers."""
+        live, alive = self._live, self.alive
+        keys, kept = [], []
+        just_freed = -1
+        for place, (action, address) in enumerate(zip(actions.tolist(), addresses.tolist(), strict=True)):
+            if action == _ALLOC:
+                live[address] = len(alive)
+                keys.append(len(alive))
+                alive.append(1)
+                kept.append(place)
+            elif action == _FREE_REQUESTED:
+                just_freed = address
+                continue
+            elif action == _FREE_COMPLETED and address in live:
+                self.late_frees += address != just_freed
+                number = live.pop(address)
+                alive[number] = 0
+                keys.append(number)
+                kept.append(place)
+            just_freed = -1
+        at = np.array(kept, np.int64)
+        frees = actions[at] == _FREE_COMPLETED
+        return RequestRows(
+            np.where(frees, int(Op.FREE), int(Op.ALLOCATE)),
+            np.array(keys, np.int64),
+            np.where(frees, 0, sizes[at]),
+            np.where(frees, 0, streams[at]),
+        )
+
+    def history(self) -> "TakenHistory":
+        """Everything that was taken, in the form in which PyTorch gives it."""
+        return TakenHistory(self._events)
+
+
+class TakenHistory(Sequence[Mapping[str, Any]]):
+    """Events as PyTorch's snapshots have them, made when they are asked for."""
+
+    def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
+        self._pieces = list(pieces)
+
+    def __len__(self) -> int:
+        return sum(len(piece[0]) for piece in self._pieces)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for piece in self._pieces:
+            for action, address, size, stream in zip(*(column.tolist() for column in piece), strict=True):
+                yield {"action": ACTIONS[action], "addr": address, "size": size, "stream": stream, "frames": ()}
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]

@@ -1,0 +1,122 @@
+"""The option of the script that is varied, and its values."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.base.errors import UsageError, quoted
+
+LARGEST: Final = 1 << 40
+_TEXT: Final = re.compile(
+    r"(?P<option>[^=]+)(=(?P<low>\d{1,13})(\.\.(?P<high>\d{1,13})?)?(:(?P<multiple>\d{1,13}))?)?", re.ASCII
+)
+_NUMBER: Final = re.compile(r"\d{1,13}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One option and its values: `low`, `low + multiple`, ... up to `high`."""
+
+    option: str
+    low: int = 1
+    high: int = LARGEST
+    multiple: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """Read `--batch-size`, `--batch-size=8..`, `--batch-size=8..64` or `--batch-size=8..64:8`.
+
+        With a multiple every value is one of its multiples, `low` and `high` too (rounded inwards).
+
+        Raises:
+            UsageError: it is nothing of that kind, or holds no value.
+        """
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"--vary {quoted(text)} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
+                "--batch-size=8..64:8 (multiples of 8)"
+            )
+        low, high, multiple = (int(match[name] or 0) for name in ("low", "high", "multiple"))
+        multiple = multiple or 1
+        if match["low"] and not match[0].count(".."):
+            raise UsageError(
+                f"--vary {quoted(text)} has one value only; expected a range such as --batch-size={low}..64"
+            )
+        low = -(-max(low, 1) // multiple) * multiple
+        high = (high or LARGEST) // multiple * multiple
+        if low > high:
+            raise UsageError(f"--vary {quoted(text)} holds no value; expected the smaller number first")
+        return cls(option=match["option"], low=low, high=high, multiple=multiple)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the user gave no highest value."""
+        return self.high == LARGEST // self.multiple * self.multiple
+
+    @property
+    def name(self) -> str:
+        """The option's name for people: "batch size"."""
+        return self.option.lstrip("-+").replace("-", " ").replace("_", " ")
+
+    @property
+    def last(self) -> int:
+        """Position of the highest value; the lowest has position 0."""
+        return (self.high - self.low) // self.multiple
+
+    def value_at(self, position: int) -> int:
+        """Return the value at a position."""
+        return self.low + position * self.multiple
+
+    def position_of(self, value: float) -> int:
+        """Return the position of the largest value that is not above `value`; -1 below the lowest."""
+        return max(-1, min(self.last, int((value - self.low) // self.multiple)))
+
+    def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the values to begin with: the one that stands in the script's arguments, and its double.
+
+        None where no whole number stands there, or where the range has a beginning of its own.
+        """
+        place = place_of(arguments, self.option)
+        text = arguments[place].rpartition("=")[2] if place is not None else ""
+        if self.low > self.multiple or _NUMBER.fullmatch(text) is None:
+            return ()
+        position = self.position_of(int(text))
+        return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
+
+    def doubling(self) -> list[int]:
+        """Return the lowest value, its doubles, and the highest value."""
+        values = [self.low]
+        while values[-1] * 2 < self.high:
+            values.append(values[-1] * 2)
+        return [*values, self.high] if self.high > values[-1] else values
+
+    def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
+        """Return the script's arguments with the option set, in the form that they already use."""
+        return with_option(arguments, self.option, str(value))
+
+
+def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str, ...]:
+    """Return a script's arguments with an option set, in the form that they already use.
+
+    An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments hold
+    it as `--name=value`.
+    """
+    given, place = list(arguments), place_of(arguments, option)
+    if place is not None:
+        holds_name = given[place].startswith(f"{option}=")
+        given[place] = f"{option}={text}" if holds_name else text
+        return tuple(given)
+    if option.startswith("-"):
+        return (*given, option, text)
+    return (*given, f"{option}={text}")
+
+
+def place_of(arguments: tuple[str, ...], option: str) -> int | None:
+    """Return the place of the argument that holds an option's value."""
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            return index
+        if argument == option and index + 1 < len(arguments):
+            return index + 1
+    return None

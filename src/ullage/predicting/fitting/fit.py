@@ -1,0 +1,367 @@
+"""`ullage fit`: the largest value of an option with which a script fits on a card, each value actually run.
+
+Every probe is a prediction in a process of its own, two at a time. What has been run once is not run again.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ullage.base.errors import ScriptError, UllageError, UsageError
+from ullage.base.public import public
+from ullage.base.secrets import without_secrets
+from ullage.base.units import text_of_bytes
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.changes.allocator import expandable_segments, large_blocks
+from ullage.predicting.changes.change import Change, text_of
+from ullage.predicting.changes.optimizer import for_loop_optimizer, fused_optimizer
+from ullage.predicting.changes.training.facts import TrainingFacts
+from ullage.predicting.fitting.axis import LARGEST, Axis
+from ullage.predicting.fitting.search import FitSearch, ProbedNeed
+from ullage.predicting.prediction.changed import changed, makes_a_difference
+from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.parallel import ParallelRuns
+
+SCHEMA: Final = 2
+CHANGES: Final = (
+    (expandable_segments.CHANGE, "True"),
+    (large_blocks.CHANGE, "128"),
+    (fused_optimizer.CHANGE, "on"),
+    (for_loop_optimizer.CHANGE, "on"),
+)
+"""The changes that are tried: they leave the model, and the script, as they are."""
+_NO_OPTION: Final = re.compile(
+    r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
+)
+"""The words of argparse, click, absl, fire and transformers' parser for an option that a script does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A run of one value; `fits` is True where it fits at both ends of the interval, with the margin left free."""
+
+    value: int
+    fits: bool
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """The largest value that fits, and the probes that prove it."""
+
+    probes: tuple[Probe, ...]
+    """The runs, by value."""
+    best: Probe | None
+    next: Probe | None
+    """The smallest value that does not fit at both ends of the interval; None where the range or the script ended."""
+    failure: tuple[int, str] | None = None
+    """The smallest value with which the script failed for a reason other than memory, and the error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedChange:
+    """A change that was tried, and the largest value with it; None where no larger value fits than without it."""
+
+    change: Change
+    setting: str
+    how: str
+    """The code or setting that makes the change; for an allocator setting, the whole text to set."""
+    applies: bool
+    """Whether the change had an effect on the script's run."""
+    probe: Probe | None
+    """The run with the change, of the smallest value that does not fit without it."""
+    largest: Largest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierRow:
+    """One row of a frontier: the largest first value for one value of the second option."""
+
+    value: int
+    largest: Largest
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The answer of `ullage fit`; every `*_bytes` is in bytes."""
+
+    script: str
+    arguments: list[str]
+    gpu: str
+    total_memory_bytes: int
+    margin_bytes: int
+    """Bytes to leave free on the card beyond the upper bound of what is used."""
+    axis: Axis
+    largest: Largest
+    """The answer for the first option; in a frontier, the answer beside the second option's lowest value."""
+    tried: tuple[TriedChange, ...]
+    second: Axis | None
+    frontier: tuple[FrontierRow, ...]
+    notes: tuple[str, ...] = ()
+    """Runs that failed or were not possible, in words."""
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 0 a value fits, 1 none does, 4 the lowest cannot be judged."""
+        return 0 if self.largest.best else self.largest.probes[0].prediction.verdict.exit_code or 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {
+            "schema": SCHEMA,
+            "script": self.script,
+            "arguments": self.arguments,
+            "gpu": self.gpu,
+            "torch": self.largest.probes[0].prediction.torch,
+            "world_size": self.largest.probes[0].prediction.world_size,
+            "rank": self.largest.probes[0].prediction.rank,
+            "total_memory_bytes": self.total_memory_bytes,
+            "margin_bytes": self.margin_bytes,
+            "option": self.axis.option,
+            **_json_of(self.largest),
+            "changes": [
+                {
+                    "name": tried.change.name,
+                    "how": tried.how,
+                    "applies": tried.applies,
+                    **_json_of(tried.largest or replace(self.largest, probes=(tried.probe,) if tried.probe else ())),
+                }
+                for tried in self.tried
+            ],
+            "second_option": self.second.option if self.second else None,
+            "frontier": [{"value": row.value, **_json_of(row.largest)} for row in self.frontier],
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def _json_of(largest: Largest) -> dict[str, Any]:
+    return {
+        "best": largest.best.value if largest.best else None,
+        "next": largest.next.value if largest.next else None,
+        "next_verdict": largest.next.prediction.verdict.value if largest.next else None,
+        "failure": list(largest.failure) if largest.failure else None,
+        "probes": [
+            {
+                "value": probe.value,
+                "fits": probe.fits,
+                "verdict": probe.prediction.verdict.value,
+                "peak_allocated_bytes": probe.prediction.peak_allocated_bytes,
+                "peak_reserved_bytes": probe.prediction.peak_reserved_bytes,
+                "headroom_bytes": probe.prediction.headroom_bytes,
+                "free_at_least_bytes": probe.prediction.total_memory_bytes - probe.prediction.interval_bytes[1],
+                "interval_bytes": list(probe.prediction.interval_bytes),
+                "oom": probe.prediction.oom is not None,
+                "oom_count": probe.prediction.oom_count,
+                "settled": probe.prediction.settled,
+                "growth_bytes_per_step": probe.prediction.growth.bytes_per_step if probe.prediction.growth else 0,
+                "seconds": probe.prediction.seconds["total"],
+            }
+            for probe in largest.probes
+        ],
+    }
+
+
+@dataclass(slots=True)
+class Fitter:
+    """Runs probes for one script on one card and remembers them."""
+
+    request: Request
+    margin_bytes: int
+    runs: ParallelRuns
+    notes: list[str] = field(default_factory=list)
+    _takes_steps: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of the card."""
+        return self.request.total_bytes(find_gpu(self.request.gpu, arch=self.request.arch))
+
+    def largest(
+        self,
+        request: Request,
+        axis: Axis,
+        *,
+        start: Sequence[int] = (),
+        known: Mapping[int, int] | None = None,
+        note: str = "",
+    ) -> Largest:
+        """Search along an axis.
+
+        Args:
+            request: the request without the axis's option.
+            axis: the option to vary.
+            start: values near the expected answer, which are probed first.
+            known: bytes that other values need about, for the predicting line.
+            note: what differs in the request, for the progress texts.
+        """
+        probes: dict[int, Probe] = {}
+        failures: dict[int, UllageError] = {}
+
+        def run(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
+            requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
+            labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
+            for value, found in zip(values, self.runs.run_all(requests, labels), strict=True):
+                if isinstance(found, UllageError):
+                    failures[value] = found
+                else:
+                    probes[value] = Probe(value=value, fits=self._fits(found), prediction=found)
+            # A failure above all that fits is an end; one below says that the range begins too low.
+            if failures and min(failures) < max(
+                (value for value, probe in probes.items() if probe.fits), default=LARGEST
+            ):
+                raise ScriptError(_with_hint(failures[min(failures)], axis, min(failures)))
+            return {value: _need(probes.get(value)) for value in values}
+
+        search = FitSearch(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
+        search.points |= {axis.position_of(value): size for value, size in (known or {}).items()}
+        if start:
+            inside = {axis.value_at(max(0, axis.position_of(value))) for value in start}
+            search.record(run(sorted(inside)))
+        search.run(run)
+        if search.is_flat:
+            raise UsageError(_flat_text(axis, [probe.prediction for probe in probes.values()]))
+        ordered = tuple(probe for _, probe in sorted(probes.items()))
+        best = probes.get(axis.value_at(search.best)) if search.best >= 0 else None
+        worst = axis.value_at(search.worst) if search.worst is not None else None
+        failure = (worst, str(failures[worst])) if worst is not None and worst in failures else None
+        return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
+
+    def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
+        """Try every change: first with the smallest value that did not fit."""
+        changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
+        if largest.next is None:
+            return
+        target = largest.next.value
+        arguments = axis.put_into(self.request.arguments, target)
+        requests = [replace(changed(self.request, *each), arguments=arguments) for each in changes]
+        labels = [f"{axis.name} {target} with {change.name}" for change, _ in changes]
+        for (change, setting), prediction in zip(changes, self.runs.run_all(requests, labels), strict=True):
+            how = _how(self.request, change, setting)
+            if isinstance(prediction, UllageError):
+                self.notes.append(f"{change.name}: {str(prediction).splitlines()[0]}")
+                yield TriedChange(change=change, setting=setting, how=how, applies=False, probe=None, largest=None)
+                continue
+            probe = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
+            applies = change.install is None or text_of(change, setting) in prediction.changes_made
+            found = None
+            if applies and probe.fits:
+                known = {probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits}
+                try:
+                    found = self.largest(
+                        changed(self.request, change, setting), axis, start=(target,), known=known, note=change.name
+                    )
+                except UllageError as error:
+                    self.notes.append(f"{change.name}: {str(error).splitlines()[0]}")
+            yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
+
+    def _fits(self, prediction: Prediction) -> bool:
+        """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
+        self._takes_steps = self._takes_steps or any(step.complete for step in prediction.steps)
+        return (
+            prediction.verdict is Verdict.FITS
+            and prediction.interval_bytes[1] <= prediction.total_memory_bytes - self.margin_bytes
+            and not prediction.oom_count
+            and (not self._takes_steps or any(step.complete for step in prediction.steps))
+        )
+
+    def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
+        """Search along the first axis for each value of the second, doubled from the lowest on."""
+        start = axis.start_in(self.request.arguments)
+        for value in second.doubling():
+            request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
+            try:
+                found = self.largest(request, axis, start=start, note=f"{second.name} {value}")
+            except ScriptError as error:
+                if value == second.low:
+                    raise
+                self.notes.append(f"the frontier ends before {second.name} {value}: {str(error).splitlines()[0]}")
+                return
+            yield FrontierRow(value=value, largest=found)
+            if found.best is None:
+                return
+            guess = found.best.value // 2  # what is twice as long needs about twice as much
+            start = (guess, guess + axis.multiple)
+
+
+def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
+    """Return the error of a value below all that fit, and what to do about it."""
+    bare = axis.option.lstrip("-+")
+    if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
+        return f"{failure}\n(--vary takes an option that the script has; it does not know {axis.option})"
+    return f"{failure}\n(a range may begin higher: --vary {axis.option}={2 * value}..)"
+
+
+def _how(request: Request, change: Change, setting: str) -> str:
+    """Return what to write for a change; for an allocator setting, the whole text to set."""
+    if change.alloc_conf is not None:
+        return changed(request, change, setting).alloc_conf or ""
+    return change.recipe_for(TrainingFacts(), setting).snippet
+
+
+def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
+    most = max(prediction.interval_bytes[1] for prediction in predictions)
+    return (
+        f"{axis.option} has no upper end: ever larger values need no more than {text_of_bytes(most)} and all fit; "
+        f"expected an option that memory depends on, or an upper end, such as {axis.option}={axis.low}..1024"
+    )
+
+
+def _need(probe: Probe | None) -> ProbedNeed:
+    if probe is None:  # the script failed
+        return ProbedNeed(high_bytes=None, fits=False)
+    prediction = probe.prediction
+    return ProbedNeed(high_bytes=None if prediction.oom else prediction.interval_bytes[1], fits=probe.fits)
+
+
+def fit(
+    request: Request,
+    axis: Axis,
+    *,
+    second: Axis | None = None,
+    margin_bytes: int = 0,
+    changes: bool = True,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Fit:
+    """Find the largest value of an option with which the request's script fits on its card.
+
+    Args:
+        request: the script, the card and how long to run; its arguments need not hold the options.
+        axis: the option to find the largest value of.
+        second: another option: the answer is found for each of its values, doubled from the lowest on.
+        margin_bytes: memory to leave free on the card.
+        changes: whether to try what needs no change to the script (not in a frontier).
+        progress: called with a short text for every probe.
+
+    Raises:
+        ScriptError: the script failed with a value, for another reason than memory; the text names the value.
+        UsageError: the margin leaves nothing, or the request cannot be carried out.
+    """
+    began = time.perf_counter()
+    fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
+    if margin_bytes >= fitter.total_bytes:
+        raise UsageError(
+            f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(fitter.total_bytes)}"
+        )
+    frontier = tuple(fitter.frontier(axis, second)) if second else ()
+    largest = frontier[0].largest if frontier else fitter.largest(request, axis, start=axis.start_in(request.arguments))
+    tried = tuple(fitter.try_changes(axis, largest)) if changes and not frontier else ()
+    return Fit(
+        script=str(request.script),
+        arguments=list(without_secrets(request.arguments)),
+        gpu=largest.probes[0].prediction.gpu,
+        total_memory_bytes=fitter.total_bytes,
+        margin_bytes=margin_bytes,
+        axis=axis,
+        largest=largest,
+        tried=tried,
+        notes=tuple(fitter.notes),
+        second=second,
+        frontier=frontier,
+        seconds=time.perf_counter() - began,
+    )

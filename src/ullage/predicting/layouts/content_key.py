@@ -1,0 +1,103 @@
+"""The key of a prediction by all that decides it: two runs with one key have one answer.
+
+It is made of the script's text and of what that imports, its arguments, the card and every other part of the request,
+the environment as far as it counts, and the versions of Python, torch, every installed package and this one.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import ullage
+from ullage.predicting.layouts.sources import sources_of
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.sent import plain_request
+
+_FORMAT: Final = 1
+_NOT_DECISIVE: Final = frozenset({"echo", "snapshot", "seconds", "job_request"})
+"""Parts of a request that do not change the answer of a run that has come to its end."""
+_COUNTS: Final = re.compile(
+    r"(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL|HF|TRANSFORMERS|ACCELERATE|DEEPSPEED|PARALLELISM|FSDP|ULLAGE|XFORMERS)_\w+|"
+    r"PYTHON(PATH|HASHSEED|OPTIMIZE)|OMP_NUM_THREADS|MKL_NUM_THREADS|TF32_\w+|DISABLE_\w+"
+)
+_NAME: Final = re.compile(rb"\b[A-Z][A-Z0-9_]{2,63}\b")
+
+
+class ContentKeys:
+    """Makes the keys of many requests of one script, which is read once."""
+
+    def __init__(self, request: Request, more_words: Sequence[str] = ()) -> None:
+        """Read the script, what it imports, and the files that its arguments name.
+
+        Args:
+            request: the request that all others are made of.
+            more_words: values of its options that some of them have.
+        """
+        self._sources = sources_of((str(request.script), *request.arguments, *more_words))
+        self.counting = counting_variables(os.environ, self._sources)
+        """The variables of the environment that count, with their values."""
+        self._common = {
+            "format": _FORMAT,
+            "versions": versions(),
+            "environment": self.counting,
+            "files": {path: hashlib.sha256(content).hexdigest() for path, content in sorted(self._sources.items())},
+        }
+
+    def key_of(self, request: Request) -> str:
+        """Return the key of a request that runs the same script with other options."""
+        plain: dict[str, Any] = {
+            name: value for name, value in plain_request(request).items() if name not in _NOT_DECISIVE
+        }
+        told = json.dumps({**self._common, "request": plain, "folder": os.getcwd()}, sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+def counting_variables(environment: Mapping[str, str], sources: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the variables that may decide what a script does: of its libraries, and those that its text names."""
+    named = {name.decode() for content in sources.values() for name in _NAME.findall(content)}
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if (_COUNTS.fullmatch(name) and name != "ULLAGE_RUN") or name in named
+    }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions that decide: of Python, of this package to the byte, and of every installed one."""
+    found = importlib.metadata.distributions(path=_folders_of_packages(sys.path))
+    installed = sorted(f"{each.name}=={each.version}" for each in found)
+    return {
+        "python": sys.version,
+        "ullage": f"{ullage.__version__} {_own_record()}",
+        "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+    }
+
+
+def _folders_of_packages(path: Sequence[str]) -> list[str]:
+    """Return a path without the folders inside of packages: Ray, once imported, adds one of its own."""
+    folders = [Path(each or ".").absolute() for each in path]
+
+    def is_inside_a_package(folder: Path) -> bool:
+        return any(
+            other in folder.parents and (other / folder.relative_to(other).parts[0] / "__init__.py").exists()
+            for other in folders
+        )
+
+    return [str(folder) for folder in folders if not is_inside_a_package(folder)]
+
+
+def _own_record() -> str:
+    """Return a digest of the list of this package's files with their digests, as its installer wrote it."""
+    try:
+        record = importlib.metadata.distribution("ullage").read_text("RECORD") or ""
+    except importlib.metadata.PackageNotFoundError:
+        record = ""
+    return hashlib.sha256(record.encode()).hexdigest()

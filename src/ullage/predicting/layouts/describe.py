@@ -1,0 +1,281 @@
+"""Arrange the answer of a search over layouts into a report: what first, in which words."""
+
+from collections.abc import Iterator, Sequence
+
+from ullage.base.units import text_of_bytes
+from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
+from ullage.predicting.layouts.option_map import CONTEXT, PIPELINE
+from ullage.predicting.layouts.representative import ALL_RANKS
+from ullage.predicting.prediction.description.describe import describe as describe_prediction
+from ullage.predicting.prediction.prediction import Verdict
+from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
+
+_ROWS_SHOWN = 12
+_FAILURES_SHOWN = 6
+_BETWEEN = "·"
+_LEADS_ON = "; it said:"
+"""An error's first line ends so where a program has ended by itself, and its own words follow."""
+_FRAME = " │┃║|"
+_TRAFFIC = (
+    "What a step sends is counted in the calls of NCCL, each taken as a ring; what NCCL chooses, and how long that "
+    "takes, is not known: an estimate"
+)
+_AGAIN = (
+    "What is run again is the part of the forward pass that the backward pass repeated, by parameters: an estimate of "
+    "the computation"
+)
+
+
+def describe(found: LayoutFit) -> Report:
+    """Make the report of a search over layouts."""
+    best = found.best
+    script = " ".join([found.script, *found.arguments])
+    fullest = best.fullest if best is not None else None
+    drawn = fullest.prediction if fullest is not None and fullest.prediction.picture is not None else None
+    return Report(
+        headline=_headline(found),
+        tone=Tone.GOOD if best else Tone.UNSURE if found.exit_code == 4 else Tone.BAD,
+        subject=f"{script} on {found.cards} x {found.gpu}",
+        sentence=_sentence(found),
+        sections=tuple(_sections(found)),
+        pictures=(_picture(found), *(describe_prediction(drawn).pictures if drawn else ())),
+    )
+
+
+def _headline(found: LayoutFit) -> str:
+    fitting = sum(row.verdict == FITS for row in found.rows)
+    cut = "" if found.is_whole else " SO FAR"
+    partly = sum(row.verdict == PARTLY for row in found.rows)
+    if fitting or partly:
+        more = f", {partly} MORE AS FAR AS WAS RUN" if partly else ""
+        return f"{fitting} OF {len(found.rows)} LAYOUTS FIT{more}{cut}"
+    return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if found.exit_code == 1 else f"CANNOT BE JUDGED{cut}"
+
+
+def _sentence(found: LayoutFit) -> str:
+    best = found.best
+    counts = f"{_count(found.run_count, 'run')} on {found.engine}, {found.known_count} known from before"
+    if best is None:
+        reasons = dict.fromkeys(row.fullest.prediction.reason for row in found.rows if row.fullest)
+        return f"{next(iter(reasons), 'Nothing was run')} ({counts})."
+    fullest = best.fullest
+    assert fullest is not None
+    free = text_of_bytes(best.free_bytes or 0)
+    value = f" with {_option(found)} {best.value}" if best.value is not None else ""
+    what = f", {_step(found, best)} a step" if best.items is not None else ""
+    return (
+        f"{best.layout.text}{value} fits{what}: {free} of {text_of_bytes(found.total_memory_bytes)} stay free at least "
+        f"on {_named(fullest)} ({counts})."
+    )
+
+
+def _named(run: RankRun) -> str:
+    return "every rank" if run.stands_for == ALL_RANKS else f"rank {run.rank} ({run.stands_for}), the fullest"
+
+
+def _option(found: LayoutFit) -> str:
+    return (found.option or "").lstrip("-+").replace("-", " ").replace("_", " ")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _step(found: LayoutFit, row: LayoutRow) -> str:
+    if row.items is None:
+        return ""
+    return f"{row.items * found.item_tokens:,} tokens" if found.item_tokens else _count(row.items, "item")
+
+
+def _sections(found: LayoutFit) -> Iterator[Section]:
+    fitting = [row for row in found.rows if row.verdict == FITS]
+    if fitting:
+        yield _fitting(found, fitting, "What fits (◀: no other surpasses it in every column)")
+    partly = [row for row in found.rows if row.verdict == PARTLY]
+    if partly:
+        yield _fitting(found, partly, f"What fits as far as was run: of the ranks along {CONTEXT} the first alone")
+    others = [row for row in found.rows if row.verdict in (Verdict.DOES_NOT_FIT.value, Verdict.UNKNOWN.value)]
+    if others:
+        yield _not_fitting(found, others)
+    failed = [row for row in found.rows if row.verdict in (FAILS, NOT_RUN) and row.error]
+    if failed:
+        yield Table(
+            title="Layouts with which the script itself fails, or which could not be run",
+            columns=(*_axes(found), "its error"),
+            rows=tuple(
+                TableRow(
+                    cells=(*_sizes(row), _line_of(row.error)), tone=Tone.UNSURE, is_detail=place >= _FAILURES_SHOWN
+                )
+                for place, row in enumerate(failed)
+            ),
+            instead=_hidden(len(failed), _FAILURES_SHOWN),
+        )
+    yield Remarks(title="To know", items=tuple(_remarks(found)))
+
+
+def _fitting(found: LayoutFit, rows: Sequence[LayoutRow], title: str) -> Table:
+    chosen = set(found.frontier) if rows[0].verdict == FITS else set()
+    again = any(row.recomputed_share for row in rows)
+    value = [_option(found)] if found.option else []
+    step = ["tokens a step" if found.item_tokens else "items a step"] if found.option else []
+    return Table(
+        title=title,
+        columns=(*_axes(found), *value, *step, "free", "fullest rank", "sends ~", *(["again ~"] if again else [])),
+        rows=tuple(
+            TableRow(
+                cells=_cells(found, row, mark=" ◀" if place in chosen else "", again=again),
+                tone=Tone.GOOD if place in chosen else Tone.PLAIN,
+                is_detail=place >= _ROWS_SHOWN and place not in chosen,
+            )
+            for place, row in enumerate(rows)
+        ),
+        instead=_hidden(len(rows), sum(place < _ROWS_SHOWN or place in chosen for place in range(len(rows)))),
+    )
+
+
+def _cells(found: LayoutFit, row: LayoutRow, *, mark: str, again: bool) -> tuple[str, ...]:
+    fullest = row.fullest
+    value = [str(row.value)] if found.option else []
+    amount = (row.items or 0) * (found.item_tokens or 1)
+    step = [f"{amount:,}"] if found.option else []
+    share = row.recomputed_share
+    layout, *choices = _sizes(row)
+    return (
+        layout + mark,
+        *choices,
+        *value,
+        *step,
+        text_of_bytes(row.free_bytes) if row.free_bytes is not None else "",
+        _rank(fullest) if fullest else "",
+        text_of_bytes(row.sent_bytes) if row.sent_bytes is not None else "",
+        *([f"{100 * share:.0f} %" if share is not None else ""] if again else []),
+    )
+
+
+def _axes(found: LayoutFit) -> tuple[str, ...]:
+    """Return the headings of a layout's columns: its axes in one, and the options that are tried with it."""
+    layout = found.rows[0].layout
+    return (_BETWEEN.join(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
+
+
+def _sizes(row: LayoutRow) -> tuple[str, ...]:
+    return (_BETWEEN.join(str(size) for _, size in row.layout.sizes), *(value for _, value in row.layout.choices))
+
+
+def _rank(run: RankRun) -> str:
+    short = run.stands_for.replace(" stage", "")
+    return str(run.rank) if run.stands_for == ALL_RANKS else f"{run.rank} ({short})"
+
+
+def _not_fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
+    value = [_option(found)] if found.option else []
+    return Table(
+        title="What does not fit" + (f", even with the lowest {value[0]}" if value else ""),
+        columns=(*_axes(found), *value, "rank", "why"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    *_sizes(row),
+                    *([str(row.value)] if found.option else []),
+                    _rank(fullest),
+                    fullest.prediction.reason,
+                ),
+                tone=Tone.BAD if row.verdict == Verdict.DOES_NOT_FIT.value else Tone.UNSURE,
+                is_detail=place >= _FAILURES_SHOWN,
+            )
+            for place, row in enumerate(rows)
+            if (fullest := row.fullest) is not None
+        ),
+        instead=_hidden(len(rows), _FAILURES_SHOWN),
+    )
+
+
+def _hidden(count: int, shown: int) -> tuple[str, ...]:
+    return (f"{count - shown} more: --json and --html have them",) if count > shown else ()
+
+
+def _line_of(error: str) -> str:
+    """Return an error's first line; where that only leads to what a program has said, the last of it that tells of an
+    error, without the frame that is drawn around it."""
+    first, _, rest = error.partition("\n")
+    if not first.endswith(_LEADS_ON):
+        return first
+    said = [line.strip(_FRAME) for line in rest.splitlines()]
+    telling = [line for line in said if "error" in line.lower()] or [line for line in said if line]
+    return f"{first.removesuffix(_LEADS_ON)}: {telling[-1]}" if telling else first
+
+
+def _remarks(found: LayoutFit) -> Iterator[str]:
+    missing = sum(row.verdict == NOT_RUN and not row.error for row in found.rows)
+    if missing:
+        yield f"{_count(missing, 'layout')} were not looked at any more; the same command goes on from what is kept"
+    yield _ranks(found)
+    yield from _contexts(found)
+    yield _TRAFFIC
+    if any(row.recomputed_share for row in found.rows):
+        yield _AGAIN
+    yield from found.notes
+
+
+def _ranks(found: LayoutFit) -> str:
+    has_stages = any(row.layout.size(PIPELINE) > 1 for row in found.rows)
+    stages = "of a pipeline's stages the first, the second and the last; " if has_stages else ""
+    but = f" but {CONTEXT}" if any(row.layout.size(CONTEXT) > 1 for row in found.rows) else ""
+    return (
+        f"Run alone, as one of {found.cards}: {stages}the first rank along every other axis{but} stands for the "
+        "others, which run the same code with parts that are not larger"
+    )
+
+
+def _contexts(found: LayoutFit) -> Iterator[str]:
+    """Yield of which layouts each rank along the sequence was run: ring attention has each reserve other amounts."""
+    if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
+        return
+    partly = sum(row.verdict == PARTLY for row in found.rows)
+    why = ", since others surpass them in every column" if found.is_whole else ""
+    rest = f"; of {_count(partly, 'layout')} only the first was{why}" if partly else ""
+    yield (
+        f"Each rank along {CONTEXT} attends to other parts of a sequence, and reserves more or less by no rule: where "
+        f"a layout fits, every one was run{rest}"
+    )
+
+
+def _picture(found: LayoutFit) -> Picture:
+    """Return the picture of the layouts by what their fullest rank uses, the emptiest first."""
+    drawn = sorted(
+        (row for row in found.rows if row.fullest is not None),
+        key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),
+    )
+    total = found.total_memory_bytes
+    return Plot(
+        title="What the fullest rank of each layout uses at most",
+        x_label="layout, by what stays free",
+        y_label="used at most",
+        y_is_bytes=True,
+        points=tuple(
+            Point(x=place + 1, y=_used(row, total), tone=_tone(row), remark=_remark(found, row))
+            for place, row in enumerate(drawn)
+        ),
+        line=(),
+        line_label="",
+        limit=total - found.margin_bytes,
+        limit_label=f"{found.gpu}: {text_of_bytes(total)}"
+        + (f", less {text_of_bytes(found.margin_bytes)} left free" if found.margin_bytes else ""),
+    )
+
+
+def _used(row: LayoutRow, total: int) -> int:
+    return total if row.free_bytes is None else total - row.free_bytes
+
+
+def _tone(row: LayoutRow) -> Tone:
+    if row.verdict == FITS:
+        return Tone.GOOD
+    return Tone.BAD if row.verdict == Verdict.DOES_NOT_FIT.value else Tone.UNSURE
+
+
+def _remark(found: LayoutFit, row: LayoutRow) -> str:
+    value = f", {_option(found)} {row.value}" if row.value is not None else ""
+    fullest = row.fullest
+    rank = f", rank {_rank(fullest)}" if fullest else ""
+    return f"{row.layout.text}{value}{rank}: {row.verdict}"

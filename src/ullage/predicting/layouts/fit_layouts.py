@@ -1,0 +1,306 @@
+"""The search over layouts: each one's ranks run alone, many layouts at a time, on whatever engine."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Final
+
+from ullage.base.engines.engine import WorkEngine
+from ullage.base.errors import ScriptError, UllageError
+from ullage.base.secrets import without_secrets
+from ullage.base.units import text_of_bytes
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.search import ProbedNeed
+from ullage.predicting.layouts.content_key import ContentKeys
+from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
+from ullage.predicting.layouts.layout_fit import (
+    FAILS,
+    FITS,
+    NOT_RUN,
+    PARTLY,
+    LayoutFit,
+    LayoutRow,
+    RankRun,
+    frontier_of,
+    ordered,
+)
+from ullage.predicting.layouts.layout_search import LayoutSearch, Trial
+from ullage.predicting.layouts.option_map import CONTEXT, OptionMap, put
+from ullage.predicting.layouts.rank_runs import RankAnswer, RankRuns
+from ullage.predicting.layouts.representative import ranks_of
+from ullage.predicting.layouts.result_store import ResultStore
+from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.request import Request
+
+_LAYOUTS_PER_RUN: Final = 2
+"""Layouts that are looked at for each run that an engine does at once: a layout waits for its own runs in between."""
+_MOST_THREADS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutQuestion:
+    """What is asked of every layout."""
+
+    request: Request
+    space: LayoutSpace
+    option_map: OptionMap
+    axis: Axis | None
+    margin_bytes: int
+    every_stage: bool = False
+    accumulate: int = 1
+    """The micro-batches of a step."""
+    item_tokens: int | None = None
+    layout_text: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of the card."""
+        return self.request.total_bytes(find_gpu(self.request.gpu, arch=self.request.arch))
+
+    def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
+        """Return the request of one rank of a layout."""
+        arguments, environment = put(self.option_map, layout, self.request.arguments)
+        if self.axis is not None:
+            arguments = self.axis.put_into(arguments, value)
+        return replace(
+            self.request, arguments=arguments, environment=environment, world_size=self.space.cards, rank=rank
+        )
+
+    def fits(self, prediction: Prediction) -> bool:
+        """Tell whether a run proves that its rank fits: it ran to its end, and the script handled no error."""
+        return (
+            prediction.verdict is Verdict.FITS
+            and prediction.interval_bytes[1] <= prediction.total_memory_bytes - self.margin_bytes
+            and not prediction.oom_count
+        )
+
+    def items_of(self, layout: CardLayout, value: int | None) -> int | None:
+        """Return the items of a step: of every rank with items of its own, and every micro-batch."""
+        if value is None:
+            return None
+        return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
+
+
+@dataclass(slots=True)
+class LayoutsSearch:
+    """A search while it goes on."""
+
+    question: LayoutQuestion
+    runs: RankRuns
+    progress: Callable[[str], None]
+    rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
+
+    def run(self, layouts: Sequence[CardLayout]) -> None:
+        """Look at every layout; what was found until then is kept where it is interrupted.
+
+        Where a sequence is cut, the first rank along it tells whether the layout is worth more runs: of those that no
+        other surpasses in everything, every rank along it is run, until each of these has been.
+        """
+        self._look_at_each(layouts, every_context=False)
+        while unsure := self._unsure(layouts):
+            self._look_at_each(unsure, every_context=True)
+
+    def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
+        """Return the layouts that would be on the frontier if their ranks that were not run needed no more."""
+        rows = [self.rows[each] for each in layouts]
+        return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
+
+    def _look_at_each(self, layouts: Sequence[CardLayout], *, every_context: bool) -> None:
+        threads = min(len(layouts), _LAYOUTS_PER_RUN * self.runs.engine.at_once, _MOST_THREADS)
+        pool = ThreadPoolExecutor(max(1, threads))
+        try:
+            waiting = {pool.submit(self._look_at, layout, every_context=every_context) for layout in layouts}
+            looked_at = 0
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for each in done:
+                    looked_at += 1
+                    what = f"every rank along {CONTEXT} of " if every_context else ""
+                    self._note(each.result(), f"{what}{looked_at} of {len(layouts)} layouts")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # or the layouts that are next would begin
+            self.runs.engine.cancel()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _note(self, row: LayoutRow, how_far: str) -> None:
+        self.rows[row.layout] = row
+        best = ordered(list(self.rows.values()))[0]
+        so_far = f"; best so far {best.layout.text}{_with(best)}" if best.verdict == FITS else ""
+        self.progress(f"{how_far}{so_far}")
+
+    def _look_at(self, layout: CardLayout, *, every_context: bool) -> LayoutRow:
+        question = self.question
+        ranks = ranks_of(layout, question.option_map, every_stage=question.every_stage, every_context=every_context)
+        answers: dict[Trial, RankAnswer] = {}
+
+        def run(trials: Sequence[Trial]) -> Mapping[Trial, ProbedNeed]:
+            futures = {trial: self.runs.submit(question.request_of(layout, *trial)) for trial in trials}
+            answers.update({trial: future.result() for trial, future in futures.items()})
+            return {trial: self._need(answers[trial]) for trial in trials}
+
+        budget = question.total_bytes - question.margin_bytes
+        search = LayoutSearch(
+            ranks=[each.rank for each in ranks],
+            axis=question.axis,
+            budget_bytes=budget,
+            start=self._start(layout),
+        )
+        search.run(run)
+        value = search.best if search.best is not None else search.next
+        found = [
+            RankRun(rank=each.rank, stands_for=each.stands_for, fits=question.fits(answer), prediction=answer)
+            for each in ranks
+            if isinstance(answer := answers.get((value or 0, each.rank)), Prediction)
+        ]
+        failed = [error for error in (answers.get((value or 0, each.rank)) for each in ranks) if _is_error(error)]
+        shown = value if question.axis is not None else None
+        proved = FITS if every_context or layout.size(CONTEXT) == 1 else PARTLY
+        return LayoutRow(
+            layout=layout,
+            verdict=_verdict(found, failed, proved if search.best is not None else None),
+            value=shown,
+            next_value=search.next if question.axis is not None and search.best is not None else None,
+            ranks=tuple(found),
+            error=_error_of(failed, answers, search),
+            items=question.items_of(layout, shown),
+            runs=len(answers),
+        )
+
+    def _need(self, answer: RankAnswer) -> ProbedNeed:
+        if isinstance(answer, UllageError):
+            return ProbedNeed(high_bytes=None, fits=False)
+        high = None if answer.oom else answer.interval_bytes[1]
+        return ProbedNeed(high_bytes=high, fits=self.question.fits(answer))
+
+    def _start(self, layout: CardLayout) -> Sequence[int]:
+        """Return values to begin with: what was found by the first rank, or those in the script's arguments."""
+        axis = self.question.axis
+        if axis is None:
+            return ()
+        row = self.rows.get(layout)
+        return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
+
+
+def _is_error(answer: RankAnswer | None) -> bool:
+    return isinstance(answer, UllageError)
+
+
+def _verdict(found: Sequence[RankRun], failed: Sequence[object], proved: str | None) -> str:
+    if proved is not None:
+        return proved
+    if failed:
+        return FAILS if all(isinstance(error, ScriptError) for error in failed) else NOT_RUN
+    verdicts = {run.prediction.verdict for run in found}
+    return (Verdict.DOES_NOT_FIT if Verdict.UNKNOWN not in verdicts else Verdict.UNKNOWN).value
+
+
+def _error_of(failed: Sequence[object], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
+    """Return the error of the value that is told, or of the next one, where the script itself ended the range."""
+    if failed:
+        return str(failed[0])
+    after = [answer for (value, _), answer in answers.items() if value == search.next and _is_error(answer)]
+    return f"with {search.next}: {after[0]}" if after else ""
+
+
+def _with(row: LayoutRow) -> str:
+    return "" if row.value is None else f" with {row.value}"
+
+
+def fit_layouts(
+    question: LayoutQuestion,
+    engine: WorkEngine,
+    store: ResultStore,
+    *,
+    picture: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+    so_far: Callable[[LayoutFit], None] = lambda answer: None,
+) -> LayoutFit:
+    """Find which layouts fit, and with what.
+
+    Args:
+        question: what is asked of every layout.
+        engine: what does the runs; it is cancelled where the search is interrupted.
+        store: what keeps their results.
+        picture: whether to run the best layout's fullest rank once more, for its pictures.
+        progress: called with a short text whenever a layout is known.
+        so_far: called with what is known when the search is interrupted, before the interruption goes on.
+
+    Raises:
+        ScriptError: the script failed with every layout; the text is the first one's.
+    """
+    began = time.perf_counter()
+    layouts = tuple(question.space.layouts())
+    words = [value for _, values in question.space.choices for value in values]
+    runs = RankRuns(engine, store, ContentKeys(question.request, words), progress)
+    search = LayoutsSearch(question, runs, progress)
+
+    def answer(*, is_whole: bool) -> LayoutFit:
+        known = dict(search.rows)  # in the order in which their runs have ended, which no answer may tell
+        rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
+        return _answer(question, rows, runs, is_whole=is_whole, seconds=time.perf_counter() - began)
+
+    try:
+        search.run(layouts)
+    except BaseException:
+        with suppress(Exception):
+            so_far(answer(is_whole=False))
+        raise
+    found = answer(is_whole=True)
+    if found.exit_code == ScriptError.exit_code:
+        first = found.rows[0]
+        raise ScriptError(f"with each of {len(layouts)} layouts; with {first.layout.text}: {first.error}")
+    return _with_picture(found, question, runs) if picture else found
+
+
+def _answer(
+    question: LayoutQuestion, rows: tuple[LayoutRow, ...], runs: RankRuns, *, is_whole: bool, seconds: float
+) -> LayoutFit:
+    return LayoutFit(
+        script=str(question.request.script),
+        arguments=list(without_secrets(question.request.arguments)),
+        gpu=find_gpu(question.request.gpu, arch=question.request.arch).short_name,
+        cards=question.space.cards,
+        layout=question.layout_text,
+        option=question.axis.option if question.axis is not None else None,
+        item_tokens=question.item_tokens,
+        total_memory_bytes=question.total_bytes,
+        margin_bytes=question.margin_bytes,
+        rows=rows,
+        frontier=frontier_of(rows),
+        engine=runs.engine.name,
+        run_count=runs.run_count,
+        known_count=runs.known_count,
+        is_whole=is_whole,
+        notes=tuple(_notes(question, rows, runs)),
+        seconds=seconds,
+    )
+
+
+def _notes(question: LayoutQuestion, rows: Sequence[LayoutRow], runs: RankRuns) -> Iterable[str]:
+    if runs.store.problem:
+        yield runs.store.problem
+    if question.margin_bytes:
+        yield f"{text_of_bytes(question.margin_bytes)} are left free on every card"
+    seen = dict.fromkeys(note for row in rows for run in row.ranks for note in run.prediction.notes)
+    yield from list(seen)[:8]
+
+
+def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
+    """Run the best layout's fullest rank once more, with what a page draws."""
+    best = found.best
+    fullest = best.fullest if best is not None else None
+    if best is None or fullest is None:
+        return found
+    request = replace(question.request_of(best.layout, best.value or 0, fullest.rank), picture=True)
+    done: Future[RankAnswer] = runs.submit(request)
+    drawn = done.result()
+    if not isinstance(drawn, Prediction):
+        return found
+    ranks = tuple(replace(run, prediction=drawn) if run.rank == fullest.rank else run for run in best.ranks)
+    return replace(found, rows=(replace(best, ranks=ranks), *found.rows[1:]))

@@ -1,0 +1,146 @@
+"""Layouts: how many cards each kind of parallelism has, and all of them for a number of cards."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from ullage.base.errors import UsageError, quoted
+
+MOST_LAYOUTS: Final = 10_000
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+_BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
+_WITHIN: Final = ("dp", "dp_shard", "cp")
+"""The axes whose cards the groups of an axis behind the comma are made of, as of experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLayout:
+    """The size of each axis, in the order in which they were named, and the values of options that are tried too."""
+
+    sizes: tuple[tuple[str, int], ...]
+    choices: tuple[tuple[str, str], ...] = ()
+
+    def size(self, axis: str) -> int:
+        """Return an axis's size; 1 where there is no such axis."""
+        return dict(self.sizes).get(axis, 1)
+
+    @property
+    def text(self) -> str:
+        """The layout for people: `dp 8 · tp 4 · pp 2, --checkpoint full`."""
+        axes = " · ".join(f"{name} {size}" for name, size in self.sizes)
+        return ", ".join([axes, *(f"{option} {value}" for option, value in self.choices)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSpace:
+    """The layouts that are looked at."""
+
+    axes: tuple[str, ...]
+    """The axes whose sizes multiply to the number of cards."""
+    within: tuple[str, ...] = ()
+    """The axes of groups within the cards of dp and cp: their sizes divide that number."""
+    cards: int
+    most: Mapping[str, int]
+    """The largest size of an axis, where the user gave one."""
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Options of the script with the values to try for each layout."""
+
+    @classmethod
+    def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
+        """Read `dp*tp*pp`, or `dp*tp*pp,ep`; bounds as `tp=8`; choices as `--zero=1,2,3`.
+
+        Raises:
+            UsageError: it is nothing of that kind, or there are no cards to lay out.
+        """
+        if cards < 1:
+            raise UsageError(f"--cards {cards} leaves nothing to lay out; expected 1 or more")
+        axes, _, rest = text.replace(" ", "").partition(",")
+        names, within = axes.split("*"), [name for name in rest.split(",") if name]
+        wrong = [name for name in (*names, *within) if _NAME.fullmatch(name) is None]
+        if wrong or len({*names, *within}) < len(names) + len(within):
+            raise UsageError(
+                f"--layout {quoted(text)} is no product of different axes; expected dp*tp*pp*cp, or dp*tp*pp,ep for "
+                "experts within dp"
+            )
+        space = cls(
+            axes=tuple(names),
+            within=tuple(within),
+            cards=cards,
+            most=dict(_bound(each, {*names, *within}) for each in most),
+            choices=tuple(_choice(each) for each in choose),
+        )
+        count = 0
+        for _ in space.layouts():
+            count += 1
+            if count > MOST_LAYOUTS:
+                raise UsageError(f"--layout {quoted(text)} on {cards} cards has more than {MOST_LAYOUTS:,} layouts")
+        if not count:
+            bounds = ", ".join(f"{name} up to {size}" for name, size in space.most.items())
+            raise UsageError(f"--layout {quoted(text)} has no layout of {cards} cards with {bounds}")
+        return space
+
+    def layouts(self) -> Iterator[CardLayout]:
+        """Return every layout, in a fixed order."""
+        for sizes in _products(self.cards, [self.most.get(name, self.cards) for name in self.axes]):
+            named = tuple(zip(self.axes, sizes, strict=True))
+            inside = prod(size for name, size in named if name in _WITHIN)
+            for more in _divided(inside, [self.most.get(name, inside) for name in self.within]):
+                for values in _combined([values for _, values in self.choices]):
+                    yield CardLayout(
+                        sizes=(*named, *zip(self.within, more, strict=True)),
+                        choices=tuple(zip((option for option, _ in self.choices), values, strict=True)),
+                    )
+
+
+def _bound(text: str, names: set[str]) -> tuple[str, int]:
+    match = _BOUND.fullmatch(text.strip())
+    if match is None or match["name"] not in names or not int(match["most"]):
+        raise UsageError(f"--most {quoted(text)} is no bound of an axis of --layout; expected such as tp=8")
+    return match["name"], int(match["most"])
+
+
+def _choice(text: str) -> tuple[str, tuple[str, ...]]:
+    option, _, values = text.strip().partition("=")
+    found = tuple(dict.fromkeys(value for value in values.split(",") if value))
+    if not option or not found:
+        raise UsageError(f"--choose {quoted(text)} is no option with values; expected such as --zero=1,2,3")
+    return option, found
+
+
+def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Return every way to write a number as an ordered product of factors that are not above `most`."""
+    if len(most) == 1:
+        if number <= most[0]:
+            yield (number,)
+        return
+    for first in _divisors(number):
+        if first <= most[0]:
+            for rest in _products(number // first, most[1:]):
+                yield (first, *rest)
+
+
+def _divided(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Return every combination of divisors of a number."""
+    if not most:
+        yield ()
+        return
+    for first in _divisors(number):
+        if first <= most[0]:
+            for rest in _divided(number, most[1:]):
+                yield (first, *rest)
+
+
+def _combined(values: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    if not values:
+        yield ()
+        return
+    for first in values[0]:
+        for rest in _combined(values[1:]):
+            yield (first, *rest)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})

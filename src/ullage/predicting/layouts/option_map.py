@@ -1,0 +1,152 @@
+"""From a layout to what the script is given: its own options, or variables of its environment.
+
+The ready-made maps have the names that the programs themselves have in the versions that are named beside them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ullage.base.errors import UsageError, quoted
+from ullage.predicting.fitting.axis import with_option
+from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
+
+PIPELINE: Final = "pp"
+CONTEXT: Final = "cp"
+"""The axes whose ranks are not all alike: a pipeline's stages, and the parts of a cut sequence."""
+VARIABLE: Final = "env:"
+"""The beginning of a target that is a variable of the environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionMap:
+    """What each axis sets, and how the ranks of the program lie."""
+
+    targets: Mapping[str, str]
+    """The option, or `env:NAME`, by axis."""
+    implied: frozenset[str] = frozenset({"dp"})
+    """The axes that the program works out itself, from the number of ranks and the other axes."""
+    fixed: tuple[tuple[str, str], ...] = ()
+    """Targets that are set whatever the layout, with their values."""
+    order: tuple[str, ...] = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
+    """The axes from the outermost to the innermost: neighbouring ranks are of the last one's group."""
+    items: frozenset[str] = field(default_factory=lambda: frozenset({"dp", "dp_replicate", "dp_shard"}))
+    """The axes whose ranks have items of their own."""
+
+
+READY: Final[Mapping[str, OptionMap]] = {
+    # torchtitan's JobConfig and ParallelDims (0.1 and 0.2; expert parallelism from 0.2)
+    "torchtitan": OptionMap(
+        targets={
+            "dp": "--parallelism.data_parallel_shard_degree",
+            "dp_shard": "--parallelism.data_parallel_shard_degree",
+            "dp_replicate": "--parallelism.data_parallel_replicate_degree",
+            "tp": "--parallelism.tensor_parallel_degree",
+            "pp": "--parallelism.pipeline_parallel_degree",
+            "cp": "--parallelism.context_parallel_degree",
+            "ep": "--parallelism.expert_parallel_degree",
+        },
+    ),
+    # Megatron-LM's megatron/training/arguments.py (core 0.9 to 0.14), whose default order is tp-cp-ep-dp-pp
+    "megatron": OptionMap(
+        targets={
+            "tp": "--tensor-model-parallel-size",
+            "pp": "--pipeline-model-parallel-size",
+            "cp": "--context-parallel-size",
+            "ep": "--expert-model-parallel-size",
+        },
+        order=("pp", "dp", "cp", "tp"),
+    ),
+    # accelerate's ParallelismConfig (1.10 to 1.15), which reads the environment
+    "accelerate": OptionMap(
+        targets={
+            "dp": "env:PARALLELISM_CONFIG_DP_SHARD_SIZE",
+            "dp_shard": "env:PARALLELISM_CONFIG_DP_SHARD_SIZE",
+            "dp_replicate": "env:PARALLELISM_CONFIG_DP_REPLICATE_SIZE",
+            "tp": "env:PARALLELISM_CONFIG_TP_SIZE",
+            "cp": "env:PARALLELISM_CONFIG_CP_SIZE",
+            "sp": "env:PARALLELISM_CONFIG_SP_SIZE",
+        },
+        implied=frozenset(),
+        fixed=(("env:ACCELERATE_USE_PARALLELISM_CONFIG", "true"),),
+        order=("dp", "dp_replicate", "dp_shard", "cp", "sp", "tp"),
+    ),
+    # Megatron-DeepSpeed's arguments
+    "deepspeed": OptionMap(
+        targets={
+            "tp": "--tensor-model-parallel-size",
+            "pp": "--pipeline-model-parallel-size",
+            "sp": "--ds-sequence-parallel-size",
+            "ep": "--moe-expert-parallel-size",
+            "zero": "--zero-stage",
+        },
+    ),
+    # Lightning's ModelParallelStrategy (2.4 to 2.6) by LightningCLI
+    "lightning": OptionMap(
+        targets={
+            "dp": "--trainer.strategy.init_args.data_parallel_size",
+            "tp": "--trainer.strategy.init_args.tensor_parallel_size",
+        },
+        implied=frozenset(),
+        order=("dp", "tp"),
+    ),
+}
+
+
+def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, order: str | None = None) -> OptionMap:
+    """Return the map that is meant: a ready-made one, with options of the user's before its own.
+
+    Args:
+        name: of a ready-made map; None: the user's options alone.
+        options: as `tp=--tensor-parallel` or `tp=env:TP`.
+        space: the layouts, each axis of which has to have a target.
+        order: the axes from the outermost to the innermost, as `pp*dp*cp*tp`, where the program has another order.
+
+    Raises:
+        UsageError: there is no such map, an axis has no target, or which ranks are neighbours is not known.
+    """
+    if name is not None and name not in READY:
+        raise UsageError(f"--layout-map {quoted(name)} is not known; expected one of {', '.join(READY)}")
+    chosen = READY[name] if name is not None else OptionMap(targets={})
+    targets = dict(chosen.targets)
+    names = (*space.axes, *space.within)
+    for text in options:
+        axis, equals, target = text.strip().partition("=")
+        if not equals or axis not in names or not target.removeprefix(VARIABLE):
+            raise UsageError(
+                f"--layout-option {quoted(text)} names no option of an axis of --layout; expected such as "
+                f"{names[-1]}=--{names[-1]}-size"
+            )
+        targets[axis] = target
+    for axis in names:
+        if axis not in targets and axis not in chosen.implied:
+            raise UsageError(
+                f"nothing says how the script is told its {axis}; give --layout-option {axis}=--its-option, or "
+                f"--layout-map with one of {', '.join(READY)}"
+            )
+    if order is not None:
+        given = tuple(order.replace(" ", "").split("*"))
+        if set(given) != set(space.axes):
+            raise UsageError(f"--rank-order {quoted(order)} has not the axes of --layout; expected all of them once")
+        chosen = replace(chosen, order=given)
+    unplaced = [axis for axis in space.axes if axis not in chosen.order]
+    if unplaced and {PIPELINE, CONTEXT} & set(space.axes):
+        raise UsageError(
+            f"nothing says which ranks are neighbours along {unplaced[0]}; give --rank-order with the axes from the "
+            f"outermost to the innermost, such as {'*'.join(space.axes)}"
+        )
+    return replace(chosen, targets=targets)
+
+
+def put(
+    option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the script's arguments, and the variables of its environment, for a layout."""
+    settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
+    environment = {}
+    for target, value in (*option_map.fixed, *settings, *layout.choices):
+        if target.startswith(VARIABLE):
+            environment[target.removeprefix(VARIABLE)] = value
+        else:
+            arguments = with_option(arguments, target, value)
+    return arguments, environment

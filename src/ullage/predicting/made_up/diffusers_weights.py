@@ -1,0 +1,100 @@
+"""Diffusers: models, schedulers and whole pipelines whose files are not here, from their configurations."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ullage.predicting.made_up.missing import is_not_there
+from ullage.predicting.made_up.repository import CONFIG_NAME, MadeUpRepositories
+from ullage.predicting.made_up.sparse_file import saved_as_holes
+from ullage.predicting.made_up.standing_in import around, when_imported, with_hint
+from ullage.predicting.made_up.transformers_weights import OF_THE_HUB, has_weights
+
+_PIPELINE: Final = "model_index.json"
+
+
+def install(repositories: MadeUpRepositories) -> None:
+    """Be there when the script imports diffusers."""
+    maker = _MadeUpDiffusers(repositories)
+    for module_name, class_name, function, instead in (
+        ("diffusers.configuration_utils", "ConfigMixin", "load_config", maker.config),
+        ("diffusers.models.modeling_utils", "ModelMixin", "from_pretrained", maker.model),
+        ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "from_pretrained", maker.pipeline),
+    ):
+
+        def watch(module: Any, class_name: str = class_name, function: str = function, instead: Any = instead) -> None:
+            around(getattr(module, class_name), function, instead)
+
+        when_imported(module_name, watch)
+
+
+class _MadeUpDiffusers:
+    def __init__(self, repositories: MadeUpRepositories) -> None:
+        self._repositories = repositories
+
+    def config(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Load a configuration: of a scheduler that is not known, its class's own defaults."""
+        try:
+            return original(cls, name, *arguments, **keywords)
+        except OSError as error:
+            if cls.config_name == _PIPELINE or not is_not_there(error):
+                raise
+            subfolder = keywords.pop("subfolder", None) or ""
+            made = self._repositories.repository(str(name), subfolder=subfolder, file=cls.config_name)
+            if made is None and cls.config_name != CONFIG_NAME:
+                self._repositories.note(f"made up: {cls.__name__} of {name}, with the defaults of its class")
+                made = self._repositories.repository(str(name), {}, subfolder=subfolder, file=cls.config_name)
+            if made is None:
+                raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
+        return original(cls, made.path, *arguments, **keywords)
+
+    def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Load a checkpoint of ours where the library finds none on this machine."""
+        subfolder = keywords.get("subfolder") or ""
+        try:
+            return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
+        except OSError as error:
+            if not is_not_there(error) or has_weights(str(Path(name) / subfolder)):
+                raise
+            made = self._repositories.repository(str(name), subfolder=subfolder)
+            if made is None:
+                raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
+        if "weights" not in made.has:
+            made.has.add("weights")
+            parameters = _write_checkpoint(cls, made.path, made.folder)
+            what = f"{name} {subfolder}".rstrip()
+            self._repositories.note(
+                f"made up: the weights of {what} ({cls.__name__}, {parameters:,} parameters), from {made.source}"
+            )
+        for word in (*OF_THE_HUB, "subfolder", "use_safetensors"):
+            keywords.pop(word, None)
+        return original(cls, made.path, *arguments, **keywords)
+
+    def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Load a pipeline by the folder of `--config`, whose parts are then made up one by one."""
+        try:
+            return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
+        except (OSError, ValueError) as error:
+            given = self._repositories.choice.config
+            if given is None or not (Path(given) / _PIPELINE).is_file():
+                text = (
+                    f"the pipeline {str(name)!r} cannot be made up without its {_PIPELINE} and the configurations of "
+                    "its parts; put them into a folder as the repository has them and give --config FOLDER"
+                )
+                raise with_hint(error, text) from error
+        for word in OF_THE_HUB:
+            keywords.pop(word, None)
+        return original(cls, given, *arguments, **keywords)
+
+
+def _write_checkpoint(cls: Any, path: str, folder: Any) -> int:
+    import safetensors.torch
+    import torch
+
+    state = torch.get_rng_state()
+    with torch.device("meta"):
+        model = cls.from_config(cls.load_config(path))
+    torch.set_rng_state(state)
+    with saved_as_holes(safetensors.torch, "save_file", folder):
+        model.save_pretrained(path)
+    return sum(each.numel() for each in model.parameters())

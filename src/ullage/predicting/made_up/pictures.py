@@ -1,0 +1,117 @@
+"""Made-up pictures: encoded, as files by class, and as the data sets of torchvision expect them."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
+from ullage.predicting.made_up.missing import is_not_there
+from ullage.predicting.made_up.repository import MadeUpRepositories
+from ullage.predicting.made_up.rows import lengths_of
+from ullage.predicting.made_up.standing_in import around, when_imported
+
+
+def encoded(width: int, height: int) -> bytes:
+    """Return a picture of one colour as the bytes of a JPEG file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (124, 116, 104)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def install(
+    choice: MadeUpChoice, data: MadeUpData, repositories: MadeUpRepositories, note: Callable[[str], None]
+) -> None:
+    """Be there when the script imports the data sets of torchvision."""
+    maker = _MadeUpPictures(choice, data, repositories, note)
+    when_imported("torchvision.datasets.folder", lambda module: around(module.DatasetFolder, "__init__", maker.folder))
+    when_imported("torchvision.datasets.imagenet", lambda module: around(module.ImageNet, "__init__", maker.folder))
+    when_imported("torchvision.datasets.cifar", lambda module: around(module.CIFAR10, "__init__", maker.cifar))
+    when_imported("torchvision.datasets.mnist", lambda module: around(module.MNIST, "__init__", maker.mnist))
+
+
+class _MadeUpPictures:
+    def __init__(
+        self, choice: MadeUpChoice, data: MadeUpData, repositories: MadeUpRepositories, note: Callable[[str], None]
+    ) -> None:
+        self._data = data
+        self._repositories = repositories
+        self._note = note
+        self._count = len(lengths_of(choice, data))
+        self._path: str | None = None
+
+    def folder(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
+        """Have a folder of pictures by class be one of ours where it is not there."""
+        try:
+            original(this, root, *arguments, **keywords)
+        except (OSError, RuntimeError) as error:
+            if Path(root).is_dir() and not isinstance(error, RuntimeError):
+                raise
+            import torchvision
+
+            kept = {name: keywords[name] for name in ("transform", "target_transform") if name in keywords}
+            torchvision.datasets.ImageFolder.__init__(this, self._files(), **kept)
+            self._say(str(root), self._data.height, self._data.width)
+
+    def cifar(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
+        """Have CIFAR's pictures be of one colour where they are not there."""
+        if self._is_there(original, this, root, arguments, keywords):
+            return
+        import numpy
+
+        classes = 100 if type(this).__name__ == "CIFAR100" else 10
+        self._begin(this, root, arguments, keywords, classes)
+        this.data = numpy.zeros((self._count, 32, 32, 3), dtype=numpy.uint8)
+        this.targets = [number % classes for number in range(self._count)]
+        self._say(str(root), 32, 32)
+
+    def mnist(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
+        """Have MNIST's pictures (and of those that are like it) be black where they are not there."""
+        if self._is_there(original, this, root, arguments, keywords):
+            return
+        import torch
+
+        self._begin(this, root, arguments, keywords, 10)
+        this.data = torch.zeros(self._count, 28, 28, dtype=torch.uint8, device="cpu")
+        this.targets = torch.arange(self._count, device="cpu") % 10
+        self._say(str(root), 28, 28)
+
+    @staticmethod
+    def _is_there(original: Callable[..., Any], this: Any, root: Any, arguments: Any, keywords: Any) -> bool:
+        try:
+            original(this, root, *arguments, **keywords)
+        except Exception as error:
+            if not is_not_there(error) and not isinstance(error, RuntimeError):
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def _begin(this: Any, root: Any, arguments: Any, keywords: Any, classes: int) -> None:
+        from torchvision.datasets import VisionDataset
+
+        values = dict(zip(("train", "transform", "target_transform"), arguments, strict=False)) | keywords
+        transforms = {name: values.get(name) for name in ("transform", "target_transform")}
+        VisionDataset.__init__(this, root, **transforms)
+        this.train = values.get("train", True)
+        names = [f"class {number}" for number in range(classes)]
+        if not hasattr(type(this), "classes"):
+            this.classes = names
+            this.class_to_idx = {name: number for number, name in enumerate(names)}
+
+    def _files(self) -> str:
+        """Return a folder with a folder for each class."""
+        if self._path is None:
+            home = self._repositories.home.make_folder("pictures")
+            picture = encoded(self._data.width, self._data.height)
+            for number in range(min(self._data.classes, self._count)):
+                with home.make_folder(f"class_{number:04}") as folder:
+                    for row in range(number, self._count, self._data.classes):
+                        folder.write_whole(f"{row:07}.jpg", picture)
+            self._path = str(home.path)
+        return self._path
+
+    def _say(self, root: str, height: int, width: int) -> None:
+        self._note(f"made up: {self._count} pictures of {height}x{width} in the place of {root}")

@@ -1,0 +1,101 @@
+"""A safetensors file of any size that takes neither memory nor disk: its header, and a hole where the tensors are.
+
+Small tensors are written for once, with random numbers: what a script may read back from the card, or decide by, is
+not to be a zero that no trained model has.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage.base.own_files import OwnFolder
+
+if TYPE_CHECKING:
+    import torch
+
+WRITTEN_BYTES: Final = 4 << 20
+"""The largest tensor that is written: what is larger, an emulated card does not keep the numbers of (`values`)."""
+_MOST_WRITTEN_BYTES: Final = 256 << 20
+_SPREAD: Final = 0.02
+_CODES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
+}
+"""The types by the names that the file has for them, in the order of the library, which writes the last first."""
+
+
+def write_sparse_file(
+    folder: OwnFolder, name: str, tensors: Mapping[str, "torch.Tensor"], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write what `safetensors.torch.save_file` would write of these tensors, whose shapes and types alone count.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    order = list(_CODES)
+    codes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in tensors.items()}
+    begin = 0
+    header: dict[str, Any] = {}
+    if metadata:
+        header["__metadata__"] = dict(metadata)
+    keys = sorted(tensors, key=lambda key: (-order.index(codes[key]), key))
+    for key in keys:
+        end = begin + tensors[key].numel() * tensors[key].element_size()
+        header[key] = {"dtype": _CODES[codes[key]], "shape": list(tensors[key].shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    descriptor, _ = folder.new_file(name)
+    try:
+        os.write(descriptor, len(text).to_bytes(8, "little") + text)
+        os.ftruncate(descriptor, 8 + len(text) + begin)
+        _write_small(descriptor, 8 + len(text), [(key, tensors[key], header[key]["data_offsets"][0]) for key in keys])
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
+    """Have a library's function that saves tensors, under its name in a module, write such files."""
+    original = getattr(module, name)
+
+    def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:
+        write_sparse_file(folder, os.path.basename(path), tensors, metadata)
+
+    setattr(module, name, save)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+def _write_small(descriptor: int, begin: int, tensors: list[tuple[str, "torch.Tensor", int]]) -> None:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    room = _MOST_WRITTEN_BYTES
+    for _, tensor, offset in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if not size or size > min(WRITTEN_BYTES, room) or not tensor.dtype.is_floating_point:
+            continue
+        room -= size
+        numbers = torch.empty(tensor.shape, dtype=torch.float32, device="cpu").normal_(0, _SPREAD, generator=generator)
+        if tensor.dim() == 1:
+            numbers += 1  # of a norm; a bias of one does no harm to bytes
+        raw = numbers.to(tensor.dtype).flatten().view(torch.uint8).numpy()
+        os.pwrite(descriptor, raw.tobytes(), begin + offset)

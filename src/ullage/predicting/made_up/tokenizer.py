@@ -1,0 +1,143 @@
+"""A tokenizer in the place of one that is not here: bytes, and some words, up to the size that the model expects.
+
+Its numbers are below the configuration's `vocab_size`. The words that made-up texts are made of are one token each.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from ullage.predicting.made_up.repository import Config, MadeUpRepositories, MadeUpRepository
+from ullage.predicting.made_up.standing_in import around, when_imported, with_hint
+
+CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+_SPECIAL: Final = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+_NAMED: Final = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
+_ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
+_KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
+"""Arguments that a made-up tokenizer gets too."""
+_MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
+_BYTES: Final = 256
+
+
+class LastTokenizer:
+    """The tokenizer that the script has loaded last: lengths of made-up texts are counted by it."""
+
+    def __init__(self) -> None:
+        self.tokenizer: Any = None
+
+
+def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> None:
+    """Be there when the script imports transformers' tokenizers; None: only to know which is loaded."""
+
+    def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            last.tokenizer = original(cls, name, *arguments, **keywords)
+        except Exception as error:  # a class without its file says so in its own way
+            if repositories is None or _has_files(cls, str(name), keywords.get("subfolder") or ""):
+                raise
+            made = _repository(repositories, str(name), keywords)
+            if made is None:
+                raise with_hint(error, repositories.unknown_text(str(name), "the tokenizer")) from error
+            last.tokenizer = _loaded(repositories, made, str(name), keywords)
+        return last.tokenizer
+
+    when_imported(
+        "transformers.tokenization_utils_base",
+        lambda module: around(module.PreTrainedTokenizerBase, "from_pretrained", from_pretrained),
+    )
+
+
+def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
+    """Return the folder of the model that a tokenizer belongs to: of a pipeline's, the text encoder's."""
+    subfolder = keywords.get("subfolder") or ""
+    if "tokenizer" in subfolder:
+        return repositories.repository(name, subfolder=subfolder.replace("tokenizer", "text_encoder"))
+    if os.path.basename(name).startswith("tokenizer"):
+        beside = os.path.join(os.path.dirname(name), os.path.basename(name).replace("tokenizer", "text_encoder"))
+        if (made := repositories.repository(beside)) is not None:
+            return made
+    return repositories.repository(name, subfolder=subfolder)
+
+
+def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str, keywords: dict[str, Any]) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    if "tokenizer" not in made.has:
+        made.has.add("tokenizer")
+        write_tokenizer(made)
+        repositories.note(f"made up: the tokenizer of {name} (bytes, {vocabulary_size(made.config):,} words)")
+    kept = {
+        word: keywords[word] for word in ("padding_side", "truncation_side", "model_max_length") if word in keywords
+    }
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(made.path, **kept)
+    tokenizer.name_or_path = name
+    return tokenizer
+
+
+def _has_files(cls: Any, name: str, subfolder: str) -> bool:
+    """Tell whether a tokenizer's files are here: then what failed is another matter."""
+    from transformers.utils.hub import cached_file
+
+    for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
+        with suppress(OSError, ValueError):
+            if cached_file(
+                name,
+                file,
+                subfolder=subfolder,
+                local_files_only=True,
+                _raise_exceptions_for_missing_entries=False,
+            ):
+                return True
+    return False
+
+
+def vocabulary_size(config: Config) -> int:
+    """Return how many words a configuration has, of its text model where it has several."""
+    for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):
+        if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
+            return int(part["vocab_size"])
+    return _BYTES + len(_SPECIAL) + len(_ROLES) + len(_MERGES)
+
+
+def write_tokenizer(made: MadeUpRepository) -> None:
+    """Write tokenizer.json and its configuration."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    size = vocabulary_size(made.config)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [*_SPECIAL, *_ROLES, *letters, *("".join(pair) for pair in _MERGES)]
+    tiny = size < len(words)  # a test's configuration: letters that have no number are unknown
+    vocabulary = {word: number for number, word in enumerate(words[:size])}
+    merges = [] if tiny else list(_MERGES)
+    tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([word for word in (*_SPECIAL, *_ROLES) if word in vocabulary])
+    tokenizer.save(f"{made.path}/tokenizer.json")
+    longest = made.config.get("max_position_embeddings", made.config.get("n_positions"))
+    made.write(
+        "tokenizer_config.json",
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **_NAMED,
+                "chat_template": CHAT_TEMPLATE,
+                **({"model_max_length": longest} if isinstance(longest, int) else {}),
+            }
+        ),
+    )

@@ -1,0 +1,63 @@
+"""Files of weights that are read by name (`torch.load`, safetensors, torch.hub) and are not here.
+
+What is loaded instead is a state that a model takes as the one it has already: its fresh values stay.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from ullage.predicting.made_up.missing import is_not_there
+from ullage.predicting.made_up.standing_in import around, when_imported
+
+_COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "iter", "iteration", "iterations"})
+
+
+class MadeUpState(dict[str, Any]):
+    """A state that is not here: empty, and whatever is looked up in it is such a state, too, or zero steps."""
+
+    def __missing__(self, name: Any) -> Any:
+        return 0 if name in _COUNTS else MadeUpState()
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return a state too, as a checkpoint's part that is asked for would be."""
+        return default if default is not None else self[name]
+
+
+def install(note: Callable[[str], None]) -> None:
+    """Be there when the script imports torch and safetensors."""
+    said: set[str] = set()
+
+    def stand_in(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return original(file, *arguments, **keywords)
+        except OSError as error:
+            if not isinstance(file, str | os.PathLike) or not is_not_there(error) or os.path.exists(file):
+                raise
+        name = os.fspath(file)
+        if name not in said:
+            said.add(name)
+            note(
+                f"made up: {name} is not here; what is loaded from it keeps its fresh values, and what loading itself "
+                "would allocate is not counted"
+            )
+        return MadeUpState()
+
+    def watch_torch(torch: Any) -> None:
+        around(torch, "load", stand_in)
+        torch.serialization.load = torch.load
+        around(torch.hub, "load_state_dict_from_url", stand_in)
+        around(torch.nn.Module, "load_state_dict", _load_into_module)
+        around(torch.optim.Optimizer, "load_state_dict", _load_into_optimizer)
+
+    when_imported("torch", watch_torch)
+    when_imported("safetensors.torch", lambda module: around(module, "load_file", stand_in))
+
+
+def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Take a made-up state for the module's own. A copy of one has its parts no more, and is empty as well."""
+    return original(this, this.state_dict() if isinstance(state, MadeUpState) else state, *arguments, **keywords)
+
+
+def _load_into_optimizer(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:
+    return None if isinstance(state, MadeUpState) else original(this, state, *arguments, **keywords)

@@ -1,0 +1,128 @@
+"""Where a variable is assigned, or something is put into it: the line of the user's source, read and not run."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ullage.base.foreign_files import read_regular
+from ullage.gpu.tracing.source import Line, is_users
+
+_MOST_BYTES: Final = 1 << 24
+_ADDS: Final = frozenset(
+    ("append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push", "set_postfix")
+)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assignment:
+    """One statement that gives a name a value, or adds to what it has."""
+
+    name: str
+    first: int
+    last: int
+    function: str
+    adds: bool
+    is_none: bool
+    """Whether the value is None: nothing is kept by that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAssignment:
+    """A statement that gives a variable what it holds."""
+
+    file: str
+    line: int
+    adds: bool
+    """Whether it puts something into what the variable has already."""
+
+
+def assignment_of(
+    names: Sequence[str], *, stack: Sequence[Line], file: str, function: str, into: bool
+) -> FoundAssignment | None:
+    """Return the statement that assigns one of some names; None if there is none.
+
+    Args:
+        names: attributes or variables, the first that is found counts.
+        stack: the stack of an allocation that the variable holds: a statement that it leads through is the one.
+        file: where the variable is.
+        function: whose variable it is; empty for a module's.
+        into: whether the variable is a container, into which something is put.
+    """
+    frames = {(line.file, line.line) for line in stack}
+    files = dict.fromkeys([line.file for line in stack if is_users(line.file)] + [file] * bool(file))
+    for name in names:
+        found = [(each, one) for each in files for one in _assignments(each) if one.name == name and not one.is_none]
+        for is_it in (
+            lambda each, one: any((each, line) in frames for line in range(one.first, one.last + 1)),
+            lambda each, one: each == file and one.adds == into and one.function == function,
+            lambda each, one: one.adds == into,
+            lambda each, one: True,
+        ):
+            chosen = [(each, one) for each, one in found if is_it(each, one)]
+            if chosen:
+                return FoundAssignment(file=chosen[-1][0], line=chosen[-1][1].first, adds=chosen[-1][1].adds)
+    return None
+
+
+@cache
+def _assignments(file: str) -> tuple[_Assignment, ...]:
+    try:
+        tree = ast.parse(read_regular(Path(file), most_bytes=_MOST_BYTES))
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    return tuple(sorted(_in(tree, ""), key=lambda one: one.first))
+
+
+def _in(node: ast.AST, function: str) -> Iterator[_Assignment]:
+    for child in ast.iter_child_nodes(node):
+        inner = function
+        if isinstance(child, _Function):
+            before = f"{function}." if isinstance(node, ast.ClassDef | ast.Module) else f"{function}.<locals>."
+            inner = (before if function else "") + child.name
+        for target, adds in _targets(child):
+            for name in _names(target):
+                first, last = _lines(child, target)
+                yield _Assignment(
+                    name=name, first=first, last=last, function=function, adds=adds, is_none=_is_none(child)
+                )
+        yield from _in(child, inner)
+
+
+def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:
+    """Return the lines of a statement; of a loop or a `with`, those of its head."""
+    of = target if isinstance(node, ast.For | ast.AsyncFor | ast.withitem | ast.comprehension) else node
+    first: int = getattr(of, "lineno", 0)
+    return first, getattr(of, "end_lineno", None) or first
+
+
+def _targets(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield target, isinstance(target, ast.Subscript)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, isinstance(node, ast.AugAssign)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, False
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDS:
+        yield node.func.value, True
+
+
+def _is_none(node: ast.AST) -> bool:
+    value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else node
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
+
+
+def _names(target: ast.AST) -> Iterator[str]:
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Attribute):
+        yield target.attr
+    elif isinstance(target, ast.Subscript | ast.Starred):
+        yield from _names(target.value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _names(each)

@@ -1,0 +1,114 @@
+"""What the peaks become when blocks are let go of earlier, or are not made: by a replay in the allocator's model.
+
+A block is larger than what was asked for where a free piece was not worth splitting, so that even the sum of what is
+allocated depends on what is free: the run's own program is replayed with the frees moved. Where a replay does not
+reproduce the run itself, the sum over the journal is taken, and nothing is said of reserved memory.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ullage.predicting.prediction.measurement.placement import replayed
+from ullage.predicting.prediction.measurement.trace import Levels
+from ullage.predicting.prediction.observation.role import Lives
+from ullage.recorded.program import Op, Program
+from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeaksWithout:
+    """The peaks of a run in which blocks are let go of at other times; None where nobody can say."""
+
+    allocated_bytes: int
+    reserved_bytes: int | None
+
+
+class Gains:
+    """Computes the peaks of runs in which some blocks live otherwise."""
+
+    def __init__(
+        self, lives: Lives, levels: Levels, device: int, rebuilt: Rebuilt | None, *, placement: str, ran_out: bool
+    ) -> None:
+        """Take a finished run.
+
+        Args:
+            lives: all blocks.
+            levels: of the device.
+            device: the device's number.
+            rebuilt: the device's program; None where its history is not whole.
+            placement: the driver that chose addresses.
+            ran_out: whether memory ran out: then a replay goes on where the run did not.
+        """
+        self._lives = lives
+        self._levels = levels
+        self._placement = placement
+        self._rebuilt: Rebuilt | None = None
+        self._born = lives.born[lives.entries["device"] == device]
+        if rebuilt is None or ran_out or len(self._born) != int((rebuilt.program.op == Op.ALLOCATE).sum()):
+            return
+        here = replayed(rebuilt, placement)
+        same = here.peak.allocated_bytes == int(levels.allocated.max())
+        if same and here.peak.reserved_bytes == int(levels.reserved.max()) and not here.ran_out:
+            self._rebuilt = rebuilt
+
+    def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
+        """Return the peaks when blocks, by their numbers, end after other entries of the journal than they did."""
+        return self._peaks(ends, ())
+
+    def without(self, blocks: Iterable[int]) -> PeaksWithout:
+        """Return the peaks when blocks are not made."""
+        return self._peaks({}, tuple(blocks))
+
+    def reserved_with_expandable_segments(self) -> int | None:
+        """Return the peak of reserved memory with segments that grow; None where nobody can say."""
+        if self._rebuilt is None:
+            return None
+        settings = replace(self._rebuilt.settings, expandable_segments=True)
+        done = replayed(replace(self._rebuilt, settings=settings, room_bytes=UNBOUNDED_BYTES), self._placement)
+        return None if done.ran_out or done.broken else done.peak.reserved_bytes
+
+    def _peaks(self, ends: Mapping[int, int], removed: Sequence[int]) -> PeaksWithout:
+        if self._rebuilt is not None:
+            roomy = replace(self._rebuilt, room_bytes=UNBOUNDED_BYTES)
+            done = replayed(replace(roomy, program=self._changed(roomy.program, ends, removed)), self._placement)
+            if not done.ran_out and not done.broken:
+                return PeaksWithout(allocated_bytes=done.peak.allocated_bytes, reserved_bytes=done.peak.reserved_bytes)
+        return PeaksWithout(allocated_bytes=self._summed(ends, removed), reserved_bytes=None)
+
+    def _summed(self, ends: Mapping[int, int], removed: Sequence[int]) -> int:
+        levels, lives = self._levels, self._lives
+        change = np.zeros(len(levels.index) + 1, np.int64)
+        for block, after in [*ends.items(), *((block, int(lives.born[block]) - 1) for block in removed)]:
+            size = int(lives.entries["size"][block])
+            change[np.searchsorted(levels.index, after + 1)] -= size
+            change[np.searchsorted(levels.index, lives.died[block])] += size
+        return int((levels.allocated + np.cumsum(change[:-1])).max(initial=0))
+
+    def _changed(self, program: Program, ends: Mapping[int, int], removed: Sequence[int]) -> Program:
+        made = np.flatnonzero(program.op == Op.ALLOCATE)
+        place_of = {int(born): int(made[number]) for number, born in enumerate(self._born.tolist())}
+
+        def keys_of(blocks: Iterable[int]) -> list[int]:
+            return [int(program.key[place_of[int(self._lives.born[block])]]) for block in blocks]
+
+        following = np.searchsorted(self._born, list(ends.values()), side="right")
+        places = np.append(made, len(program))[following]
+        moved, gone = keys_of(ends), keys_of(removed)
+        stays = ~((program.op == Op.FREE) & np.isin(program.key, moved))
+        stays &= ~(np.isin(program.op, (Op.ALLOCATE, Op.FREE, Op.RECORD_STREAM)) & np.isin(program.key, gone))
+        order = np.concatenate([2 * np.flatnonzero(stays) + 1, 2 * places])
+        chosen = np.argsort(order, kind="stable")
+
+        def column(of_program: np.ndarray, of_frees: object) -> np.ndarray:
+            added = np.broadcast_to(np.asarray(of_frees, np.int64), len(moved))
+            return np.ascontiguousarray(np.concatenate([of_program[stays], added])[chosen])
+
+        return replace(
+            program,
+            op=column(program.op, int(Op.FREE)),
+            key=column(program.key, moved),
+            size=column(program.size, 0),
+            stream=column(program.stream, 0),
+        )

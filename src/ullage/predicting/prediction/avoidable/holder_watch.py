@@ -1,0 +1,91 @@
+"""Who holds what an earlier pass has made, asked where the next one begins: later it may be too late to ask.
+
+It keeps text: an object for each block would make Python collect garbage at other moments than it does without us.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ullage.gpu.tracing.journal import Entries, EntryKind, Journal
+from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
+from ullage.training.ownership.holders import BlockHolder, holders_at
+from ullage.training.ownership.holding import HolderKind
+
+if TYPE_CHECKING:
+    from ullage.predicting.prediction.observation.observer import Observer
+
+_MOST_LOOKS: Final = 12
+"""The number of passes before which is asked: holders of later ones are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHolder:
+    """The holder of a block at one moment, as an index of the journal."""
+
+    index: int
+    address: int
+    holder: BlockHolder
+
+
+class HolderWatch:
+    """Asks who holds blocks, where `look` is called before a forward pass."""
+
+    def __init__(self, journal: Journal, observer: "Observer") -> None:
+        self._journal = journal
+        self._observer = observer
+        self._last_backward = -1
+        self._looks = 0
+        self._lines: list[str] = []
+
+    def look(self) -> None:
+        """Ask, if a backward pass has ended since the last time."""
+        ends = self._observer.moments.backward_ends
+        if not ends or ends[-1] == self._last_backward or self._looks == _MOST_LOOKS:
+            return
+        self._last_backward = ends[-1]
+        entries = self._journal.entries()
+        wanted = self._left_alive(entries, max(ends[-1], *self._observer.step_ends[-1:], 0))
+        least = int(LEAST_SHARE * entries["allocated"].max(initial=0))
+        if sum(wanted.values()) < least:
+            return
+        self._looks += 1
+        index = len(entries)
+        for address, holder in holders_at(wanted, rest_bytes=least - 1).items():
+            self._lines.append(json.dumps([index, address, asdict(holder)]))
+
+    def seen(self) -> Iterator[SeenHolder]:
+        """Yield what was found."""
+        for line in self._lines:
+            index, address, fields = json.loads(line)
+            yield SeenHolder(index=index, address=address, holder=_holder(fields))
+
+    def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
+        """Return the blocks made by passes that have ended, without those that are meant to stay: address and size."""
+        starts = self._observer.moments.forward_starts
+        if not starts:
+            return {}
+        kinds = entries["kind"]
+        events = np.flatnonzero((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE))
+        addresses, last = np.unique(entries["address"][events][::-1], return_index=True)
+        last = events[len(events) - 1 - last]
+        is_left = (kinds[last] == EntryKind.ALLOC) & (last <= limit)
+        is_left &= (last > starts[0]) | np.isin(addresses, np.array(self._observer.input_addresses(), np.uint64))
+        is_left &= ~np.isin(addresses, np.array(self._observer.owned_addresses(), np.uint64))
+        is_left &= ~_are_marked(entries, addresses, last)
+        sizes = entries["size"][last]
+        return dict(zip(addresses[is_left].tolist(), sizes[is_left].tolist(), strict=True))
+
+
+def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
+    """Tell of blocks whether they are workspaces: marked since they were allocated, as addresses come again."""
+    marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
+    latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
+    return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born
+
+
+def _holder(fields: dict[str, Any]) -> BlockHolder:
+    return BlockHolder(**{**fields, "kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])})

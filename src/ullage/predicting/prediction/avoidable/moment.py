@@ -1,0 +1,127 @@
+"""The fullest moment of a run, and what the rows need to know of the blocks that are alive at it."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ullage.base.block_role import Role
+from ullage.gpu.tracing.journal.stacks import JournalStacks
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.avoidable.assignment import FoundAssignment
+from ullage.predicting.prediction.avoidable.gain import PeaksWithout
+from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
+from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.measurement.trace import Memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMoment:
+    """The moment of the allocated peak."""
+
+    memory: Memory
+    stacks: JournalStacks
+    index: int
+    """The entry of the journal that reached the peak."""
+    allocated_bytes: int
+    reserved_bytes: int
+    """The peak of reserved memory, at whichever moment."""
+    step_ends: Sequence[int]
+    named: set[int] = field(default_factory=set)
+    """The blocks that have a row: each counts once."""
+
+    def has(self, block: int) -> bool:
+        """Tell whether a block is alive."""
+        lives = self.memory.lives
+        return bool(lives.born[block] <= self.index < lives.died[block])
+
+    def alive(self) -> np.ndarray:
+        """Return the numbers of all blocks of the device that are alive."""
+        lives = self.memory.lives
+        is_alive = (lives.born <= self.index) & (lives.died > self.index)
+        return np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device))
+
+    def unnamed(self, *, role: Role | None = None) -> list[int]:
+        """Return the alive blocks that have no row yet, of one role if that is given."""
+        roles = self.memory.roles
+        alive = self.alive().tolist()
+        return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
+
+    def size_of(self, blocks: Sequence[int]) -> int:
+        """Return the bytes of blocks, after rounding."""
+        return int(self.memory.lives.entries["size"][list(blocks)].sum()) if blocks else 0
+
+    def row(
+        self,
+        kind: AvoidableKind,
+        blocks: Sequence[int],
+        peaks: PeaksWithout | None,
+        *,
+        evidence: str,
+        remedy: str,
+        names: Sequence[str] = (),
+        hold: FoundAssignment | None = None,
+        module: str | None = None,
+    ) -> Avoidable:
+        """Return the row of blocks that are alive, and note that they have one; its line is the one of the most bytes.
+
+        Args:
+            kind: what they are.
+            blocks: their numbers.
+            peaks: the peaks without them, if they are known.
+            evidence: why it is sure.
+            remedy: what to write.
+            names: who holds them.
+            hold: where that is assigned.
+            module: what made them; None: the module that made the largest.
+        """
+        self.named.update(blocks)
+        by_line: Counter[Line | None] = Counter()
+        for block in blocks:
+            by_line[self.line_of(block)] += self.size_of([block])
+        line = by_line.most_common(1)[0][0] if by_line else None
+        largest = max(blocks, key=lambda block: self.size_of([block]))
+        return Avoidable(
+            kind=kind,
+            peak_bytes=self.size_of(blocks),
+            gain_bytes=self.allocated_bytes - peaks.allocated_bytes if peaks is not None else None,
+            gain_reserved_bytes=self.gain_reserved(peaks.reserved_bytes) if peaks is not None else None,
+            blocks=len(blocks),
+            names=tuple(names),
+            file=line.file if line else None,
+            line=line.line if line else None,
+            function=line.function if line else None,
+            module=self.module_of(largest) if module is None else module,
+            hold_file=hold.file if hold else None,
+            hold_line=hold.line if hold else None,
+            evidence=evidence,
+            remedy=remedy,
+        )
+
+    def is_worth(self, size_bytes: int) -> bool:
+        """Tell whether bytes are enough for a row."""
+        return size_bytes >= max(1, LEAST_SHARE * self.allocated_bytes)
+
+    def gain_reserved(self, reserved_bytes: int | None) -> int | None:
+        """Return by how much another peak of reserved memory is lower."""
+        return None if reserved_bytes is None else self.reserved_bytes - reserved_bytes
+
+    def line_of(self, block: int) -> Line | None:
+        """Return the user's line that allocated a block."""
+        return self.memory.line_of(int(self.memory.lives.born[block]))
+
+    def stack_of(self, block: int) -> list[Line]:
+        """Return the stack of a block's allocation, innermost first; empty where none is recorded."""
+        if not self.stacks.are_recorded:
+            return []
+        return self.stacks.stack(int(self.memory.lives.entries["stack"][block]))
+
+    def module_of(self, block: int) -> str:
+        """Return the dotted name of the module that allocated a block."""
+        return self.memory.module_names[int(self.memory.lives.entries["module"][block])]
+
+    def step_of(self, index: int) -> int:
+        """Return the number of the step in which something was; what follows a step's end is the next one's."""
+        return bisect_left(self.step_ends, index) + 1

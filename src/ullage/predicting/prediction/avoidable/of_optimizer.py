@@ -1,0 +1,152 @@
+"""What the optimizer's step makes and keeps: temporaries of whole lists, and gradients that nothing wants any more."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from ullage.base.block_role import Role
+from ullage.gpu.tracing.journal import Phase
+from ullage.predicting.prediction.avoidable.gain import Gains
+from ullage.predicting.prediction.avoidable.moment import PeakMoment
+from ullage.predicting.prediction.avoidable.passes import TrainingPasses
+from ullage.predicting.prediction.avoidable.uses import LastUses, UseTable
+from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+
+_ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
+_FILL: Final = "aten::fill_"
+"""The operation that `zero_` asks for in turn."""
+_ADD: Final = ("aten::add_", "aten::_foreach_add_")
+_LISTS: Final = "_multi_tensor_"
+"""The beginning of the names of torch.optim's functions that work on lists of all parameters."""
+_HALF: Final = 0.5
+"""The share of gradients that have to have a copy."""
+
+
+def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
+    """Return the row of what an optimizer that works on lists makes besides its state, if the peak is in its step."""
+    lives, roles = moment.memory.lives, moment.memory.roles
+    in_optimizer = lives.entries["phase"] == Phase.OPTIMIZER
+    made = [int(block) for block in np.flatnonzero(in_optimizer) if roles[block] is Role.TEMPORARIES]
+    alive = [block for block in moment.unnamed(role=Role.TEMPORARIES) if in_optimizer[block]]
+    lists = {line.function for block in alive for line in moment.stack_of(block) if line.function.startswith(_LISTS)}
+    if not lists or not moment.is_worth(moment.size_of(alive)):
+        return []
+    named = ", ".join(sorted(lists))
+    return [
+        moment.row(
+            AvoidableKind.OPTIMIZER_TEMPORARIES,
+            alive,
+            gains.without(made),
+            evidence=f"the peak is in the optimizer's step, where {named} holds {len(alive)} results at once",
+            remedy="give the optimizer fused=True, which makes none, or foreach=False, which makes them one by one",
+            module="",
+        )
+    ]
+
+
+def stale_gradients(
+    moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
+) -> list[Avoidable]:
+    """Return the row of gradients that the optimizer has used already, and that are alive as they are at the peak."""
+    number = int(passes.at(np.array([moment.index]))[0])
+    steps = [step for step in moment.step_ends if step < moment.index]
+    if not steps or not number:
+        return []
+    old = [
+        block
+        for block in moment.unnamed(role=Role.GRADIENTS)
+        if moment.memory.lives.born[block] < steps[-1] and passes.begins[number - 1] > steps[-1]
+    ]
+    lives = moment.memory.lives
+    unused = {
+        int(block): max(int(uses.when[block]), int(step))
+        for block in np.flatnonzero([role is Role.GRADIENTS for role in moment.memory.roles])
+        for step in moment.step_ends
+        if lives.born[block] < step and uses.when[block] <= step + 1 < lives.died[block] < end
+    }
+    let_go = [block for block in old if block in unused]
+    zeroed = _zeroed(old, table, moment.index)
+    if moment.is_worth(moment.size_of(let_go)):
+        evidence = "the optimizer has used them, and they are let go of after this forward pass, unused"
+        remedy = "call zero_grad() right after the optimizer's step, before the next forward pass"
+        peaks = gains.with_ends(unused)
+        blocks = let_go
+    elif moment.is_worth(moment.size_of(zeroed)):
+        evidence = "they were set to zero after the optimizer's step, and the backward pass adds to the zeros"
+        remedy = "call zero_grad() with set_to_none=True, its default, or set .grad to None"
+        peaks = gains.with_ends(_without_zeros(table, moment))
+        blocks = zeroed
+    else:
+        return []
+    return [moment.row(AvoidableKind.GRADIENTS_KEPT_ZEROED, blocks, peaks, evidence=evidence, remedy=remedy, module="")]
+
+
+def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
+    """Return the blocks whose last use before a moment was to be set to zero."""
+    is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
+    zeroed: dict[int, int] = {}  # of a block, when it was set to zero
+    for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
+        block, when = int(table.block[at]), int(table.when[at])
+        if is_zero[at]:
+            zeroed[block] = when
+        elif not (is_fill[at] and zeroed.get(block) == when):
+            zeroed.pop(block, None)
+    return [block for block in blocks if block in zeroed]
+
+
+def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
+    """Return when blocks end if gradients are not kept: what is added to zeros becomes the gradient instead."""
+    lives, roles = moment.memory.lives, moment.memory.roles
+    is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
+    ends: dict[int, int] = {}
+    current: dict[int, int] = {}  # of a gradient's first block, the block that stands for it now
+    for at in np.flatnonzero(is_zero | is_add).tolist():
+        block = int(table.block[at])
+        if roles[block] is not Role.GRADIENTS:
+            continue
+        if is_zero[at]:
+            ends[current.get(block, block)] = int(table.when[at])
+            current[block] = -1
+        elif current.get(block) == -1:
+            added = int(table.block[at + 1]) if at + 1 < len(table.block) else -1
+            if added >= 0 and table.when[at + 1] == table.when[at] and added != block:
+                current[block] = added
+                ends[added] = int(lives.died[block])
+    ends.pop(-1, None)
+    return ends
+
+
+def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
+    """Return the row of gradients of half the size of others, one for one: those of weights that the optimizer has."""
+    lives = moment.memory.lives
+    alive = moment.unnamed(role=Role.GRADIENTS)
+    sizes = moment.memory.requests.bytes_by_index
+    by_size: Counter[int] = Counter(sizes.get(int(lives.born[block]), 0) for block in alive)
+    small = []
+    for block in sorted(alive, key=lambda one: int(lives.born[one])):
+        size = sizes.get(int(lives.born[block]), 0)
+        if by_size[2 * size] > 0 and uses.when[block] <= moment.index:
+            by_size[2 * size] -= 1
+            by_size[size] -= 1
+            small.append(block)
+    total = moment.size_of(alive)
+    if not moment.is_worth(moment.size_of(small)) or 3 * moment.size_of(small) < _HALF * total:
+        return []
+    halves = {sizes.get(int(lives.born[block]), 0) for block in small}
+    every = [  # of all steps
+        block
+        for block, role in enumerate(moment.memory.roles)
+        if role is Role.GRADIENTS and sizes.get(int(lives.born[block]), 0) in halves
+    ]
+    return [
+        moment.row(
+            AvoidableKind.GRADIENTS_BESIDE_COPIES,
+            small,
+            gains.with_ends({block: max(int(uses.when[block]), int(lives.born[block])) for block in every}),
+            evidence=f"each of these {len(small)} gradients stands beside one of twice its size, and is not used again",
+            remedy="let go of a gradient once it is copied: set .grad to None parameter by parameter",
+            module="",
+        )
+    ]

@@ -1,0 +1,149 @@
+"""The uses of the card's memory: which operation was given which block, and when.
+
+A block that no operation is given any more is not needed; nothing else of a run tells that. It keeps addresses and
+numbers in arrays: an object for each use would make Python collect garbage at other moments than it does without us.
+"""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ullage.gpu.values.dispatch import ONLY
+from ullage.predicting.prediction.avoidable.passes import TrainingPasses
+from ullage.predicting.prediction.observation.role import Lives
+from ullage.training.ownership.storage import addresses
+
+_PLAIN: Final = frozenset((Tensor, nn.Parameter))
+_SEVERAL: Final = frozenset((list, tuple))
+_KERNEL: Final = "a kernel"
+"""The name of what no operator launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseTable:
+    """The uses of blocks, in order of time: columns of equal length."""
+
+    block: np.ndarray
+    """The number of the block in `Lives`."""
+    when: np.ndarray
+    """The length of the journal just before."""
+    operator: np.ndarray
+    """The index of the operator's name in `names`."""
+    rows: np.ndarray
+    """The last dimension but one of the tensor that was given; 0 where there is none."""
+    columns: np.ndarray
+    item_bytes: np.ndarray
+    """The size of one element; 0 for whole numbers."""
+    names: Sequence[str]
+
+    def of(self, *names: str) -> np.ndarray:
+        """Tell which uses are of operators with these names."""
+        wanted = [index for index, name in enumerate(self.names) if name in names]
+        return np.isin(self.operator, wanted)
+
+
+class UseLog:
+    """Notes every use, as `hear` is told of operations."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        """Take the length of the journal for the time."""
+        self._now = now
+        self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
+        self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
+        self._names: list[str] = [_KERNEL]
+        self._codes: dict[Any, int] = {}
+
+    def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Note an operator's arguments."""
+        code = self._codes.get(operator)
+        if code is None:
+            code = self._codes[operator] = len(self._names)
+            self._names.append(operator._schema.name)
+        for argument in (*arguments, *keywords.values()) if keywords else arguments:
+            kind = argument.__class__
+            if kind in _PLAIN:
+                self.note(argument, code)
+            elif kind in _SEVERAL:
+                for each in argument:
+                    if isinstance(each, Tensor):
+                        self.note(each, code)
+            elif isinstance(argument, Tensor):
+                self.note(argument, code)
+
+    def note(self, tensor: Tensor, code: int = 0) -> None:
+        """Note the use of a tensor; of its storage's own Python object nothing is asked (`BlockContents`)."""
+        try:
+            if not tensor.is_cuda:
+                return
+            address = tensor.data_ptr()
+            if address:
+                shape = tensor.size()
+                rows = shape[-2] if len(shape) > 1 else 0
+                is_float = tensor.dtype.is_floating_point
+                item_bytes = tensor.itemsize
+                self._put(address - int(tensor.storage_offset()) * item_bytes, code)
+                self._columns[-1] = shape[-1] if shape else 0
+                self._rows[-1], self._item_bytes[-1] = rows, item_bytes if is_float else 0
+        except (RuntimeError, NotImplementedError, ValueError):  # one without memory of its own: sparse, nested
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                for address in addresses([tensor]):
+                    self._put(address, code)
+
+    def _put(self, address: int, code: int) -> None:
+        self._addresses.append(address)
+        self._indices.append(self._now())
+        self._operators.append(code)
+        self._rows.append(0)
+        self._columns.append(0)
+        self._item_bytes.append(0)
+
+    def table(self, lives: Lives) -> UseTable:
+        """Return the uses of blocks of `lives`."""
+        when = np.array(self._indices, np.int64)
+        block = _block_at(np.array(self._addresses, np.uint64), when, lives)
+        chosen = np.flatnonzero(block >= 0)
+        chosen = chosen[np.argsort(when[chosen], kind="stable")]
+        return UseTable(
+            block=block[chosen],
+            when=when[chosen],
+            operator=np.array(self._operators, np.int64)[chosen],
+            rows=np.array(self._rows, np.int64)[chosen],
+            columns=np.array(self._columns, np.int64)[chosen],
+            item_bytes=np.array(self._item_bytes, np.int64)[chosen],
+            names=tuple(self._names),
+        )
+
+
+def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
+    """Return for each address the number of the block that began there at the time; -1 where there was none."""
+    if not len(lives.born) or not len(when):
+        return np.full(len(when), -1, np.int64)
+    known, codes = np.unique(lives.entries["address"], return_inverse=True)
+    order = np.lexsort((lives.born, codes))
+    place = np.minimum(np.searchsorted(known, addresses_used), len(known) - 1)
+    span = int(max(lives.born.max(), when.max())) + 1
+    keys = codes[order] * span + lives.born[order]
+    found = np.searchsorted(keys, place * span + when, side="left") - 1  # the last one born before
+    blocks = order[np.maximum(found, 0)]
+    fits = (found >= 0) & (known[place] == addresses_used) & (codes[blocks] == place) & (lives.died[blocks] >= when)
+    return np.where(fits, blocks, -1)
+
+
+class LastUses:
+    """When each block was used last, and in which passes."""
+
+    def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
+        """Take the uses, and the number of all blocks."""
+        of_pass = passes.at(table.when)
+        self.when = np.full(count, -1, np.int64)
+        """The length of the journal just before the last use; -1 for none."""
+        self.when[table.block] = table.when  # of several of one block the last stays
+        self.last_pass = np.zeros(count, np.int64)
+        self.last_pass[table.block] = of_pass
+        self.first_pass = np.full(count, np.iinfo(np.int64).max)
+        np.minimum.at(self.first_pass, table.block, of_pass)

@@ -1,0 +1,32 @@
+"""A request with a change made to its run."""
+
+import os
+from dataclasses import replace
+
+from ullage.gpu.emulator.torch_build import find_torch
+from ullage.predicting.changes.change import Change, text_of
+from ullage.predicting.prediction.request import Request
+from ullage.recorded.settings import semantics_of, settings_in_force, split_options, with_options
+
+
+def changed(request: Request, change: Change, setting: str) -> Request:
+    """Return the request with a change made; options of the allocator are added to those that are there."""
+    if change.alloc_conf is not None:
+        return replace(request, alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
+    request = replace(request, changes=(*request.changes, text_of(change, setting)))
+    return request if change.world_size is None else replace(request, world_size=change.world_size(setting))
+
+
+def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
+    """Tell whether the request does not say the same already."""
+    if change.alloc_conf is None:
+        return True
+    options = dict(split_options(change.alloc_conf(setting)))
+    return not options.keys() & dict(split_options(settings_of(request))).keys()
+
+
+def settings_of(request: Request) -> str:
+    """Return the run's allocator settings: those asked for, or those of this environment."""
+    if request.alloc_conf is not None:
+        return request.alloc_conf
+    return settings_in_force(os.environ, semantics_of(find_torch().version))[0]

@@ -1,0 +1,171 @@
+"""A process that a predicted command has started: it is measured like a script, and tells the parent what came of it.
+
+`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process with `attachment.VARIABLE` in its
+environment.
+Nothing happens until the process imports torch. One that does nothing on the card tells nothing, so launchers, helpers
+and workers are left alone. One that was stopped after enough steps ends with exit code 0, so that whoever started it
+takes it for done.
+"""
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import FrameType, ModuleType
+from typing import Any, Final, NoReturn
+
+from ullage.gpu.emulator.emulate import inherited
+from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.tracing.edited_source import EditedSources
+from ullage.gpu.tracing.torch_import import ImportWatch
+from ullage.predicting.made_up.install import install as install_made_up
+from ullage.predicting.prediction.child.attachment import Attachment
+from ullage.predicting.prediction.child.channel import Channel
+from ullage.predicting.prediction.child.leaving import end_in_the_middle
+from ullage.predicting.prediction.child.run import Run
+from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE, announce
+from ullage.predicting.prediction.request import ALONE, REAL
+from ullage.predicting.prediction.result import ExitReport, Outcome, RunResult
+
+_WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def attach() -> None:
+    """Wait for this process to import torch, and measure it from then on."""
+    attachment = Attachment.inherited()
+    runs: list[AttachedRun] = []
+    notes: list[str] = []
+    install_made_up(attachment.request.made_up, notes.append)
+    EditedSources(attachment.request.edited).install()
+
+    def before() -> None:
+        attached = _as_its_rank(attachment)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            connection.connect("\0" + attached.address)
+        except OSError:  # the parent has what it wants
+            os._exit(0)
+        runs.append(AttachedRun(attached, Channel(connection.detach()), notes))
+        runs[0].begin()
+
+    def after(torch: ModuleType) -> None:
+        if runs:
+            runs[0].torch_is_there(torch)
+
+    ImportWatch("torch", before=before, after=after).install()
+
+
+def _as_its_rank(attachment: Attachment) -> Attachment:
+    """Return the attachment as this process's own rank; a process whose rank is not wanted ends here.
+
+    Launchers say it in the environment: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
+    """
+    request = attachment.request
+    rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
+    if rank is None or world_size is None or attachment.processes == REAL or request.world_size is not None:
+        return attachment
+    local_world = local_world or min(world_size, CARDS_OF_A_NODE)
+    world_size *= attachment.nodes
+    if world_size == 1:
+        return attachment
+    if attachment.processes == ALONE:
+        wanted = request.rank if request.rank < world_size else 0
+        if (local if local is not None else rank) != wanted % local_world:
+            os._exit(0)
+        rank = wanted
+    master = {name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ}
+    announce(rank, world_size)
+    node = {"LOCAL_RANK": str(rank % local_world), "LOCAL_WORLD_SIZE": str(local_world)}
+    os.environ |= master | node | {"GROUP_RANK": str(rank // local_world), "GROUP_WORLD_SIZE": str(attachment.nodes)}
+    return replace(attachment, request=replace(request, rank=rank, world_size=world_size))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 9 else None
+
+
+class AttachedRun(Run):
+    """The run of a process that somebody else has started, from its import of torch to its result."""
+
+    def __init__(self, attachment: Attachment, channel: Channel, notes: list[str]) -> None:
+        super().__init__(attachment.request, channel)
+        self._notes = notes
+        self._emulation = inherited()
+        self._rank = _number(os.environ.get("RANK")) or 0
+        self._is_exiting = False
+
+    def begin(self) -> None:
+        """Watch this process, right before torch is imported."""
+        self._channel.send("hello", name=self._name(), rank=self._rank)
+        self._torch = find_torch()
+        self._started = time.perf_counter()
+        self._watch()
+        atexit.register(self._at_exit)
+        self._channel.tell_exit_status(self._journal)
+        self._channel.send("start")
+        self._before_import()
+
+    def torch_is_there(self, torch: ModuleType) -> None:
+        """Install what watches torch."""
+        self._after_import(torch)
+
+    @staticmethod
+    def _name() -> str:
+        words = getattr(sys, "argv", None) or [""]
+        return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
+
+    def _at_exit(self) -> None:
+        """Tell what came of the process; its status follows when it is gone (`tracing/journal/exit_status.c`)."""
+        self._is_exiting = True
+        error = getattr(
+            sys, "last_value", None
+        )  # what the interpreter has printed as uncaught, or a console as handled
+        if isinstance(error, BaseException):
+            self._finish_failed(error)
+        else:
+            self._finish(self._end())
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Send the result, once, where the process did something on the card or could not go on."""
+        if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
+            self._is_over = True
+            self._channel.close()
+        super()._finish(outcome)
+
+    def _message(self, result: RunResult) -> dict[str, Any]:
+        if not self._is_exiting:
+            return super()._message(result)
+        report = ExitReport(result=result, outcome_of_success=self._end(), did_nothing=not self._has_allocated())
+        return {"event": "exiting", "report": report.to_json()}
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        world_size = _number(os.environ.get("WORLD_SIZE")) or 1
+        return replace(super()._result(outcome), rank=self._rank, world_size=world_size if world_size > 1 else None)
+
+    def _has_allocated(self) -> bool:
+        if self._observer is not None and self._observer.ooms:
+            return True
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+            return False
+        return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
+
+    def _on_time(self, number: int, frame: FrameType | None) -> None:
+        """Stop where the time is over; a launcher goes on: its end would be that of its process."""
+        if self._has_allocated():
+            super()._on_time(number, frame)
+
+    def _stop(self) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        end_in_the_middle(lambda: self._exit(0))
+        raise AssertionError  # not reached
+
+    def _on_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            super()._on_signals()

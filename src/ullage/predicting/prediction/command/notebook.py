@@ -1,0 +1,85 @@
+"""A notebook as a script: its code cells in their order, each under a name of its own in tracebacks."""
+
+import ast
+import builtins
+import importlib.util
+import inspect
+import json
+import linecache
+import re
+import sys
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+from ullage.base.errors import UsageError
+from ullage.base.foreign_files import read_regular
+
+_MOST_BYTES: Final = 1 << 30
+_INSTALLING: Final = re.compile(
+    r"^([ \t]*)[!%]{1,2}(?:sudo |python\d? -m |uv )*(?:pip|pip3|conda|mamba|apt|apt-get)\b.*$", re.MULTILINE
+)
+
+
+def run_notebook(file: Path, module: ModuleType) -> None:
+    """Run the code cells of a notebook in a module's namespace, as its kernel would one after the other.
+
+    Magics (%...) and shell lines (!...) are what IPython makes of them, where it is installed. Lines that install
+    packages are left out: the environment is the caller's.
+    """
+    shell = _shell(module)
+    for number, source in enumerate(cells_of(file), 1):
+        name = f"{file}[cell {number}]"
+        text = shell.transform_cell(source) if shell is not None else source
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        code = compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        _execute(code, vars(module))
+
+
+def cells_of(file: Path) -> list[str]:
+    """Return the sources of a notebook's code cells (nbformat 4).
+
+    Raises:
+        UsageError: it is no notebook, is not one of Python, or needs IPython, which is not installed.
+    """
+    try:
+        notebook = json.loads(read_regular(file, most_bytes=_MOST_BYTES))
+        cells = notebook["cells"]
+        language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} is not a notebook of version 4: {error}; save it anew with Jupyter") from None
+    if language != "python":
+        raise UsageError(f"{file} is a notebook of {language}; expected one of Python")
+    kept = [_INSTALLING.sub(r"\1pass", source) for source in sources if source.strip()]
+    for number, source in enumerate(kept, 1):
+        if (line := _magic(source)) and importlib.util.find_spec("IPython") is None:
+            raise UsageError(f"cell {number} of {file} has {line!r}, which IPython runs: pip install ipython")
+    return kept
+
+
+def _shell(module: ModuleType) -> Any:
+    """Return IPython's shell for the module; None where IPython is not installed."""
+    try:
+        from IPython.core.interactiveshell import InteractiveShell
+    except ImportError:
+        return None
+    shell = InteractiveShell.instance(user_module=module, user_ns=vars(module))
+    vars(module).setdefault("get_ipython", shell.get_ipython)
+    builtins.get_ipython = shell.get_ipython  # type: ignore[attr-defined]  # as a kernel has it for imported modules
+    return shell
+
+
+def _magic(source: str) -> str:
+    """Return the first line that only IPython understands; "" if there is none."""
+    return next((line for line in source.splitlines() if line.lstrip().startswith(("%", "!"))), "")
+
+
+def _execute(code: CodeType, names: dict[str, Any]) -> None:
+    """Run a cell; one with `await` at its top is run to its end."""
+    result = eval(code, names)
+    if code.co_flags & inspect.CO_COROUTINE:
+        import asyncio
+
+        asyncio.run(result)
+    sys.stdout.flush()

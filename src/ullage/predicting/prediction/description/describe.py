@@ -1,0 +1,442 @@
+"""Arranges a prediction into a report: the order of its parts, and their wording."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from ullage.base.units import text_of_bytes
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction import epoch
+from ullage.predicting.prediction.command.words import shown
+from ullage.predicting.prediction.description.host import host_sections
+from ullage.predicting.prediction.description.peaks import cells_of_peaks
+from ullage.predicting.prediction.description.phases import bands_of, moment_of_peak, phases_table, resumed_tables
+from ullage.predicting.prediction.draw_interval import interval_of_peaks
+from ullage.predicting.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
+from ullage.predicting.prediction.verdict import outside
+from ullage.predicting.prediction.verdict.workspace import doubt_of, rows_of
+from ullage.report.report import (
+    Curve,
+    Icicle,
+    Map,
+    Meter,
+    Picture,
+    Quote,
+    Remarks,
+    Report,
+    Section,
+    Shares,
+    SizedPart,
+    Stack,
+    Strip,
+    Table,
+    TableRow,
+    Tone,
+    Within,
+)
+
+_TONES = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
+_HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "CANNOT BE JUDGED"}
+_LINES_SHOWN = 8
+_READS_SHOWN = 5
+_SEGMENTS_SHOWN = 60
+_PLACE_WIDTH = 34  # characters
+
+
+def describe(prediction: Prediction) -> Report:
+    """Make the report of a prediction."""
+    script = shown([prediction.script, *prediction.arguments])
+    rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
+    doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
+    limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
+    headline = _HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else "")
+    if prediction.host is not None and prediction.host.decides:
+        headline += ": the host's memory"
+    return Report(
+        headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
+        tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
+        subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
+        sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
+        sections=tuple(_sections(prediction)),
+        pictures=tuple(_pictures(prediction)),
+    )
+
+
+def _doubt(prediction: Prediction) -> str:
+    """Return why a script that fitted for as long as it was run may still not fit."""
+    if prediction.growth is not None:
+        return "BUT GROWS"
+    return ""
+
+
+def _sections(prediction: Prediction) -> Iterator[Section]:
+    if prediction.oom is not None:
+        place = Line(prediction.oom.file, prediction.oom.line) if prediction.oom.file and prediction.oom.line else None
+        yield Quote(title="PyTorch's own error", text=prediction.oom.text, place=f"at {place}" if place else "")
+    if prediction.peak_reserved_bytes:
+        yield _card(prediction)
+    yield from host_sections(prediction.host)
+    if prediction.peak_reserved_bytes:
+        moment, roles, lines, library_lines = _moment(prediction)
+        yield _roles(moment, roles)
+        if library_lines:
+            yield _library_lines(moment, library_lines, _leading(lines), sum(roles.values()))
+        else:
+            yield _lines(moment, lines, sum(roles.values()))
+        yield _over_time(prediction)
+        if (by_phase := phases_table(prediction.phases)) is not None:
+            yield by_phase
+        yield from resumed_tables(prediction)
+    if prediction.epoch is not None:
+        places = [Line(use.file, use.line) for use in prediction.lines if use.file and use.line]
+        yield from epoch.sections_of(prediction.epoch, prediction.verdict, places)
+    if prediction.eager is not None:
+        yield _beside_eager(prediction, prediction.eager)
+    if prediction.ranks:
+        yield _ranks(prediction)
+    if prediction.processes:
+        yield _processes(prediction)
+    if prediction.draws:
+        yield _draws(prediction)
+    if prediction.reads:
+        yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
+    if prediction.notes:
+        yield Remarks(title="To know", items=tuple(prediction.notes))
+    if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
+        yield Quote(title="What would make it fit, tried change by change", text=_advise(prediction), is_to_paste=True)
+    if prediction.job_request is not None:
+        asked = prediction.job_request
+        yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
+
+
+def is_of_card(prediction: Prediction) -> bool:
+    """Tell whether it is the card that is too small, and not the host or a limit of the script's own."""
+    own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
+    return not own_limit and not (prediction.host is not None and prediction.host.decides)
+
+
+def _advise(prediction: Prediction) -> str:
+    ranks = ["--world-size", str(prediction.world_size)] if prediction.world_size else []
+    options = ["--gpu", prediction.gpu, *ranks]
+    return shlex.join(["ullage", "advise", *options, prediction.script, *prediction.arguments])
+
+
+def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse], list[LineUse]]:
+    oom = prediction.oom
+    if oom is not None and oom.roles:
+        return "when memory ran out", oom.roles, oom.lines, oom.library_lines
+    return moment_of_peak(prediction), prediction.roles, prediction.lines, prediction.library_lines
+
+
+def _card(prediction: Prediction) -> Meter:
+    below, above = doubt_of(prediction.cudnn, prediction.guesses)
+    placement = prediction.placement
+    low_context, high_context = prediction.context_interval_bytes
+    exact = "exact but for workspaces" if below or above else "exact"
+    if is_drawn(prediction):
+        exact = "with drawn values"
+    if prediction.oom is not None and prediction.oom.reserved_bytes:
+        title, rest = "The card when memory ran out", "free"
+        allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
+        remark = prediction.context_source if context == prediction.context_bytes else "the least that it takes"
+    else:
+        title = "The card at its fullest"
+        least = prediction.total_memory_bytes - prediction.interval_bytes[1]
+        rest = f"headroom (at least {text_of_bytes(least)})" if least > 0 else "headroom (none at the high end)"
+        allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
+        context, remark = prediction.context_bytes, _context_remark(prediction, low_context, high_context)
+    parts = [
+        SizedPart(label="allocated", size_bytes=allocated, remark=f"by tensors, {exact}"),
+        SizedPart(
+            label="cached beside it",
+            size_bytes=reserved - allocated,
+            remark=f"reserved {text_of_bytes(reserved)}, {_placed(placement, exact)}",
+        ),
+        SizedPart(label="CUDA context", size_bytes=context, remark=remark),
+    ]
+    if (taken := outside.part_of(prediction.outside)) is not None:
+        parts.insert(2, taken)
+    limit = prediction.oom.limit_bytes if prediction.oom else None
+    if limit is not None:
+        rest = "free on the card"
+    limits = (
+        (Within(label="the script's own limit", text=f"{text_of_bytes(limit)} reserved at most, whatever is free"),)
+        if limit is not None
+        else ()
+    )
+    return Meter(
+        title=title,
+        total_bytes=prediction.total_memory_bytes,
+        total_label="total",
+        parts=tuple(parts),
+        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside) + limits,
+        rest_label=rest,
+    )
+
+
+def _placed(placement: Placement | None, exact: str) -> str:
+    """Return a remark on how reserved memory depends on the placement of segments, or that it is exact."""
+    if placement is None or placement.decides_nothing:
+        return exact
+    but = exact.removeprefix("exact").replace(" but", ", but")
+    driver = {"linux": "Linux", "linux-host": "Linux", "wsl": "WSL", "windows": "Windows"}[placement.driver]
+    if not placement.is_certain:
+        return f"as {driver} places segments{but}"
+    off = [f"{text_of_bytes(placement.below_bytes)} less"] if placement.below_bytes else []
+    off += [f"{text_of_bytes(placement.above_bytes)} more"] if placement.above_bytes else []
+    return f"as {driver} places segments; up to {' or '.join(off)} elsewhere{but}"
+
+
+def _context_remark(prediction: Prediction, low: int, high: int) -> str:
+    """Return a remark on the source of the context's size, and its interval."""
+    if low == high:
+        return prediction.context_source
+    return f"{text_of_bytes(low)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
+
+
+def _roles(moment: str, roles: dict[str, int]) -> Shares:
+    total = sum(roles.values())
+    return Shares(
+        title=f"What was allocated {moment}: {text_of_bytes(total)}",
+        total_bytes=total,
+        parts=tuple(SizedPart(label=role.replace("_", " "), size_bytes=size) for role, size in roles.items() if size),
+    )
+
+
+def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
+    return Shares(
+        title=f"Your lines that allocated it ({moment})",
+        total_bytes=total,
+        parts=tuple(
+            SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line)) for line in lines[:_LINES_SHOWN]
+        ),
+    )
+
+
+def _leading(lines: list[LineUse]) -> str:
+    """Return the place of the user's line with the most bytes."""
+    sizes: Counter[str] = Counter()
+    for line in lines:
+        sizes[_place(line)] += line.bytes
+    return sizes.most_common(1)[0][0]
+
+
+def _library_lines(moment: str, lines: list[LineUse], leading: str, total: int) -> Shares:
+    return Shares(
+        title=f"By module, most of it through {leading} ({moment})",
+        total_bytes=total,
+        parts=tuple(
+            SizedPart(
+                label=_cut(line.module) if line.module else _place(line),
+                size_bytes=line.bytes,
+                remark=_purpose(line) if not line.module else f"{_role(line)}, {_short_place(line)}",
+            )
+            for line in lines[:_LINES_SHOWN]
+        ),
+    )
+
+
+def _short_place(line: LineUse) -> str:
+    return f"{Path(line.file).name}:{line.line}" if line.file and line.line else "(no line)"
+
+
+def _place(line: LineUse) -> str:
+    """Return the place of a line."""
+    if line.file is None or line.line is None:
+        return "(no line of yours)"
+    return _cut(str(Line(line.file, line.line)))
+
+
+def _cut(name: str) -> str:
+    """Cut a long path or name from the left, so that the line number or the innermost module stays."""
+    return f"…{name[1 - _PLACE_WIDTH :]}" if len(name) > _PLACE_WIDTH else name
+
+
+def _purpose(line: LineUse) -> str:
+    return f"{_role(line)}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
+
+
+def _role(line: LineUse) -> str:
+    """Return the role of the line's blocks, and the pass in which they were made if it is not the line's own."""
+    during = " in backward" if line.phase == "backward" else ""
+    return f"{line.role.replace('_', ' ')}{during}"
+
+
+def _over_time(prediction: Prediction) -> Curve:
+    complete = [step for step in prediction.steps if step.complete]
+    told = ", ".join(f"{step.step}: {text_of_bytes(step.peak_allocated_bytes)}" for step in complete[-6:])
+    return Curve(
+        title="Allocated memory over the run",
+        values=tuple(prediction.timeline["allocated_bytes"]),
+        marks=tuple(prediction.timeline["step_ends"]),
+        mark_label="below: where each step ends",
+        remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
+        bands=bands_of(prediction.bands),
+    )
+
+
+def _beside_eager(prediction: Prediction, eager: Peaks) -> Table:
+    graphs = prediction.compiled_graphs
+    runs = ((f"compiled, {graphs} graph{'' if graphs == 1 else 's'}", prediction), ("eager", eager))
+    most = max(run.peak_reserved_bytes for _, run in runs) or 1
+    return Table(
+        title="With torch.compile, and with it switched off",
+        columns=("run", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name,
+                    *cells_of_peaks(run),
+                ),
+                tone=_TONES[run.verdict],
+                share=run.peak_reserved_bytes / most,
+            )
+            for name, run in runs
+        ),
+    )
+
+
+def _ranks(prediction: Prediction) -> Table:
+    most = max(rank.peak_reserved_bytes for rank in prediction.ranks) or 1
+    return Table(
+        title="Every rank, each run alone",
+        columns=("rank", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    str(rank.rank),
+                    *cells_of_peaks(rank, " ◀ the fullest" if rank.rank == prediction.rank else ""),
+                ),
+                tone=_TONES[rank.verdict],
+                share=rank.peak_reserved_bytes / most,
+            )
+            for rank in prediction.ranks
+        ),
+    )
+
+
+def _pictures(prediction: Prediction) -> Iterator[Picture]:
+    picture = prediction.picture
+    if picture is None:
+        return
+    yield Stack(
+        title="Allocated memory over the run, by role (after rounding)",
+        series=tuple((role.replace("_", " "), tuple(values)) for role, values in picture.by_role.items()),
+        marks=tuple(prediction.timeline["step_ends"]),
+        mark_label="end of step",
+        bands=bands_of(prediction.bands),
+    )
+    yield Icicle(
+        title=f"What was allocated {moment_of_peak(prediction)}: role, module, source line (after rounding)",
+        levels=("role", "module", "line"),
+        leaves=tuple(
+            ((role.replace("_", " "), *module.split("."), line), size, f"{blocks} block{'' if blocks == 1 else 's'}")
+            for role, module, line, size, blocks in picture.tree
+        ),
+    )
+    largest = sorted(picture.segments, key=lambda segment: -int(segment["size"]))
+    shown = largest[:_SEGMENTS_SHOWN]
+    more = f"; {len(largest) - len(shown)} smaller ones are not shown" if len(largest) > len(shown) else ""
+    yield Map(
+        title=f"The allocator's segments {moment_of_peak(prediction)}",
+        strips=tuple(
+            Strip(
+                name=f"{segment['address']:#x}",
+                size_bytes=segment["size"],
+                blocks=tuple((offset, size, role.replace("_", " ")) for offset, size, role in segment["blocks"]),
+            )
+            for segment in shown
+        ),
+        remark=f"{len(largest)} segments, largest first; what is empty is cached{more}",
+    )
+
+
+def _settling(prediction: Prediction) -> str:
+    if prediction.ended == "oom":
+        return ""
+    if prediction.growth is not None:
+        growth = prediction.growth
+        place = f", allocated at {Line(growth.file, growth.line)}" if growth.file and growth.line else ""
+        holder = f", held by {growth.holder}" if growth.holder else ""
+        return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}{holder}"
+    if prediction.settled:
+        return "; the peak has settled"
+    return f"; the peak has not settled: {_WHY_UNSETTLED[prediction.ended]}"
+
+
+_WHY_UNSETTLED = {
+    "steps": "run more with --steps",
+    "time": "the run was stopped before it could",
+    "ended": "the script ended before it could",
+}
+_MEANING = {
+    "known": "as a real card would have it",
+    "assumed": "numbers are taken to be finite",
+    "alike": "taken to be the same on every rank",
+    "drawn": "drawn from a seed",
+    "unknown": "UNKNOWN, read as zero",
+}
+
+
+def is_drawn(prediction: Prediction) -> bool:
+    """Tell whether a size or a branch may depend on values that nobody knows."""
+    return any(read.may_decide and read.certainty in ("drawn", "unknown") for read in prediction.reads)
+
+
+def _reads(reads: list[HostRead]) -> tuple[str, ...]:
+    shown = []
+    for read in reads[:_READS_SHOWN]:
+        place = str(Line(read.file, read.line)) if read.file and read.line else "a library"
+        decides = f", {read.kind}" if read.kind == "shape" else ""
+        times = f"{read.count} time{'' if read.count == 1 else 's'}"
+        is_idle = read.certainty == "unknown" and not read.may_decide
+        meaning = "read as zero, and decides nothing" if is_idle else _MEANING[read.certainty]
+        shown.append(f"{place}: {read.op}{decides}, {times}: {meaning}")
+    if len(reads) > _READS_SHOWN:
+        shown.append(f"and {len(reads) - _READS_SHOWN} other places")
+    return tuple(shown)
+
+
+def _processes(prediction: Prediction) -> Table:
+    """Return the peaks of a command's processes."""
+    return Table(
+        title="By process",
+        columns=("process", "rank", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    each.name,
+                    str(each.rank),
+                    *cells_of_peaks(each),
+                )
+            )
+            for each in prediction.processes
+        ),
+    )
+
+
+def _draws(prediction: Prediction) -> Table:
+    """Return the peaks of all seeds, and between what one more run would lie."""
+    draws = prediction.draws
+    rows = [
+        (
+            str(draw.seed),
+            *cells_of_peaks(draw),
+        )
+        for draw in draws
+    ]
+    if len(draws) > 1:
+        allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
+        reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
+        rows.append(("95 of 100 runs", allocated, reserved, ""))
+    return Table(
+        title="By seed of the drawn values",
+        columns=("seed", "allocated", "reserved", "verdict"),
+        rows=tuple(TableRow(cells=row) for row in rows),
+    )
+
+
+def _text_of_interval(figures: list[int]) -> str:
+    low, high = (text_of_bytes(round(end)) for end in interval_of_peaks(figures))
+    return low if low == high else f"{low} to {high}"

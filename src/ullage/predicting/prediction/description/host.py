@@ -1,0 +1,86 @@
+"""The part of a prediction's report that is about the host: the second bar, and whose lines have its memory."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import text_of_bytes
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.host.memory import GIVEN, HostLine, HostUse
+from ullage.report.report import Meter, Section, Shares, SizedPart, Within
+
+_LINES_SHOWN: Final = 6
+_SHOWN_FROM: Final = 20
+"""Lines that have less than this part of the host's memory are shown only where --host-memory asks about it."""
+_LEAST_PINNED_BYTES: Final = 1 << 20
+"""Fewer pinned bytes, as the four of a number that `item()` copies, tell nobody anything."""
+_PLACE_WIDTH: Final = 34  # characters
+
+
+def host_sections(host: HostUse | None) -> Iterator[Section]:
+    """Return the host's bar, and the lines that had most of it, where that is much."""
+    if host is None:
+        return
+    yield _bar(host)
+    kinds = ("pinned", host.pinned_lines), ("tensors", host.tensor_lines), ("arrays", host.array_lines)
+    rows = [(line, what) for what, lines in kinds for line in lines]
+    asked_bytes = host.pinned_peak_bytes + host.tensors_peak_bytes + host.arrays_peak_bytes
+    is_much = host.limit_source == GIVEN or asked_bytes * _SHOWN_FROM >= (host.limit_bytes or host.total_bytes)
+    if rows and is_much:
+        rows.sort(key=lambda row: -row[0].bytes)
+        yield Shares(
+            title="Lines that had most of it (pinned, tensors and arrays, each kind at its own peak)",
+            total_bytes=max(asked_bytes, 1),
+            parts=tuple(
+                SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line, what))
+                for line, what in rows[:_LINES_SHOWN]
+            ),
+        )
+
+
+def _bar(host: HostUse) -> Meter:
+    ranks = host.ranks_of_a_node
+    each = f"{ranks} x {text_of_bytes(host.resident_peak_bytes)}, " if ranks > 1 else ""
+    once = f"; files' pages ({text_of_bytes(host.file_bytes)}) once" if ranks > 1 else ""
+    parts = [
+        SizedPart(
+            label="resident" if ranks == 1 else f"resident in {ranks} ranks",
+            size_bytes=ranks * host.resident_peak_bytes - (ranks - 1) * host.file_bytes,
+            remark=f"{each}without the {text_of_bytes(host.own_bytes)} that ullage added{once}",
+        )
+    ]
+    if host.pinned_untouched_bytes:
+        remark = "a real driver has its pages there all the same"
+        parts.append(
+            SizedPart(label="pinned, not written", size_bytes=ranks * host.pinned_untouched_bytes, remark=remark)
+        )
+    if host.workers_bytes:
+        named = f"{host.workers} process{'' if host.workers == 1 else 'es'}" + (" each" if ranks > 1 else "")
+        shared = f", {text_of_bytes(host.shared_memory_bytes)} in /dev/shm" if host.shared_memory_bytes else ""
+        parts.append(
+            SizedPart(label="workers", size_bytes=ranks * host.workers_bytes, remark=f"{named}, theirs alone{shared}")
+        )
+    within = [Within(label="the CUDA driver's own", text="not counted: only a real card has it")]
+    if host.pinned_peak_bytes >= _LEAST_PINNED_BYTES:
+        text = f"{text_of_bytes(host.pinned_peak_bytes)} a process at the peak, rounded as PyTorch does, exact"
+        within.insert(0, Within(label="pinned", text=text))
+    limit = host.total_bytes if host.limit_bytes is None else host.limit_bytes
+    return Meter(
+        title="The host's memory at its fullest" + (" (one node)" if ranks > 1 else ""),
+        total_bytes=limit,
+        total_label="--host-memory" if host.limit_source == GIVEN else host.limit_source,
+        parts=tuple(parts),
+        within=tuple(within),
+        rest_label="free" if host.total_bytes <= limit else "lacking",
+    )
+
+
+def _place(line: HostLine) -> str:
+    if line.file is None or line.line is None:
+        return "(other lines)"
+    place = str(Line(line.file, line.line))
+    return place if len(place) <= _PLACE_WIDTH else f"…{place[1 - _PLACE_WIDTH :]}"
+
+
+def _purpose(line: HostLine, what: str) -> str:
+    library = "" if line.is_users or line.file is None else f", {line.function} of a library"
+    return f"{what}, {line.blocks} block{'' if line.blocks == 1 else 's'}{library}"

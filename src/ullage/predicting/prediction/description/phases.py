@@ -1,0 +1,109 @@
+"""The phases of a run as parts of a report."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import text_of_bytes
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.description.peaks import cells_of_peaks
+from ullage.predicting.prediction.phases.name import STEPS, PhaseName
+from ullage.predicting.prediction.prediction import PhaseBand, PhaseUse, Prediction
+from ullage.predicting.prediction.result import RunResult
+from ullage.report.report import Band, Table, TableRow
+
+_WANTED: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING}
+
+
+def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
+    """Return the peaks of each phase; None if a run had only loading and steps, of which the report tells anyway."""
+    if all(phase.name in STEPS for phase in phases):
+        return None
+    most = max(phase.peak_allocated_bytes for phase in phases) or 1
+    return Table(
+        title=title,
+        columns=("phase", "when", "allocated", "reserved", "set at"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    phase.name,
+                    _when(phase),
+                    text_of_bytes(phase.peak_allocated_bytes),
+                    text_of_bytes(phase.peak_reserved_bytes),
+                    _place(phase),
+                ),
+                share=phase.peak_allocated_bytes / most,
+            )
+            for phase in phases
+        ),
+    )
+
+
+def moment_of_peak(prediction: Prediction) -> str:
+    """Say when most was allocated: in which step, or in which phase that is no step."""
+    shown = [run.phases for run in prediction.runs if run.arguments == prediction.arguments]
+    phases = shown[0] if shown else prediction.phases
+    at_most = [phase for phase in phases if phase.peak_allocated_bytes == prediction.peak_allocated_bytes]
+    reached = [phase for phase in at_most if phase.peak_allocated_bytes > phase.before_bytes]
+    if reached and not any(phase.name in STEPS for phase in at_most):
+        when = f", {_when(reached[0])}" if reached[0].count == 1 else ""
+        return f"at the peak in {reached[0].name}{when}"
+    return f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
+
+
+def resumed_tables(prediction: Prediction) -> Iterator[Table]:
+    """Return the peaks of the first run and of the resumed one, and the phases of that."""
+    if not prediction.runs:
+        return
+    most = max(run.peak_reserved_bytes for run in prediction.runs) or 1
+    first, resumed = prediction.runs
+    yield Table(
+        title="Both runs",
+        columns=("run", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name,
+                    *cells_of_peaks(run, " ◀ shown above" if run.arguments == prediction.arguments else ""),
+                ),
+                share=run.peak_reserved_bytes / most,
+            )
+            for name, run in (("the first", first), ("resumed", resumed))
+        ),
+    )
+    table = phases_table(resumed.phases, "By phase, resumed")
+    if table is not None:
+        yield table
+
+
+def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
+    """Return the phases as stretches of the timeline."""
+    return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
+
+
+def unreached(until: str | None, result: RunResult) -> list[str]:
+    """Return what there is to say where a run did not come as far as it was to."""
+    wanted = _WANTED.get(until or "")
+    phases = result.measured.phases if result.measured else []
+    if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):
+        return []
+    if result.outcome.kind == "time":
+        return [f"no {wanted} was reached in the given time"]
+    return [f"no {wanted} was reached: the script ended before it"] if result.outcome.kind == "ended" else []
+
+
+def _when(phase: PhaseUse) -> str:
+    if phase.name == PhaseName.LOADING:
+        return ""
+    if phase.name in STEPS:
+        last = phase.first_step + phase.count - 1
+        return f"step {phase.first_step}" if last == phase.first_step else f"steps {phase.first_step} to {last}"
+    first = f"after step {phase.first_step}" if phase.first_step else "before step 1"
+    return first if phase.count == 1 else f"{phase.count} times, first {first}"
+
+
+def _place(phase: PhaseUse) -> str:
+    if phase.file and phase.line:
+        return str(Line(phase.file, phase.line))
+    if phase.before_bytes == phase.peak_allocated_bytes:
+        return "what was there before"
+    return "no line of yours"

@@ -1,0 +1,108 @@
+"""What the processes have that the script has started: read from outside, a few times a second.
+
+A worker that was forked shares most of its pages with the script's process, where they are counted already: what counts
+is what it has alone. What lies in /dev/shm is counted by file, because a batch on its way is in no process's memory.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ullage.base.units import KIB
+from ullage.predicting.prediction.host.memory import WorkersUse
+
+_SECONDS: Final = 0.2
+_COST_SHARE: Final = 0.05
+"""The share of time that looking may take: large processes are slow to read."""
+_PLANNER: Final = b"ullage.gpu.emulator.cudnn"
+_SECTOR_BYTES: Final = 512  # stat(2): st_blocks
+_SHARED: Final = "/dev/shm/"
+
+
+class HostWatch:
+    """Watches the descendants of one process."""
+
+    def __init__(self, process: int, root: Path = Path("/proc")) -> None:
+        self._process, self._root = process, root
+        self._next = 0.0
+        self.use = WorkersUse()
+        """The most that was seen."""
+
+    def look(self, *, now: bool = False) -> None:
+        """Read what there is, unless that was done a moment ago; `now`: in any case."""
+        began = time.monotonic()
+        if began < self._next and not now:
+            return
+        worked = time.thread_time()  # on a busy machine much time passes with no work done
+        with suppress(OSError, ValueError, IndexError):  # a process that has ended meanwhile
+            self._look()
+        spent = time.thread_time() - worked
+        self._next = began + max(_SECONDS, spent / _COST_SHARE)
+
+    def _look(self) -> None:
+        workers = [pid for pid in self._descendants(self._process) if not self._is_ours(pid)]
+        private = sum(self._private_bytes(pid) for pid in workers)
+        shared = self._shared_bytes([self._process, *workers])
+        beside = max(0, shared - _fields(self._root / str(self._process) / "status").get("RssShmem", 0))
+        seen = self.use
+        self.use = replace(
+            seen,
+            count=max(seen.count, len(workers)),
+            private_bytes=max(seen.private_bytes, private),
+            shared_memory_bytes=max(seen.shared_memory_bytes, shared),
+            beside_bytes=max(seen.beside_bytes, private + beside),
+        )
+
+    def _descendants(self, process: int) -> Iterator[int]:
+        for children in (self._root / str(process) / "task").glob("*/children"):
+            with suppress(OSError):
+                for child in map(int, children.read_text().split()):
+                    yield child
+                    yield from self._descendants(child)
+
+    def _is_ours(self, process: int) -> bool:
+        """Tell whether it is the planner of cuDNN's workspaces, which a real run does not have."""
+        try:
+            return _PLANNER in (self._root / str(process) / "cmdline").read_bytes()
+        except OSError:
+            return True
+
+    def _private_bytes(self, process: int) -> int:
+        found = _fields(self._root / str(process) / "smaps_rollup")
+        own = found.get("Private_Clean", 0) + found.get("Private_Dirty", 0)
+        return max(0, own - found.get("Pss_Shmem", 0))  # which is counted by file
+
+    def _shared_bytes(self, processes: list[int]) -> int:
+        """Return what lies in files of shared memory that the processes have open or have made."""
+        files: dict[tuple[int, int], int] = {}
+        for process in processes:
+            with suppress(OSError):
+                for name in os.listdir(self._root / str(process) / "fd"):
+                    path = self._root / str(process) / "fd" / name
+                    with suppress(OSError):
+                        if os.readlink(path).startswith(_SHARED):
+                            status = path.stat()
+                            files[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR_BYTES
+        made = {f"torch_{process}_" for process in processes}
+        with suppress(OSError):
+            for path in Path(_SHARED).glob("torch_*"):
+                if any(path.name.startswith(start) for start in made):
+                    status = path.stat()
+                    files[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR_BYTES
+        return sum(files.values())
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Read the lines "Name: NUMBER kB" of a file of the kernel's, in bytes."""
+    found = {}
+    with suppress(OSError):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(":")
+            words = value.split()
+            if len(words) == 2 and words[1] == "kB":
+                found[name] = int(words[0]) * KIB
+    return found

@@ -1,0 +1,225 @@
+"""Runs one rank of many in one process: the others do not exist, and collectives return as if they did.
+
+torch.distributed runs its own NCCL process group over the emulated NCCL, so a collective allocates what PyTorch itself
+allocates. Two things that need other processes are replaced here: the store in which ranks meet, and Gloo, which would
+connect to them (by PyTorch's own fake process group, which moves values on the CPU only).
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+CARDS_OF_A_NODE: Final = 8
+_NCCL_ID_BYTES: Final = 128
+_NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
+"""Methods that PyTorch calls of Gloo's groups, and its fake one has not (torch 2.11, 2.15)."""
+
+
+def environment_of(rank: int, world_size: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank (torch 2.11), on nodes of 8 cards."""
+    local = min(world_size, CARDS_OF_A_NODE)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank % local),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(rank // local),
+        "GROUP_WORLD_SIZE": str(-(-world_size // local)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "ullage",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def announce(rank: int, world_size: int) -> None:
+    """Set the variables of torchrun, so that a script runs as if torchrun had started it."""
+    os.environ |= environment_of(rank, world_size)
+
+
+def stand_in_for_the_others(torch: ModuleType) -> None:
+    """Make process groups work in this process alone."""
+    if not torch.distributed.is_available():
+        return
+    # torch.distributed has a function of this name too, so an attribute would not do.
+    rendezvous = import_module("torch.distributed.rendezvous")
+    distributed_c10d = import_module("torch.distributed.distributed_c10d")
+    store_type = _store_type()
+    if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
+        return
+    from ullage.gpu.values.post import NoPost, StorePost
+    from ullage.gpu.values.start import current
+    from ullage.predicting.prediction.lone_symmetric import stand_in_for_symmetric_memory
+
+    values = current()
+    messages = values.messages
+    if messages is not None and isinstance(messages.post, StorePost):
+        messages.post = NoPost()
+    stores = []  # PyTorch's side does not keep a store that is written in Python alive
+
+    def create(*arguments: Any, **keywords: Any) -> Any:
+        stores.append(store_type())
+        if messages is not None:
+            values.begin()  # objects may be sent from now on, between hosts too
+        return stores[-1]
+
+    vars(rendezvous)["_create_c10d_store"] = create
+    for name in _NOT_KNOWN_TO_FAKE:
+        setattr(_fake_group_type(), name, lambda group, *arguments: None)
+    vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
+    # A communicator that is split off its parent's does not say how many ranks it has: subgroups are made anew.
+    vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
+    split_group = _split_by_new_group(distributed_c10d)
+    for owner in (distributed_c10d, torch.distributed, import_module("torch.distributed.device_mesh")):
+        if "split_group" in vars(owner):
+            vars(owner)["split_group"] = split_group
+    stand_in_for_symmetric_memory()
+
+
+def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: Any = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
+        parent = parent_pg or distributed_c10d._get_default_group()
+        mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
+        if mine is None:
+            return None
+        ranks = [distributed_c10d.get_global_rank(parent, rank) for rank in mine]
+        return distributed_c10d.new_group(ranks, timeout=timeout, pg_options=pg_options)
+
+    return split_group
+
+
+def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) -> None:
+    """Have torch.multiprocessing.spawn run only one of its processes, inside this one.
+
+    This applies only if it would wait for them: with `join=False` a script gets its processes, which are not measured.
+
+    Args:
+        torch: the torch module.
+        rank: the number of the process to run; the last one if there are fewer.
+        note: called with a note on what was done instead.
+    """
+    module = import_module("torch.multiprocessing.spawn")
+
+    def standing_in_for(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            given = signature.bind(*arguments, **keywords)
+            given.apply_defaults()
+            asked = given.arguments
+            if not asked["join"] or asked["nprocs"] < 1:
+                return original(*arguments, **keywords)
+            index = min(rank % CARDS_OF_A_NODE, asked["nprocs"] - 1)
+            note(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
+            stand_in_for_the_others(torch)
+            return asked["fn"](index, *asked["args"])
+
+        return run
+
+    for name in ("start_processes", "spawn"):
+        stand_in = standing_in_for(getattr(module, name))
+        for owner in (module, torch.multiprocessing):
+            setattr(owner, name, stand_in)
+
+
+def _store_type() -> type:
+    from torch._C._distributed_c10d import Store
+
+    class LoneStore(Store):
+        """A store in which the entries of all other ranks exist: zeros, or complete counts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._values: dict[str, bytes] = {}
+
+        def clone(self) -> Any:
+            return self
+
+        def set(self, key: str, value: str | bytes) -> None:
+            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+        def get(self, key: str) -> bytes:
+            return self._values.get(key, bytes(_NCCL_ID_BYTES))
+
+        def add(self, key: str, amount: int) -> int:
+            count = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(count).encode()
+            return count
+
+        def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+            if self._values.get(key, b"").decode() == expected:
+                self.set(key, desired)
+            return self._values.get(key, expected.encode())
+
+        def check(self, keys: list[str]) -> bool:
+            return all(key in self._values for key in keys)  # NCCL's watchdog asks so whether a rank has failed
+
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            return None
+
+        def append(self, key: str, value: str | bytes) -> None:
+            self.set(key, self._values.get(key, b"") + (value.encode() if isinstance(value, str) else bytes(value)))
+
+        def multi_get(self, keys: list[str]) -> list[bytes]:
+            return [self.get(key) for key in keys]
+
+        def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+            for key, value in zip(keys, values, strict=True):
+                self.set(key, value)
+
+        def delete_key(self, key: str) -> bool:
+            return self._values.pop(key, None) is not None
+
+        def num_keys(self) -> int:
+            return len(self._values)
+
+        def has_extended_api(self) -> bool:
+            return True
+
+        def set_timeout(self, timeout: Any) -> None:
+            return None
+
+    return LoneStore
+
+
+class _TakenForGloo(type):
+    """The metaclass with which PyTorch's `isinstance(..., ProcessGroupGloo)` is true for the fake group, and the class
+    has what Gloo's has, such as `create_device`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _fake_group_type())
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(import_module("torch._C._distributed_c10d").ProcessGroupGloo, name)
+
+
+class _FakeGloo(metaclass=_TakenForGloo):
+    """Takes the place of ProcessGroupGloo; what it makes is PyTorch's FakeProcessGroup."""
+
+    def __new__(cls, store: Any, rank: int, size: int, *arguments: Any, **keywords: Any) -> Any:
+        from torch.testing._internal.distributed.fake_pg import _create_fake_pg
+
+        kind = _fake_group_type()
+        if "Options" not in vars(kind):  # torch 2.8, which notes the group's ranks in its options
+            return type("LoneGloo", (kind,), {"options": SimpleNamespace()})(rank, size)
+        return _create_fake_pg(SimpleNamespace(group_rank=rank, group_size=size), kind.Options())
+
+
+def _fake_group_type() -> Any:
+    return import_module("torch._C._distributed_c10d").FakeProcessGroup

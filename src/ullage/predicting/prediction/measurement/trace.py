@@ -1,0 +1,430 @@
+"""The memory of a finished run: peaks by step, roles and source lines at the peak.
+
+Pure arithmetic over the journal, the notes and PyTorch's own history of requests; it runs in the script's process and
+returns parts of the result, which travels to the parent as JSON. Levels are PyTorch's own numbers
+(`c10::reportMemoryUsageToProfiler`, called with the allocator's totals at every event).
+"""
+
+import itertools
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ullage.base.block_role import Role
+from ullage.base.units import MIB
+from ullage.gpu.tracing.journal import Entries, EntryKind, Phase
+from ullage.gpu.tracing.journal.stacks import JournalStacks
+from ullage.gpu.tracing.source import Line, is_users
+from ullage.predicting.prediction.measurement.growth import FIRST_STEP, Outliving
+from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
+from ullage.predicting.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.predicting.prediction.prediction import Step
+from ullage.predicting.prediction.result import Alive, OomLevels
+
+if TYPE_CHECKING:
+    from ullage.predicting.prediction.observation.observer import Observer
+
+TIMELINE_BINS: Final = 160
+_LINES_SHOWN: Final = 40
+_LEAST_STEPS: Final = 3
+"""The number of steps after which a run may stop."""
+_OUTSIDE: Final = {
+    Phase.OTHER: "(outside of modules)",
+    Phase.FORWARD: "(outside of modules)",
+    Phase.BACKWARD: "(backward)",
+    Phase.OPTIMIZER: "(optimizer)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The levels of one device after each of its events: columns of equal length."""
+
+    index: np.ndarray
+    allocated: np.ndarray
+    reserved: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """The requested size and the line of each allocation, by its index in the journal."""
+
+    bytes_by_index: Mapping[int, int]
+    line_of: Callable[[int], Line | None]
+    librarys_line_of: Callable[[int], Line | None] = lambda index: None
+    """The line of a library's that a user's line has led to."""
+
+
+def levels_of(entries: Entries, device: int) -> Levels:
+    """Read the levels of a device from the journal."""
+    kinds = entries["kind"]
+    chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
+    return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
+
+
+def device_out_of_memory(entries: Entries, moment: int) -> int | None:
+    """Return the device on which memory ran out at or before `moment`; None if it did not."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
+    return int(entries["device"][errors[-1]]) if len(errors) else None
+
+
+def levels_at_oom(entries: Entries, moment: int) -> OomLevels:
+    """Return the request that failed at or before `moment`, and the device's levels at that time."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
+    if not len(errors):
+        return OomLevels(requested_bytes=0, allocated_bytes=0, reserved_bytes=0)
+    error = entries[errors[-1]]
+    return OomLevels(
+        requested_bytes=int(error["size"]),
+        allocated_bytes=int(error["allocated"]),
+        reserved_bytes=int(error["reserved"]),
+    )
+
+
+def busiest_device(entries: Entries) -> int | None:
+    """Return the device that reserved most; None if nothing was allocated."""
+    allocations = entries[entries["kind"] == EntryKind.ALLOC]
+    if not len(allocations):
+        return None
+    return int(allocations["device"][int(np.argmax(allocations["reserved"]))])
+
+
+def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
+    """Match PyTorch's history of a device with the journal: both are in the allocator's order.
+
+    A history that lost its beginning (its ring was full) is matched from its end. Lines are the journal's own, or the
+    history's where the journal cannot record them.
+    """
+    indices = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device))
+    asked = [event for event in history if event["action"] == "alloc"]
+    indices = indices[len(indices) - len(asked) :] if len(asked) <= len(indices) else indices[:0]
+    sizes: dict[int, int] = {}
+    frames: dict[int, Sequence[Mapping[str, Any]]] = {}
+    for index, event in zip(indices.tolist(), asked, strict=False):
+        if int(entries["address"][index]) != event["addr"]:
+            continue
+        sizes[index] = int(event["size"])
+        frames[index] = event.get("frames") or ()
+    if stacks.are_recorded:
+        nodes = entries["stack"]
+        return Requests(
+            bytes_by_index=sizes,
+            line_of=lambda index: stacks.users_line(int(nodes[index])),
+            librarys_line_of=lambda index: stacks.librarys_line(int(nodes[index])),
+        )
+    return Requests(bytes_by_index=sizes, line_of=lambda index: _users_line(frames.get(index, ())))
+
+
+def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
+    for frame in frames:
+        if is_users(frame["filename"]):
+            return Line(frame["filename"], frame["line"], frame["name"])
+    return None
+
+
+def steps_of(
+    levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int
+) -> list[Step]:
+    """Peaks of every step: from the end of the one before (the start of the script for the first) to its own end.
+
+    Args:
+        levels: the levels of one device.
+        step_ends: the journal index of each step's end.
+        reserved_at_ends: the reserved bytes at each step's end.
+        oom_indices: the journal indices at which memory ran out.
+        end: the journal's length; what follows the last step's end counts as a step of its own if memory ran out there.
+    """
+    borders = list(step_ends)
+    if not borders or any(index > borders[-1] for index in oom_indices):
+        borders.append(end)
+    steps: list[Step] = []
+    start, allocated, reserved = -1, 0, 0
+    for number, border in enumerate(borders):
+        inside = slice(
+            int(np.searchsorted(levels.index, start, side="right")),
+            int(np.searchsorted(levels.index, border, side="right")),
+        )
+        peak_allocated = max([allocated, *_highest(levels.allocated[inside])])
+        peak_reserved = max([reserved, *_highest(levels.reserved[inside])])
+        if inside.stop > inside.start:
+            allocated = int(levels.allocated[inside.stop - 1])
+            reserved = int(levels.reserved[inside.stop - 1])
+        if number < len(reserved_at_ends):
+            reserved = reserved_at_ends[number]
+        steps.append(
+            Step(
+                step=number + 1,
+                peak_allocated_bytes=peak_allocated,
+                peak_reserved_bytes=peak_reserved,
+                end_allocated_bytes=allocated,
+                oom=any(start < index <= border for index in oom_indices),
+                complete=number < len(step_ends),
+            )
+        )
+        start = border
+    return steps
+
+
+def is_settled(steps: Sequence[Step]) -> bool:
+    """Tell whether the last complete step needed no more than the one before, up to 0.1 % of allocated and 1 MiB left
+    behind."""
+    complete = [step for step in steps if step.complete]
+    if len(complete) < 2:
+        return False
+    before, last = complete[-2:]
+    return (
+        last.peak_reserved_bytes <= before.peak_reserved_bytes
+        and last.peak_allocated_bytes <= before.peak_allocated_bytes * 1.001
+        and last.end_allocated_bytes < before.end_allocated_bytes + MIB
+    )
+
+
+def is_level(steps: Sequence[Step]) -> bool:
+    """Tell whether the last three complete steps, the first one left out, ended at one level, up to 1 MiB or 0.1 %.
+
+    Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
+    """
+    ends = [step.end_allocated_bytes for step in steps if step.complete][1:][-3:]
+    return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
+
+
+def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> bool:
+    """Tell whether 1 MiB or more of the second step is alive after the third, libraries' workspaces left out.
+
+    What stays is made in the first; where every second step leaves something behind, the third's level says nothing.
+    """
+    if len(step_ends) != _LEAST_STEPS:
+        return False
+    since = entries[step_ends[0] + 1 :]
+    lives = lives_of(since)
+    kept = (lives.born <= step_ends[1] - step_ends[0] - 1) & (lives.died > len(since))
+    kept &= lives.entries["device"] == device
+    kept &= ~np.isin(lives.entries["address"], entries["address"][entries["kind"] == EntryKind.WORKSPACE])
+    return int(lives.entries["size"][kept].sum()) >= MIB
+
+
+def _highest(values: np.ndarray) -> list[int]:
+    return [int(values.max())] if len(values) else []
+
+
+def edges_of(levels: Levels) -> np.ndarray:
+    """Return the first event of each span of the timeline, and the number of all events."""
+    bins = min(TIMELINE_BINS, len(levels.index))
+    return np.linspace(0, len(levels.index), bins + 1).astype(int)
+
+
+def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
+    """Return the highest level in each of `TIMELINE_BINS` equal spans of events, and the bin of each step's end."""
+    if not len(levels.index):
+        return {"allocated_bytes": [], "step_ends": []}
+    edges = edges_of(levels)
+    bins = len(edges) - 1
+    highest = [int(levels.allocated[low:high].max()) for low, high in itertools.pairwise(edges.tolist())]
+    events = np.searchsorted(levels.index, np.asarray(step_ends, int), side="right")
+    ends = np.clip(np.searchsorted(edges, events, side="left") - 1, 0, bins - 1)
+    return {"allocated_bytes": highest, "step_ends": ends.tolist()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Finds what was alive on one device at any moment of a run."""
+
+    device: int
+    lives: Lives
+    roles: list[Role]
+    requests: Requests
+    backward_lines: Sequence[tuple[int, Line | None]]
+    module_names: Sequence[str] = ("",)
+    """The names of modules, by their numbers in the journal."""
+
+    @classmethod
+    def of(
+        cls,
+        entries: Entries,
+        observer: "Observer",
+        device: int,
+        history: Sequence[Mapping[str, Any]],
+        stacks: JournalStacks,
+    ) -> "Memory":
+        """Make it from a finished run."""
+        lives = lives_of(entries)
+        return cls(
+            device=device,
+            lives=lives,
+            roles=roles_of(entries, lives, observer.notes, observer.moments),
+            requests=requests_of(entries, device, history, stacks),
+            backward_lines=observer.backward_lines,
+            module_names=observer.module_names,
+        )
+
+    def alive_at(self, moment: int) -> Alive:
+        """Return what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
+        blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
+        uses = [self._use_of(block) for block in blocks]
+        return Alive(
+            roles={role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
+            lines=lines_of(uses)[:_LINES_SHOWN],
+            library_lines=library_lines_of(uses)[:_LINES_SHOWN],
+        )
+
+    def _use_of(self, block: Block) -> BlockUse:
+        return BlockUse(
+            role=block.role.value,
+            line=self._line_of(block),
+            librarys=self.requests.librarys_line_of(block.index),
+            module=self.module_names[self._modules.get(block.index, 0)],
+            phase=block.phase.name.lower(),
+            size_bytes=block.size_bytes,
+        )
+
+    @cached_property
+    def _modules(self) -> dict[int, int]:
+        """The number of the module that ran when a block was made, by the block's index in the journal."""
+        return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
+
+    def role_peaks(self) -> dict[str, int]:
+        """Return the peak of each role by itself, in requested bytes."""
+        lives = self.lives
+        here = np.flatnonzero(lives.entries["device"] == self.device)
+        sizes = np.array(
+            [
+                min(
+                    self.requests.bytes_by_index.get(int(lives.born[block]), int(lives.entries["size"][block])),
+                    int(lives.entries["size"][block]),
+                )
+                for block in here
+            ],
+            np.int64,
+        )
+        names = np.array([self.roles[block].value for block in here])
+        peaks = {}
+        for role in Role:
+            if role is Role.ROUNDING:
+                continue
+            mine = names == role.value
+            born, died, size = lives.born[here][mine], lives.died[here][mine], sizes[mine]
+            times = np.concatenate([born, died])
+            changes = np.concatenate([size, -size])
+            order = np.lexsort((changes, times))
+            peaks[role.value] = int(max(np.cumsum(changes[order]), default=0))
+        return peaks
+
+    def line_of(self, moment: int) -> Line | None:
+        """Return the user's line of the allocation that is journal entry `moment`; None if there is none."""
+        at = int(np.searchsorted(self.lives.born, moment))
+        if at >= len(self.lives.born) or self.lives.born[at] != moment:
+            return None
+        return self._line_at(moment, Phase(int(self.lives.entries["phase"][at])))
+
+    def _line_of(self, block: Block) -> Line | None:
+        return self._line_at(block.index, block.phase)
+
+    def _line_at(self, born: int, phase: Phase) -> Line | None:
+        line = self.requests.line_of(born)
+        if line is not None:
+            return line
+        if phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
+            started = [line for index, line in self.backward_lines if index < born]
+            return started[-1] if started else None
+        return None
+
+    def over_time(self, levels: Levels) -> dict[str, list[int]]:
+        """Return the bytes by role at the highest moment of each span of the timeline, and these moments."""
+        edges = edges_of(levels)
+        moments = [
+            int(levels.index[low + int(levels.allocated[low:high].argmax())])
+            for low, high in itertools.pairwise(edges.tolist())
+        ]
+        here = np.flatnonzero(self.lives.entries["device"] == self.device)
+        names = np.array([self.roles[block].value for block in here])
+        by_role = {}
+        for role in Role:
+            mine = here[names == role.value]
+            if not len(mine):
+                continue
+            sizes = self.lives.entries["size"][mine]
+            by_role[role.value] = [
+                int(sizes[(self.lives.born[mine] <= moment) & (self.lives.died[mine] > moment)].sum())
+                for moment in moments
+            ]
+        return by_role
+
+    def outliving(self, ends: Sequence[int]) -> list[Outliving]:
+        """Return the blocks that were alive at the end of the step after their own, without optimizers' state.
+
+        An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+
+        Args:
+            ends: the journal index at which each complete step ended.
+        """
+        lives, borders = self.lives, np.asarray(ends, np.int64)
+        steps = np.searchsorted(borders, lives.born, side="left") + 1
+        counts = (steps >= FIRST_STEP) & (steps < len(ends)) & (lives.entries["device"] == self.device)
+        numbers = np.flatnonzero(counts)
+        numbers = numbers[lives.died[numbers] > borders[steps[numbers]]]
+        return [
+            Outliving(
+                line=self._line_at(int(lives.born[number]), Phase(int(lives.entries["phase"][number]))),
+                step=int(steps[number]),
+                is_alive=bool(lives.died[number] > borders[-1]),
+                size_bytes=int(lives.entries["size"][number]),
+                address=int(lives.entries["address"][number]),
+            )
+            for number in numbers.tolist()
+            if self.roles[number] is not Role.OPTIMIZER_STATE
+        ]
+
+    def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
+        """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
+        rows: Counter[tuple[str, str, str]] = Counter()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for block in blocks_at(moment, self.lives, self.roles, device=self.device):
+            line = self._line_of(block)
+            module = self.module_names[self._modules[block.index]] or _OUTSIDE[block.phase]
+            key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
+            rows[key] += block.size_bytes
+            counts[key] += 1
+        return [(*key, size, counts[key]) for key, size in rows.most_common()]
+
+    def segments_at(self, moment: int, history: Sequence[Mapping[str, Any]], entries: Entries) -> list[dict[str, Any]]:
+        """Return the segments that the allocator held just after `moment`, with their live blocks, by address.
+
+        Segments come from PyTorch's history, which is in the allocator's order: the events before the allocation that
+        is the last one up to `moment`. Pages of an expandable segment that lie side by side are one.
+        """
+        allocations = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == self.device))
+        wanted = int(np.searchsorted(allocations, moment, side="right"))
+        known = sum(event["action"] == "alloc" for event in history)
+        wanted -= len(allocations) - known  # of a history that lost its beginning
+        held: dict[int, tuple[int, bool]] = {}
+        for event in history:
+            action = event["action"]
+            if action == "alloc":
+                wanted -= 1
+                if wanted < 0:
+                    break
+            elif action in ("segment_alloc", "segment_map"):
+                held[event["addr"]] = event["size"], action == "segment_map"
+            elif action in ("segment_free", "segment_unmap"):
+                held.pop(event["addr"], None)
+        segments: list[dict[str, Any]] = []
+        before_is_mapped = False
+        for address, (size, is_mapped) in sorted(held.items()):
+            if is_mapped and before_is_mapped and segments[-1]["address"] + segments[-1]["size"] == address:
+                segments[-1]["size"] += size
+            else:
+                segments.append({"address": address, "size": size, "blocks": []})
+            before_is_mapped = is_mapped
+        starts = [segment["address"] for segment in segments]
+        for block in blocks_at(moment, self.lives, self.roles, device=self.device):
+            at = bisect_right(starts, block.address) - 1
+            if at >= 0 and block.address < starts[at] + segments[at]["size"]:
+                segments[at]["blocks"].append([block.address - starts[at], block.size_bytes, block.role.value])
+        for segment in segments:
+            segment["blocks"].sort()
+        return segments

@@ -1,0 +1,178 @@
+"""The end of a script as plain data: by itself, by an error, or out of memory.
+
+An error that the script handled counts, too: a script that catches PyTorch's out-of-memory error and gives up did not
+fit.
+"""
+
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from ullage.base.units import text_of_bytes
+from ullage.gpu.tracing.source import Line, is_users
+from ullage.predicting.made_up.missing import hint_of
+from ullage.predicting.prediction.result import Outcome
+
+_CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
+"""The errors by which a process of the script's is told to have failed, without what it said: of subprocess,
+torch.distributed.elastic, torch.multiprocessing and concurrent.futures."""
+_CAPTURED_LINES: Final = 15
+_OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenOom:
+    """An out-of-memory error as PyTorch reports it to its observers before it raises; sizes in bytes."""
+
+    index: int
+    """The index of the journal's last entry at that time."""
+    device: int
+    asked_bytes: int
+    total_bytes: int
+    free_bytes: int
+    limit_bytes: int | None
+    """The most that the process may reserve by its own limit; None if it has none."""
+    line: Line | None
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of a script that handled PyTorch's error itself and gave up."""
+        limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
+        text = (
+            f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
+            f"capacity of {text_of_bytes(self.total_bytes)} of which {text_of_bytes(self.free_bytes)} is free.{limit} "
+            "(The script handled the error itself: PyTorch's full text is lost, and this is made from its figures.)"
+        )
+        file, line = _place(self.line)
+        return Outcome(kind="oom", type="OutOfMemoryError", text=text, file=file, line=line)
+
+
+def end_outcome(gave_up: SeenOom | None) -> Outcome:
+    """The outcome of a script that ended without an error.
+
+    Args:
+        gave_up: how memory ran out, if the script did nothing on the card after it.
+    """
+    return gave_up.outcome() if gave_up else Outcome(kind="ended")
+
+
+def exit_outcome(code: int, line: Line | None, gave_up: SeenOom | None) -> Outcome:
+    """Return the outcome of a script that exited with a code other than 0."""
+    if gave_up:
+        return gave_up.outcome()
+    file, number = _place(line)
+    return Outcome(kind="error", type="SystemExit", exit_code=code, file=file, line=number)
+
+
+def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
+    """Return the outcome of a script that raised an exception."""
+    oom = oom_in(error)
+    if oom is not None:
+        file, number = _place(raising_line(oom) or raising_line(error))
+        return Outcome(kind="oom", type=type(oom).__name__, text=_text_of(oom), file=file, line=number)
+    line = raising_line(error)
+    if isinstance(error, SystemExit):
+        return exit_outcome(error.code if isinstance(error.code, int) else 1, line, gave_up)
+    if gave_up:
+        return gave_up.outcome()
+    file, number = _place(line)
+    captured = _captured(error)
+    return Outcome(
+        kind="error",
+        type=type(error).__name__,
+        text=_text_of(error) + (f"; it said:\n{captured}" if captured else ""),
+        is_of_child=_is_of_child(error) and not captured,
+        traceback=users_traceback(error),
+        is_of_system=_is_of_system(error),
+        file=file,
+        line=number,
+        hint=hint_of(error),
+    )
+
+
+def oom_in(error: BaseException | None) -> BaseException | None:
+    """Find PyTorch's out-of-memory error in an exception, in its group, or in what caused it."""
+    torch: Any = sys.modules.get("torch")  # a script without it has no such error
+    kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        error = waiting.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        if isinstance(error, kinds) or "CUDA error: out of memory" in _text_of(error):
+            return error
+        waiting += [error.__context__, error.__cause__]
+        if isinstance(error, BaseExceptionGroup):
+            waiting += error.exceptions
+    return None
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Tell whether the operating system has refused something: a folder that is there, a lock, a port in use."""
+    kinds: list[type] = [OSError]
+    for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type):
+            kinds.append(kind)
+    return isinstance(error, tuple(kinds))
+
+
+def raising_line(error: BaseException) -> Line | None:
+    """Return the innermost line of the user's own code in an error's traceback."""
+    found = None
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_users(code.co_filename):
+            found = Line(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    # The error of a file that cannot be compiled has no frame there.
+    if not found and isinstance(error, SyntaxError) and error.filename and error.lineno and is_users(error.filename):
+        return Line(error.filename, error.lineno)
+    return found
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the traceback as `python SCRIPT` would show it, without frames of ullage."""
+    shown = traceback.TracebackException.from_exception(error)
+    waiting = [shown]
+    while waiting:
+        part = waiting.pop()
+        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _is_own(frame.filename)])
+        waiting += [other for other in (part.__cause__, part.__context__, *(part.exceptions or ())) if other]
+    return "".join(shown.format()).rstrip()
+
+
+def _is_of_child(error: BaseException) -> bool:
+    """Tell whether an error says that a process that the script has started has failed."""
+    return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
+
+
+def _captured(error: BaseException) -> str:
+    """The end of what a process of subprocess's has said, where the script has kept that from being printed."""
+    if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
+        return ""
+    said = error.stderr or error.output or ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return "\n".join(text.rstrip().splitlines()[-_CAPTURED_LINES:])
+
+
+def _is_own(file: str) -> bool:
+    # Python leaves its import machinery out of tracebacks, except where a call of ours stands in between.
+    return file.startswith((_OWN, "<frozen importlib."))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} that cannot be shown>"
+
+
+def _place(line: Line | None) -> tuple[str | None, int | None]:
+    return (line.file, line.line) if line else (None, None)

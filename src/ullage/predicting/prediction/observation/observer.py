@@ -1,0 +1,434 @@
+"""Watch a training script from inside its process: steps, phases, and who owns which storage.
+
+It installs PyTorch's own global hooks (optimizers, the allocator's out-of-memory observer) and wraps three functions (a
+module's call, the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
+a tensor; strong references live no longer than the hook's call. `remove` removes everything that it installs.
+"""
+
+import functools
+import gc
+import threading
+import weakref
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import optimizer as optim_module
+
+from ullage.base.block_role import Role
+from ullage.gpu.tracing.journal import Journal, Phase
+from ullage.gpu.tracing.source import Line, callers_line
+from ullage.gpu.values.content import Certainty
+from ullage.gpu.values.reads import ReadKind, Reads
+from ullage.predicting.prediction.observation.ending import SeenOom
+from ullage.predicting.prediction.observation.graph_capture import GraphCapture
+from ullage.predicting.prediction.observation.role import Moments, Note
+from ullage.predicting.prediction.phases.hooks import PhaseHooks
+from ullage.predicting.prediction.phases.spans import Marks, Reached, reached
+from ullage.training.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
+
+# Operators whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
+SHAPE_OPS = frozenset(
+    (
+        *("nonzero", "argwhere", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "nms"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+        *("_to_sparse", "_to_sparse_sparse_dim", "_coalesce"),
+    )
+)
+_TRUTH_BYTES, _WHOLE_BYTES = 1, 8
+_ROLES = tuple(Role)
+
+
+class Observer:
+    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step.
+
+    A step ends with that of an optimizer of torch.optim. Until the script has made one, a step ends where the next
+    forward pass begins after a backward pass (the next backward pass, where no module is called); `on_recount()` is
+    called where an optimizer is made after all, and steps are counted from then on.
+    """
+
+    def __init__(
+        self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
+    ) -> None:
+        self.step_ends: list[int] = []
+        """The journal index at which each step ended."""
+        self.has_optimizer = False
+        """Whether the script has made an optimizer of torch.optim."""
+        self.reads = reads
+        """The values that the script has read back from the card."""
+        self.backward_lines: list[tuple[int, Line | None]] = []
+        """The journal index and the user's line of every backward pass."""
+        self.module_names: list[str] = [""]
+        """The names of modules, by their number in the journal; 0 is none."""
+        self.ooms: list[SeenOom] = []
+        """All out-of-memory errors, whether or not the script handled them."""
+        self.before_pass: Callable[[], None] | None = None
+        """A function to be called before each forward pass."""
+        self.phases = PhaseHooks(journal)
+        """The hooks on what is not a training step."""
+        # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
+        # does without us, and with it the script's tensors in reference cycles.
+        self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
+        self._journal = journal
+        self._on_step = on_step
+        self._on_recount = on_recount
+        self.graphs = GraphCapture(lambda: len(self.step_ends), self._end_step)
+        self._has_passed_back = False
+        self._main_thread = threading.get_ident()
+        self._phase = Phase.OTHER
+        self._in_forward = False
+        self._phases_before_optimizer: list[Phase] = []
+        self._stepping: weakref.ref[Any] | None = None
+        self._backward_depth = 0
+        self._forward_starts: list[int] = []
+        self._backward_starts: list[int] = []
+        self._backward_ends: list[int] = []
+        self._first_optimizer: weakref.ref[Any] | None = None
+        self._optimizer_steps = 0
+        self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._module_numbers: dict[int, int] = {}
+        # By the module's number: the numbers of its own parameters, its calls, and those of them in backward passes.
+        self._module_sizes, self._calls, self._calls_again = (array("q", [0]) for _ in range(3))
+        self._roots: dict[int, tuple[int, weakref.ref[nn.Module], bool]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def notes(self) -> list[Note]:
+        """The owners of storages, with their times."""
+        roles = (_ROLES[number] for number in self._note_roles)
+        return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
+
+    @property
+    def moments(self) -> Moments:
+        """The times at which passes began and ended."""
+        return Moments(
+            forward_starts=tuple(self._forward_starts),
+            backward_starts=tuple(self._backward_starts),
+            backward_ends=tuple(self._backward_ends),
+        )
+
+    @property
+    def recomputed_share(self) -> float | None:
+        """The part of the forward passes that backward passes computed again, by parameters; None without any."""
+        first, again = (
+            sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
+            for counts in (self._calls, self._calls_again)
+        )
+        return again / first if first else None
+
+    @property
+    def marks(self) -> Marks:
+        """What tells the phases of the run."""
+        return Marks(
+            forwards=self.phases.forwards,
+            calls=self.phases.calls,
+            emptied=self.phases.emptied,
+            backward_starts=tuple(self._backward_starts),
+            step_ends=tuple(self.step_ends),
+        )
+
+    def reached(self) -> Reached:
+        """Return what the run has come to since its first step."""
+        return reached(self.marks)
+
+    def install(self) -> None:
+        """Install every hook."""
+        handles = [
+            optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
+            optim_module.register_optimizer_step_post_hook(self._after_optimizer),
+        ]
+        self._undo = [handle.remove for handle in handles]
+        self._watch_calls()
+        for owner in (torch.autograd, torch.autograd.graph):
+            self._wrap(owner, "_engine_run_backward", self._around_backward)
+        self._wrap(GradScaler, "step", self._around_scaler_step)
+        self._wrap(torch.optim.Optimizer, "__init__", self._around_optimizer_made)
+        self.graphs.install(self._wrap)
+        self.phases.install()
+        # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
+        binding: Any = torch._C  # whose types leave the observer out
+        torch.cuda._lazy_call(lambda: binding._cuda_attach_out_of_memory_observer(self._on_oom))
+        self._journal.on_value_read(self._on_read)
+
+    def remove(self) -> None:
+        """Remove every hook, except for the out-of-memory observer, which PyTorch has no way to detach."""
+        self.phases.remove()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    # ---- phases
+
+    def _enter(self, phase: Phase) -> Phase:
+        previous, self._phase = self._phase, phase
+        self._journal.set_phase(phase)
+        return previous
+
+    def _watch_calls(self) -> None:
+        """Wrap `nn.Module.__call__`: one more frame a call; PyTorch's global module hooks cost far more."""
+        original = nn.Module.__call__
+        get_ident, main_thread = threading.get_ident, self._main_thread
+        is_compiling = torch.compiler.is_compiling
+        number_of, set_module = self._module_numbers.get, self._journal.set_module
+        calls, calls_again = self._calls, self._calls_again
+
+        @functools.wraps(original)
+        def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
+            # Only the outermost call of the main thread begins a forward pass: not the replicas of DataParallel, not
+            # what checkpointing computes again during the backward pass.
+            if is_compiling():  # first: what is compiled must not see the rest
+                return original(module, *arguments, **keywords)
+            if self._in_forward and get_ident() == main_thread and (number := number_of(id(module))):
+                calls[number] += 1
+                outer = set_module(number)
+                try:
+                    return original(module, *arguments, **keywords)
+                finally:
+                    set_module(outer)
+            if self._backward_depth and (number := number_of(id(module))):
+                calls_again[number] += 1
+            if self._in_forward or self._backward_depth or get_ident() != main_thread:
+                return original(module, *arguments, **keywords)
+            self._before_forward(module, arguments, keywords)
+            previous = self._enter(Phase.FORWARD)
+            self._in_forward = True
+            number = number_of(id(module), 0)
+            calls[number] += 1
+            set_module(number)
+            try:
+                return original(module, *arguments, **keywords)
+            finally:
+                set_module(0)
+                self._in_forward = False
+                self.phases.leave_forward()
+                self._enter(previous)
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]  # for every module there is and will be
+        self._undo.append(lambda: setattr(nn.Module, "__call__", original))
+
+    def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        self.end_backward_step()
+        if self.before_pass is not None:
+            self.before_pass()
+        self._forward_starts.append(self._journal.length() - 1)
+        is_trained = self._note_module(module)
+        self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
+        # The output of another module is an activation, and has a grad_fn to show for it.
+        tensors = [*tensors_in(arguments), *tensors_in(keywords)]
+        self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
+
+    def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        if not self._forward_starts and not self._backward_depth:
+            self.end_backward_step()
+        self._backward_depth += 1
+        if self._backward_depth > 1:  # a checkpoint that runs its own backward pass inside the outer one
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._backward_depth -= 1
+        index = self._journal.length() - 1
+        self._backward_starts.append(index)
+        self.backward_lines.append((index, callers_line()))
+        previous = self._enter(Phase.BACKWARD)
+        try:
+            result = original(*arguments, **keywords)
+            self._has_passed_back = True
+            return result
+        finally:
+            self._backward_depth -= 1
+            self._backward_ends.append(self._journal.length() - 1)
+            self._note_gradients()
+            self._enter(previous)
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        unknown = [parameter for parameter in parameters if id(parameter) not in self._parameters]
+        if unknown:  # of no module that was called: their gradients are not noted at the end of the backward pass
+            self._note_parameters(unknown)
+            self._note(Role.GRADIENTS, [parameter.grad for parameter in unknown])
+        if self._stepping is not None and self._stepping() is optimizer:  # its last step ended by an error
+            self._phases_before_optimizer.pop()
+            self._enter(Phase.OTHER)
+        self._stepping = weakref.ref(optimizer)
+        self._phases_before_optimizer.append(self._enter(Phase.OPTIMIZER))
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        self._note(Role.OPTIMIZER_STATE, optimizer_tensors(optimizer))
+        self._stepping = None
+        if self._phases_before_optimizer:
+            self._enter(self._phases_before_optimizer.pop())
+        self._optimizer_steps += 1
+        self._finish_optimizer(optimizer)
+
+    def _finish_optimizer(self, optimizer: Any) -> None:
+        # The first optimizer to finish counts the steps; one that the script has dropped makes way for the next.
+        if self._first_optimizer is None or self._first_optimizer() is None:
+            self._first_optimizer = weakref.ref(optimizer)
+        if self._first_optimizer() is optimizer:
+            self._end_step()
+
+    def _around_scaler_step(
+        self, original: Callable[..., Any], scaler: Any, optimizer: Any, *rest: Any, **keywords: Any
+    ) -> Any:
+        before = self._optimizer_steps
+        result = original(scaler, optimizer, *rest, **keywords)
+        if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
+            self._finish_optimizer(optimizer)
+        return result
+
+    def end_backward_step(self) -> None:
+        """End the step whose backward pass has ended, where no optimizer of torch.optim counts the steps."""
+        if self._has_passed_back and not self.has_optimizer:
+            self._has_passed_back = False
+            self._end_step()
+
+    def _around_optimizer_made(
+        self, original: Callable[..., Any], optimizer: Any, *arguments: Any, **keywords: Any
+    ) -> None:
+        original(optimizer, *arguments, **keywords)
+        if not self.has_optimizer and self.step_ends:
+            self.step_ends.clear()
+            self._on_recount()
+        self.has_optimizer = True
+
+    def _end_step(self) -> None:
+        self.step_ends.append(self._journal.mark(len(self.step_ends) + 1))
+        self._on_step(len(self.step_ends))
+
+    # ---- who owns what
+
+    def _note(self, role: Role, tensors: Iterable[Any]) -> None:
+        found = addresses(tensors)
+        self._note_addresses.extend(found)
+        self._note_indices.extend(array("q", [self._journal.length()]) * len(found))
+        self._note_roles.extend(array("b", [_ROLES.index(role)]) * len(found))
+
+    def _note_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
+        parameters = list(parameters)
+        for parameter in parameters:
+            if id(parameter) not in self._parameters:
+                self._parameters[id(parameter)] = weakref.ref(parameter)
+        self._note(Role.PARAMETERS, parameters)
+
+    def _note_module(self, module: nn.Module) -> bool:
+        """Note what a module owns; returns whether one of its parameters requires a gradient."""
+        # Once a step: parameters move when a model is cast or sharded, and buffers are replaced.
+        step, known, is_trained = self._roots.get(id(module), (-1, None, False))
+        if step == len(self.step_ends) and known is not None and known() is module:
+            return is_trained
+        if known is None or known() is not module:
+            self._name_modules(module)
+        parameters, buffers = owned_by(module)
+        is_trained = any(parameter.requires_grad for parameter in parameters)
+        self._roots[id(module)] = (len(self.step_ends), weakref.ref(module), is_trained)
+        self._note_parameters(parameters)
+        self._note(Role.BUFFERS, buffers)
+        return is_trained
+
+    def _name_modules(self, root: nn.Module) -> None:
+        """Number the modules below a root; a module that has a number already keeps its name."""
+        for name, module in root.named_modules(prefix=type(root).__name__):
+            if id(module) not in self._module_numbers:
+                self._module_numbers[id(module)] = len(self.module_names)
+                self.module_names.append(name)
+                self._module_sizes.append(_elements_of(module))
+                self._calls.append(0)
+                self._calls_again.append(0)
+
+    def _note_gradients(self) -> None:
+        alive = (reference() for reference in list(self._parameters.values()))
+        self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
+
+    def input_addresses(self) -> list[int]:
+        """Return where what was given to modules was when it was given."""
+        number = _ROLES.index(Role.INPUTS)
+        notes = zip(self._note_addresses, self._note_roles, strict=True)
+        return [address for address, role in notes if role == number]
+
+    def trained_parameters(self) -> list[Any]:
+        """Return the parameters of the optimizers that have stepped and are there."""
+        optimizers = [one for one in (reference() for reference in self._optimizers.values()) if one is not None]
+        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+
+    def owned_addresses(self) -> list[int]:
+        """Return where the known parameters, their gradients and optimizers' state are."""
+        parameters = [
+            parameter for parameter in (one() for one in list(self._parameters.values())) if parameter is not None
+        ]
+        optimizers = [
+            optimizer for optimizer in (one() for one in list(self._optimizers.values())) if optimizer is not None
+        ]
+        state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
+        return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
+
+    def note_everything(self) -> None:
+        """Record the owners in all living modules and optimizers, at an out-of-memory error and at the end."""
+        things = gc.get_objects()
+        # Half a million objects are of a few thousand types, which may compare and hash in ways of their own.
+        kinds = {id(kind): kind for kind in map(type, things)}
+        wanted = {key for key, kind in kinds.items() if issubclass(kind, (nn.Module, torch.optim.Optimizer))}
+        for thing in [thing for thing in things if id(type(thing)) in wanted]:
+            if issubclass(type(thing), nn.Module):
+                inside = object.__getattribute__(
+                    thing, "__dict__"
+                )  # a class of the user's may have its own way to look
+                self._note_parameters(
+                    [parameter for parameter in list(inside.get("_parameters", {}).values()) if parameter is not None]
+                )
+                self._note(Role.BUFFERS, list(inside.get("_buffers", {}).values()))
+            elif "state" in object.__getattribute__(thing, "__dict__"):
+                self._note(Role.OPTIMIZER_STATE, optimizer_tensors(thing))
+        self._note_gradients()
+
+    # ---- errors and reads
+
+    def _on_oom(self, device: int, size: int, total: int, free: int) -> None:
+        # With torch.cuda.set_per_process_memory_fraction PyTorch gives what that allows in place of the card's memory.
+        card = torch.cuda.get_device_properties(device).total_memory
+        self.ooms.append(
+            SeenOom(
+                index=self._journal.length() - 1,
+                device=device,
+                asked_bytes=size,
+                total_bytes=card,
+                free_bytes=free,
+                limit_bytes=total if total < card else None,
+                line=callers_line(),
+            )
+        )
+        self.note_everything()
+
+    def _on_read(self, ops: str, size: int) -> None:
+        """Count a read that nobody has answered; its type is guessed by what reads it, and by its size."""
+        if self.reads.is_answered:
+            return
+        names = ops.split(">") if ops else []
+        shape_op = next((name for name in names if name in SHAPE_OPS), None)
+        if shape_op is not None:
+            kind = ReadKind.SHAPE
+        elif "is_nonzero" in names or size == _TRUTH_BYTES:
+            kind = ReadKind.BRANCH
+        else:
+            kind = ReadKind.NUMBER if size % _WHOLE_BYTES == 0 else ReadKind.FLOAT
+        self.reads.note(kind, shape_op or (names[0] if names else "copy"), Certainty.UNKNOWN, size)
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            return around(original, *arguments, **keywords)
+
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+
+def _elements_of(module: "nn.Module") -> int:
+    """Return how many numbers a module's own parameters have; one that is made by the first call has none yet."""
+    own = (each for each in module._parameters.values() if each is not None)
+    return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

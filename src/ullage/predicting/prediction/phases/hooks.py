@@ -1,0 +1,241 @@
+"""Notes when a script saves, loads, evaluates or generates: calls that begin and end, and modules that are called.
+
+Everything is numbers in arrays. An object for each note would make Python collect garbage at other moments than it does
+without us, and with it the script's tensors in reference cycles. What the notes mean is decided after the run
+(`prediction.phases.spans`).
+"""
+
+import functools
+import sys
+import threading
+from array import array
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ullage.gpu.tracing.journal import Journal
+from ullage.gpu.tracing.torch_import import ImportWatch
+from ullage.predicting.prediction.phases.evaluation_due import LOOPS, EvaluationDue
+from ullage.predicting.prediction.phases.spans import Emptied, Forwards, NotedCall, NotedCalls
+
+_OPEN: Final = -2  # -1 is before the first entry of the journal
+LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
+    ("torch.distributed.checkpoint.state_dict_saver", "save async_save", NotedCall.WRITE),
+    ("torch.distributed.checkpoint.state_dict_loader", "load", NotedCall.READ),
+    ("torch.distributed.checkpoint.state_dict", "get_model_state_dict get_optimizer_state_dict", NotedCall.STATE),
+    ("torch.distributed.checkpoint.state_dict", "set_model_state_dict", NotedCall.LOAD),
+    ("torch.distributed.checkpoint.state_dict", "set_optimizer_state_dict set_state_dict", NotedCall.LOAD_OPTIMIZER),
+    ("safetensors.torch", "save_file save_model", NotedCall.WRITE),
+    ("safetensors.torch", "load_file load_model", NotedCall.READ),
+    ("transformers.trainer", "Trainer.evaluate Trainer.predict", NotedCall.EVALUATE),
+    ("transformers.trainer", "Trainer._save_checkpoint Trainer.save_model", NotedCall.SAVE),
+    ("transformers.trainer", "Trainer._load_from_checkpoint Trainer._load_optimizer_and_scheduler", NotedCall.RESTORE),
+    ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", NotedCall.SAVE),
+    ("transformers.generation.utils", "GenerationMixin.generate", NotedCall.GENERATE),
+    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
+    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
+    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+    (
+        "lightning.pytorch.trainer.connectors.checkpoint_connector",
+        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
+        NotedCall.RESTORE,
+    ),
+    (
+        "pytorch_lightning.trainer.connectors.checkpoint_connector",
+        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
+        NotedCall.RESTORE,
+    ),
+    ("accelerate.accelerator", "Accelerator.save_state Accelerator.save_model", NotedCall.SAVE),
+    ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
+    ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
+)
+"""Module, names in it, and what a call of each is: where PyTorch's own functions do not tell all that belongs to it."""
+
+
+class PhaseHooks:
+    """Hooks into what is not a training step, from `install` to `remove`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._length = journal.length
+        self._main_thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._in_state_dict = threading.local()
+        self._kinds, self._others = array("b"), array("b")
+        self._begins, self._ends = array("q"), array("q")
+        self._forward_begins, self._forward_ends = array("q"), array("q")
+        self._with_grad, self._training, self._trained = array("b"), array("b"), array("b")
+        self._emptied_indices, self._emptied_devices, self._emptied_reserved = array("q"), array("q"), array("q")
+        self.evaluation_is_due = EvaluationDue()
+        self._undo: list[Callable[[], None]] = []
+        self._watches: list[ImportWatch] = []
+
+    def install(self) -> None:
+        """Install every hook, and wait for the libraries that have some."""
+        for owner in (torch, torch.serialization):
+            self._wrap(owner, "save", NotedCall.WRITE)
+            self._wrap(owner, "load", NotedCall.READ)
+        self._wrap(nn.Module, "state_dict", NotedCall.STATE)
+        self._wrap(nn.Module, "load_state_dict", NotedCall.LOAD)
+        self._wrap(torch.optim.Optimizer, "state_dict", NotedCall.STATE)
+        self._wrap(torch.optim.Optimizer, "load_state_dict", NotedCall.LOAD_OPTIMIZER)
+        for name in ("_cuda_emptyCache", "_accelerator_emptyCache"):
+            if hasattr(torch._C, name):
+                self._watch_emptying(name)
+        for module in dict.fromkeys([*(module for module, _, _ in LIBRARIES), *LOOPS]):
+            self._wait_for(module)
+
+    def remove(self) -> None:
+        """Remove every hook."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        for watch in self._watches:
+            if watch in sys.meta_path:
+                sys.meta_path.remove(watch)
+
+    # ---- modules that are called
+
+    def enter_forward(self, *, is_training: bool, is_trained: bool) -> None:
+        """Note that a module is called from outside of any other.
+
+        Args:
+            is_training: whether it is in training mode.
+            is_trained: whether one of its parameters requires a gradient.
+        """
+        self._with_grad.append(torch.is_grad_enabled())
+        self._training.append(is_training)
+        self._trained.append(is_trained)
+        self._forward_ends.append(_OPEN)
+        self._forward_begins.append(self._length() - 1)
+
+    def leave_forward(self) -> None:
+        """Note that the module has returned."""
+        self._forward_ends[-1] = self._length() - 1
+
+    # ---- what was noted
+
+    @property
+    def forwards(self) -> Forwards:
+        """The calls of modules."""
+        return Forwards(
+            begins=tuple(self._forward_begins),
+            ends=tuple(self._closed(self._forward_ends)),
+            with_grad=tuple(map(bool, self._with_grad)),
+            training=tuple(map(bool, self._training)),
+            trained=tuple(map(bool, self._trained)),
+        )
+
+    @property
+    def calls(self) -> NotedCalls:
+        """The calls that begin and end."""
+        return NotedCalls(
+            kinds=tuple(map(NotedCall, self._kinds)),
+            begins=tuple(self._begins),
+            ends=tuple(self._closed(self._ends)),
+            of_other_threads=tuple(map(bool, self._others)),
+        )
+
+    @property
+    def emptied(self) -> Emptied:
+        """What was reserved after the cache was emptied, which the journal does not tell."""
+        return Emptied(
+            indices=tuple(self._emptied_indices),
+            devices=tuple(self._emptied_devices),
+            reserved_bytes=tuple(self._emptied_reserved),
+        )
+
+    def _closed(self, ends: "array[int]") -> list[int]:
+        now = self._length() - 1
+        return [now if end == _OPEN else end for end in ends]
+
+    # ---- hooks
+
+    def _begin(self, kind: NotedCall) -> int:
+        with self._lock:
+            self._kinds.append(kind)
+            self._others.append(threading.get_ident() != self._main_thread)
+            self._begins.append(self._length() - 1)
+            self._ends.append(_OPEN)
+            return len(self._ends) - 1
+
+    def _end(self, position: int) -> None:
+        self._ends[position] = self._length() - 1
+
+    def _wrap(self, owner: Any, name: str, kind: NotedCall) -> None:
+        original = vars(owner)[name]
+        if not callable(original):  # a static method, or something else than it was
+            return
+        wrapper = self._around_state_dict(original) if kind is NotedCall.STATE else self._around(original, kind)
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            position = self._begin(kind)
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._end(position)
+
+        return wrapper
+
+    def _around_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Note the outermost call only: a module asks its children."""
+        inside = self._in_state_dict
+
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            if getattr(inside, "value", False):
+                return original(*arguments, **keywords)
+            inside.value = True
+            position = self._begin(NotedCall.STATE)
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._end(position)
+                inside.value = False
+
+        return wrapper
+
+    def _watch_emptying(self, name: str) -> None:
+        binding: Any = torch._C
+        original = getattr(binding, name)
+
+        def empty(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            index = self._length() - 1
+            for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
+                self._emptied_devices.append(device)
+                self._emptied_reserved.append(binding._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"])
+                self._emptied_indices.append(index)
+            return result
+
+        setattr(binding, name, empty)
+        self._undo.append(lambda: setattr(binding, name, original))
+
+    # ---- libraries
+
+    def _wait_for(self, name: str) -> None:
+        if name in sys.modules:
+            self._wrap_library(sys.modules[name])
+            return
+        watch = ImportWatch(name, before=lambda: None, after=self._wrap_library)
+        self._watches.append(watch)
+        watch.install()
+
+    def _wrap_library(self, module: ModuleType) -> None:
+        if module.__name__ in LOOPS and (undo := self.evaluation_is_due.watch(module)) is not None:
+            self._undo.append(undo)
+        for name, functions, kind in LIBRARIES:
+            if name != module.__name__:
+                continue
+            for function in functions.split():
+                holder, _, attribute = function.rpartition(".")
+                owner: Any = vars(module).get(holder) if holder else module
+                if owner is not None and attribute in vars(owner):  # other versions may not have it
+                    self._wrap(owner, attribute, kind)

@@ -1,0 +1,452 @@
+"""The script's process as its parent sees it: start it, listen to it, stop it, and leave nothing of it behind.
+
+The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
+after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
+lifeline (see `_child_process`). Everything comes through pipes, and through a socket without a file where a command
+starts processes of its own; no temporary file and no thread is made. What the messages mean for a prediction is not
+known here.
+"""
+
+import codecs
+import json
+import os
+import secrets
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.gpu.emulator.emulate import emulate_in
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.prediction.child.attachment import Attachment
+from ullage.predicting.prediction.child.whereabouts import words_for
+from ullage.predicting.prediction.command.standard_input import standard_input
+from ullage.predicting.prediction.command.words import command_of
+from ullage.predicting.prediction.host.memory import WorkersUse
+from ullage.predicting.prediction.host.watch import HostWatch
+from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE, environment_of
+from ullage.predicting.prediction.peer import is_running, peer_of, starters_of
+from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
+from ullage.predicting.prediction.result import ExitReport, RunResult
+
+Progress = Callable[[str], None]
+
+START_SECONDS: Final = 120.0  # for the interpreter to start, and for torch to be imported
+STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
+MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
+UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
+LEAVE_SECONDS: Final = 4.0  # for processes whose answer is not wanted any more to clear away what they have made
+HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
+_TAIL_CHARACTERS: Final = 64_000
+_TICK_SECONDS: Final = 0.2
+_DISMISS_SECONDS: Final = 0.01
+_FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
+_NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""The errors of reading a line that is no message: the script has written into our pipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error of ours that the child raised instead of a run."""
+
+    type: str
+    """The name of its class."""
+    text: str
+
+
+@dataclass(slots=True)
+class ChildReport:
+    """What the child has said, and how it ended."""
+
+    result: RunResult | None = None
+    refused: Refusal | None = None
+    broken: str | None = None
+    """The traceback of an error of ours."""
+    started: bool = False
+    hung: bool = False
+    """It had to be killed before it said anything final."""
+    exit_code: int | None = None
+    """The exit code of the process; negative: the signal that ended it."""
+    output: str = ""
+    """The end of what the script printed."""
+    name: str = ""
+    """The name of the program that the process runs, of a command's."""
+    rank: int = 0
+    workers: WorkersUse = field(default_factory=WorkersUse)
+    """The host's memory that the processes had that it started."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.result is not None or self.refused is not None or self.broken is not None
+
+
+def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
+    """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
+    report = ChildReport()
+    environment = _environment(request)
+    channel, channel_end = new_pipe()
+    try:
+        try:
+            with standard_input(request.arguments) or nullcontext() as given:
+                process = ChildProcess(
+                    "ullage.predicting.prediction.child.run",
+                    [str(channel_end), json.dumps(request.for_child().to_json())],
+                    inherited=(channel_end,),
+                    environment=environment,
+                    with_flags=False,
+                    output=subprocess.PIPE,
+                    standard_input=given,
+                )
+        finally:
+            os.close(channel_end)
+        with process:
+            listener = Listener(process, request, progress, cancelled)
+            listener.hear(channel, report, process.popen.pid)
+            listener.listen()
+            report.hung = listener.hung and not report.is_final
+            if request.helps and cancelled():
+                process.ask_to_end(HELPER_SECONDS)
+            report.exit_code = process.kill()
+            report.output = listener.output
+    finally:
+        os.close(channel)
+    return report
+
+
+def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
+    """Run a command, and listen to every process of it that does something on the card.
+
+    Returns:
+        What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
+    """
+    launch = request.launch
+    environment = _environment(request)
+    for name in environment_of(0, 1):  # of a launcher around ourselves
+        environment.pop(name, None)
+    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
+    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
+    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
+    if request.world_size:
+        environment |= environment_of(request.rank, request.world_size)
+    gpu = find_gpu(request.gpu, arch=request.arch)
+    emulate_in(
+        environment,
+        gpu,
+        total_memory_bytes=request.total_memory_bytes,
+        context_bytes=child.context_bytes,
+        cudnn_workspace_bytes=request.cudnn_workspace_bytes,
+        placement=request.placement,
+        count=child.count,
+        values=request.values,
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
+        address = f"ullage-{secrets.token_hex(16)}"
+        door.bind("\0" + address)  # no file, and gone with this process
+        door.listen()
+        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
+        attachment.put_into(environment)
+        with standard_input(launch.words) or nullcontext() as given:
+            process = ChildProcess(
+                "ullage.predicting.prediction.command.launch",
+                command_of(launch.words),
+                inherited=(),
+                environment=environment,
+                with_flags=False,
+                output=subprocess.PIPE,
+                standard_input=given,
+            )
+        with process:
+            listener = Listener(process, request, progress, cancelled, door)
+            listener.started(time.monotonic())
+            listener.listen()
+            exit_code = process.kill()
+    reports = sorted(listener.reports, key=_fullness, reverse=True) or [ChildReport(hung=listener.hung)]
+    for report in reports:
+        report.exit_code, report.output, report.started = exit_code, listener.output, True
+    return reports
+
+
+def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
+    """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
+
+    Of those that reserved the same, the one that had allocated more comes first. Where they are equal the first to end
+    does: a launcher fails after its process.
+    """
+    result = report.result
+    measured = result.measured if result is not None and result.measured is not None else None
+    used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
+    return result is not None and result.outcome.kind == "oom", report.is_final, *used
+
+
+def _environment(request: Request) -> dict[str, str]:
+    environment = os.environ | request.environment
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
+        environment.pop(stale, None)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    return environment
+
+
+@dataclass(slots=True)
+class _Voice:
+    """One process that tells something: a script's, or one of a command."""
+
+    descriptor: int
+    report: ChildReport
+    process: int
+    """Its number."""
+    owner: socket.socket | None = None
+    """The connection that has to be closed."""
+    pending: bytes = b""
+    exiting: ExitReport | None = None
+    """The report that it has sent while it exits; its status is to follow."""
+    watch: HostWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = HostWatch(self.process)
+
+    def look_at_workers(self, *, now: bool = False) -> None:
+        """Read what the processes have that this one has started, until it has told its end."""
+        if not self.report.is_final:
+            self.watch.look(now=now)
+            self.report.workers = self.watch.use
+
+
+@dataclass(slots=True)
+class Listener:
+    """Take messages and output until there is a result, the process ends, or its time is over."""
+
+    process: ChildProcess
+    request: Request
+    progress: Progress
+    cancelled: Callable[[], bool]
+    door: socket.socket | None = None
+    """The socket at which processes of a command come in; None for a script."""
+    hung: bool = False
+    """It had to be killed before it said anything final."""
+    output: str = ""
+    """The end of what was printed."""
+    reports: list[ChildReport] = field(default_factory=list)
+    """The reports of all processes that have told something final, in the order in which they did."""
+    _voices: dict[int, _Voice] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _limit: float = 0.0
+    """The time at which the present state has lasted too long."""
+    _asked: bool = False
+    """The script was asked to stop."""
+    _has_started: bool = False
+    _importing: int = 0
+    """The number of the process whose import of torch is waited for."""
+    _importing_since: float = 0.0
+    _limit_before_import: float = 0.0
+    _waiting_since: dict[int, float] = field(default_factory=dict)
+    """The processes that wait for what another rank sends, and since when."""
+    _asked_ranks: set[int] = field(default_factory=set)
+    """The ranks that were named as run besides."""
+    _done: str = "no step yet"
+    """The last thing that the script is known to have done."""
+    _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
+
+    def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
+        """Take what a process writes to a descriptor as messages for its report."""
+        self._voices[descriptor] = _Voice(descriptor, report, process, owner)
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def started(self, now: float) -> None:
+        """Count the time limit from now on."""
+        self._has_started = True
+        self._limit = now + self.request.limit_seconds
+
+    def listen(self) -> None:
+        """Return when nothing more is to be expected; the process may still run."""
+        assert self.process.popen.stdout is not None
+        output = self.process.popen.stdout.fileno()
+        self._limit = self._limit or time.monotonic() + START_SECONDS
+        self.progress("starting")
+        with self._selector as selector:
+            selector.register(output, selectors.EVENT_READ)
+            if self.door is not None:
+                selector.register(self.door, selectors.EVENT_READ)
+            try:
+                while selector.get_map() and self._is_in_time() and not self.cancelled():
+                    ready = selector.select(timeout=_TICK_SECONDS)
+                    for voice in self._voices.values():
+                        voice.look_at_workers()
+                    for key, _ in ready:
+                        self._take_from(key.fd, output)
+                    # What the script left behind may hold the pipes open for longer than it lives itself.
+                    if not ready and self.process.has_ended():
+                        return
+                if self.cancelled() and not self.request.helps:
+                    self.dismiss()
+            except BaseException:
+                self.dismiss()
+                raise
+            finally:
+                for voice in self._voices.values():
+                    self._settle(voice, None)
+                    if voice.owner is not None:
+                        voice.owner.close()
+
+    def dismiss(self) -> None:
+        """Have the processes clear away what they have made, and end: nobody waits for an answer any more."""
+        processes = {voice.process for voice in self._voices.values()}
+        launchers = processes & {starter for process in processes for starter in starters_of(process)}
+        until = time.monotonic() + LEAVE_SECONDS
+        for some in (processes - launchers, launchers):  # a launcher that ends before its processes kills them
+            for process in some:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, LEAVE_SIGNAL)
+            while any(map(is_running, some)) and time.monotonic() < until:
+                time.sleep(_DISMISS_SECONDS)
+
+    def _take_from(self, descriptor: int, output: int) -> None:
+        if self.door is not None and descriptor == self.door.fileno():
+            self._let_in()
+            return
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._selector.unregister(descriptor)
+            voice = self._voices.get(descriptor)
+            if voice is not None:
+                self._waiting_since.pop(voice.process, None)
+            if voice is not None and voice.owner is not None:
+                self._settle(voice, None)
+                if not voice.report.is_final:
+                    voice.owner.close()  # it has done nothing on the card
+                    del self._voices[descriptor]
+        elif descriptor == output:
+            self._take_output(data)
+        else:
+            self._take(self._voices[descriptor], data)
+
+    def _let_in(self) -> None:
+        """Take in a process of the command; whoever else finds the door is turned away."""
+        assert self.door is not None
+        connection, _ = self.door.accept()
+        process, user = peer_of(connection)
+        if user != os.geteuid():
+            connection.close()
+            return
+        self.hear(connection.fileno(), ChildReport(), process, connection)
+
+    def _is_in_time(self) -> bool:
+        if time.monotonic() < self._limit or self._waiting_since:
+            return True
+        told = [voice.report.is_final for voice in self._voices.values()]
+        if self.door is None and all(told):
+            return False
+        if self._has_started and not self._asked:
+            self._asked = True
+            self._limit = time.monotonic() + STOP_SECONDS
+            for voice in self._voices.values():
+                if not voice.report.is_final:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(voice.process, STOP_SIGNAL)
+            return any(not each for each in told) or not told
+        self.hung = not any(told) and not self.process.has_ended()
+        return False
+
+    def _take_output(self, data: bytes) -> None:
+        text = self._decoder.decode(data)
+        self.output = (self.output + text)[-_TAIL_CHARACTERS:]
+        if self.request.echo:
+            with suppress(OSError, ValueError):  # nobody reads it: the script goes on all the same
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    def _take(self, voice: _Voice, data: bytes) -> None:
+        *lines, voice.pending = (voice.pending + data).split(b"\n")
+        for line in lines:
+            with suppress(*_NOT_OURS):
+                self._take_message(voice, json.loads(line))
+
+    def _take_message(self, voice: _Voice, message: dict[str, Any]) -> None:
+        now = time.monotonic()
+        report = voice.report
+        match message["event"]:
+            case "hello":
+                report.name, report.rank = str(message["name"]), int(message["rank"])
+            case "start":
+                report.started = True
+                if not self._has_started:
+                    self.started(now)
+                self.progress("running the script")
+            case "import":
+                self._begin_import(voice, now)
+            case "imported":
+                if not self._asked and self._importing == voice.process:
+                    self._limit = self._limit_before_import + now - self._importing_since
+                    self._importing = 0
+                self.progress("running the script")
+            case "waits":
+                self._waiting_since[voice.process] = now
+                source = message["source"]
+                if source is not None and source not in self._asked_ranks:
+                    self._asked_ranks.add(source)
+                    self.progress(f"running rank {source} as far as it sends something to this one")
+            case "goes on":
+                self._limit += now - self._waiting_since.pop(voice.process, now)
+            case "step":
+                voice.look_at_workers(now=message["step"] <= self.request.steps)
+                step, wanted = message["step"], self.request.steps
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{self._why_further()}"
+                self.progress(self._done)
+            case "at":
+                if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
+                    self.progress(f"{self._done}, now {where}")
+            case "further":
+                if self.door is None:
+                    self._limit = min(self._limit, now + message["seconds"])
+                self.progress("evaluating")
+            case "epoch":
+                self.progress(message["text"])
+            case "stopping":
+                voice.look_at_workers(now=True)
+                if self.door is None:
+                    self._asked = True
+                self._limit = max(now + MEASURE_SECONDS, self._limit if self.door is not None else 0)
+            case "refused":
+                report.refused = Refusal(type=message["type"], text=message["text"])
+            case "broken":
+                report.broken = message["traceback"]
+            case "result":
+                report.result = RunResult.from_json(message["result"])
+            case "exiting":
+                voice.exiting = ExitReport.from_json(message["report"])
+            case "exit":
+                self._settle(voice, int(message["status"]))
+                return
+        if report.is_final and not any(each is report for each in self.reports):  # whatever it still tells
+            self.reports.append(report)
+            if self.door is None:
+                self._limit = now + UNWIND_SECONDS
+
+    def _settle(self, voice: _Voice, status: int | None) -> None:
+        """Take what a process has told at its exit for its result, by the status with which it has ended."""
+        if voice.exiting is not None:
+            voice.report.result = voice.exiting.result_with(status)
+            voice.exiting = None
+            if voice.report.is_final:
+                self.reports.append(voice.report)
+
+    def _why_further(self) -> str:
+        """Say why there are more steps than were asked for."""
+        return "" if self.request.batches else f", {_FURTHER.get(self.request.until or '', 'until the peaks settle')}"
+
+    def _begin_import(self, voice: _Voice, now: float) -> None:
+        """Leave the import of torch out of the time limit; of several processes that import at once, the first's."""
+        if not self._importing:
+            self._importing = voice.process
+            self._importing_since, self._limit_before_import = now, self._limit
+            self._limit = now + START_SECONDS + self.request.limit_seconds
+        self.progress("importing torch")

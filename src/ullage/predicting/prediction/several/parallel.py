@@ -1,0 +1,64 @@
+"""Several runs for one question, two at a time; what has been run once is not run again."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from ullage.base.errors import ScriptError, UllageError
+from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.draws import predict_with_draws
+
+PARALLEL_RUNS: Final = 2
+"""The number of runs at once: a run needs a core and some memory."""
+
+
+@dataclass(slots=True)
+class ParallelRuns:
+    """Runs predictions and remembers them."""
+
+    progress: Callable[[str], None]
+    """Called with a short text before and after each run."""
+    _known: dict[str, Prediction] = field(default_factory=dict)
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
+        """Run requests, two at a time; an error of the script takes the place of its prediction.
+
+        Args:
+            requests: what to run.
+            labels: what each is called in the texts of progress and errors.
+        """
+        with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
+            futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
+            try:
+                return [_result(future) for future in futures]
+            except BaseException:
+                self._cancelled.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def known(self, request: Request) -> Prediction | None:
+        """Return the prediction of a request that has been run; None where it has not, or has failed."""
+        return self._known.get(repr(request))
+
+    def _run(self, request: Request, label: str) -> Prediction:
+        key = repr(request)
+        if key not in self._known:
+            self.progress(f"running {label}")
+            try:
+                prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
+            except ScriptError as error:
+                raise type(error)(f"with {label}: {error}") from None
+            self._known[key] = prediction
+            self.progress(f"{label}: {prediction.verdict.value}")
+        return self._known[key]
+
+
+def _result(future: Future[Prediction]) -> Prediction | UllageError:
+    try:
+        return future.result()
+    except ScriptError as error:
+        return error

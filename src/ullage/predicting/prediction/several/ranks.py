@@ -1,0 +1,92 @@
+"""Predicts every rank of a distributed script, each alone in a process, and returns the fullest."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
+
+from ullage.base.errors import ScriptError, UsageError
+from ullage.predicting.prediction.exchange import Exchange
+from ullage.predicting.prediction.prediction import Prediction, RankPeaks, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.draws import predict_with_draws
+
+MOST: Final = 64
+AT_ONCE: Final = 2
+_ORDER: Final = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
+
+
+def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
+    """Predict each rank of the request's world, two at a time, and return the prediction of the fullest.
+
+    Raises:
+        UsageError: the request has no world size, or one of more than 64 ranks.
+        ScriptError: a rank failed; the text names it.
+    """
+    if request.world_size is None or not 1 <= request.world_size <= MOST:
+        raise UsageError(f"--rank all runs every rank; expected a --world-size of 1 to {MOST} beside it")
+    predictions, refusal = _predict_each(request, progress, asks_all=True)
+    notes: list[str] = []
+    if refusal is not None:
+        progress("each rank once more, which takes its own numbers for what the others have")
+        predictions, _ = _predict_each(request, progress, asks_all=False)
+        notes = [f"no rank was asked what it adds to what all ranks make together: {refusal}"]
+    fullest = max(predictions, key=_fullness)
+    if request.snapshot is not None:
+        progress(f"rank {fullest.rank} once more, for its snapshot")
+        fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=refusal is None))
+    ranks = [_peaks(prediction) for prediction in predictions]
+    return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
+
+
+def _predict_each(
+    request: Request, progress: Callable[[str], None], *, asks_all: bool
+) -> tuple[list[Prediction], str | None]:
+    """Predict every rank.
+
+    Where ranks ask the others and one of these is refused, all end: what some are told and others are not does not fit
+    together, as the size of an object whose content is another's.
+
+    Returns:
+        The predictions, in the order of ranks; and why a rank that was to be asked could not be run, with no
+        predictions then.
+    """
+    cancelled = threading.Event()
+
+    def is_over() -> bool:
+        return cancelled.is_set() or (asks_all and exchange.refusal is not None)
+
+    def run(rank: int) -> Prediction:
+        progress(f"rank {rank} of {request.world_size}")
+        asked = replace(request, rank=rank, snapshot=None, exchange=exchange, asks_all=asks_all)
+        try:
+            return predict_with_draws(asked, cancelled=is_over)
+        except ScriptError as error:
+            raise type(error)(f"rank {rank}: {error}") from None
+
+    with Exchange() as exchange, ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(run, rank) for rank in range(request.world_size or 0)]
+        try:
+            predictions = [future.result() for future in futures]
+        except BaseException as error:
+            cancelled.set()
+            pool.shutdown(cancel_futures=True)
+            if isinstance(error, ScriptError) and asks_all and exchange.refusal is not None:
+                return [], exchange.refusal
+            raise
+    return (predictions, None) if not asks_all or exchange.refusal is None else ([], exchange.refusal)
+
+
+def _fullness(prediction: Prediction) -> tuple[int, int, int]:
+    """Return what ranks are compared by; of those that reserve the same, the one that has allocated more is fuller."""
+    return _ORDER.index(prediction.verdict), prediction.interval_bytes[1], prediction.peak_allocated_bytes
+
+
+def _peaks(prediction: Prediction) -> RankPeaks:
+    return RankPeaks(
+        rank=prediction.rank,
+        verdict=prediction.verdict,
+        peak_allocated_bytes=prediction.peak_allocated_bytes,
+        peak_reserved_bytes=prediction.peak_reserved_bytes,
+    )

@@ -1,0 +1,94 @@
+"""A script that is run twice: as it was given, until it has saved, and once more to resume from that."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+
+from ullage.base.errors import ScriptError, UsageError, quoted
+from ullage.base.secrets import without_secrets
+from ullage.predicting.prediction.phases.name import PhaseName
+from ullage.predicting.prediction.prediction import PhaseUse, Prediction, RunPeaks, Verdict
+from ullage.predicting.prediction.request import Request
+
+_ORDER = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
+
+
+def arguments_of(text: str) -> tuple[str, ...]:
+    """Return the arguments that a text holds, as a shell reads it.
+
+    Raises:
+        UsageError: there is none, or a quotation has no end.
+    """
+    try:
+        found = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--resume {quoted(text)} cannot be read: {str(error).lower()}") from None
+    if not found:
+        raise UsageError("--resume has no arguments; expected what the script takes to resume, in quotation marks")
+    return found
+
+
+def predict_resumed(
+    request: Request,
+    resume: str | None,
+    work: Callable[..., Prediction],
+    *,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Prediction:
+    """Predict a script until it has saved, and once more with further arguments; return the fullest of both.
+
+    Args:
+        request: the first run.
+        resume: what is added to the script's arguments in the second; None: there is no second.
+        work: how each is predicted.
+        progress: called with a short text whenever a run gets further.
+
+    Raises:
+        UllageError: as `work` does; of the second run, the text says so.
+    """
+    if resume is None:
+        return work(request, progress=progress)
+    arguments = arguments_of(resume)
+    first = work(replace(request, until=request.until or "save"), progress=progress)
+    if first.oom is not None:
+        note = "the run that was to be resumed ran out of memory, so nothing was resumed"
+        return replace(first, notes=[*first.notes, note])
+    second_request = replace(request, arguments=(*request.arguments, *arguments), snapshot=None, until=request.until)
+    try:
+        second = work(second_request, progress=lambda text: progress(f"resumed: {text}"))
+    except ScriptError as error:
+        raise type(error)(f"resumed with {shlex.join(without_secrets(arguments))}: {error}") from None
+    runs = [_peaks(first), _peaks(second)]
+    fullest = max(first, second, key=lambda run: (_ORDER.index(run.verdict), run.interval_bytes[1]))
+    return replace(
+        fullest,
+        phases=[*(phase for phase in first.phases if phase.name != PhaseName.RESUMING), _resuming(second)],
+        notes=list(dict.fromkeys([*first.notes, *second.notes])),
+        snapshot_error=first.snapshot_error,
+        runs=runs,
+    )
+
+
+def _peaks(prediction: Prediction) -> RunPeaks:
+    return RunPeaks(
+        verdict=prediction.verdict,
+        peak_allocated_bytes=prediction.peak_allocated_bytes,
+        peak_reserved_bytes=prediction.peak_reserved_bytes,
+        arguments=prediction.arguments,
+        phases=prediction.phases,
+    )
+
+
+def _resuming(run: Prediction) -> PhaseUse:
+    """Return a resumed run as one phase: what was loaded, and the first steps after it."""
+    highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
+    return PhaseUse(
+        name=PhaseName.RESUMING.value,
+        first_step=0,
+        peak_allocated_bytes=run.peak_allocated_bytes,
+        before_bytes=0,
+        peak_reserved_bytes=run.peak_reserved_bytes,
+        file=highest.file if highest else None,
+        line=highest.line if highest else None,
+        count=1,
+    )

@@ -1,0 +1,158 @@
+"""Why a prediction's verdict is what it is: what was missing, what decides, and both as a sentence."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ullage.base.units import text_of_bytes
+from ullage.gpu.gpus import Gpu
+from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.result import AtOom, Measured, RunResult
+from ullage.recorded.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES
+
+
+def growth_text(growth: Growth | None, free: int) -> str:
+    """What every step keeps, and how long that can go on."""
+    if growth is None:
+        return ""
+    each = growth.bytes_per_step
+    end = f", so memory runs out after about {free // each:,} more" if free > 0 else ""
+    return f" by then; every step keeps {text_of_bytes(each)} more{end}"
+
+
+def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
+    """Return the places at which values of these certainties may have decided a size or a branch."""
+    places = [
+        f"{read.op} at {Line(read.file, read.line)}" if read.file and read.line else read.op
+        for read in reads
+        if read.may_decide and read.certainty in certainties
+    ]
+    return list(dict.fromkeys(places))
+
+
+def reason_of_unknown(reads: Sequence[HostRead]) -> str:
+    """Say that values that nobody knows may have decided."""
+    places = deciding(reads, "unknown")
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"values that an emulated card does not have may decide ({places[0]}{more}); they were read as zero"
+
+
+def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:
+    """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
+    if at_oom is None:
+        return request.total_bytes(gpu)
+    limit = limit_that_refused(at_oom)
+    left = at_oom.free_bytes if limit is None else limit - at_oom.levels.reserved_bytes
+    return max(1, _driver_bytes(at_oom.levels.requested_bytes) - left)
+
+
+def limit_that_refused(at_oom: AtOom) -> int | None:
+    """Return the process's own limit if that refused the request; None if it has none, or if the card was full.
+
+    PyTorch compares its limit with what it has reserved, and does not ask the driver for what goes beyond.
+    """
+    is_on_card = at_oom.free_bytes >= _driver_bytes(at_oom.levels.requested_bytes)
+    return at_oom.limit_bytes if is_on_card else None
+
+
+def _driver_bytes(requested: int) -> int:
+    """What PyTorch asks the driver for, for a request that the cache cannot serve, with its settings as they are usual.
+
+    DeviceCachingAllocator's get_allocation_size (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
+    """
+    if requested <= LARGEST_SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    is_shared = requested < LARGE_SEGMENT_BYTES // 2
+    return LARGE_SEGMENT_BYTES if is_shared else -(-requested // LARGE_UNIT_BYTES) * LARGE_UNIT_BYTES
+
+
+def reason_of_ending(
+    request: Request, gpu: Gpu, result: RunResult, placement: Placement | None, *, timed_out: bool, spare: int
+) -> str | None:
+    measured = result.measured
+    if result.outcome.kind == "oom":
+        if measured is None or measured.at_oom is None:
+            return "the script ran out of memory at its first allocation"
+        is_enough = lacking_bytes(request, gpu, measured.at_oom) <= spare
+        guessed = (
+            f"; up to {text_of_bytes(spare)} of that and of what was in use is guessed, and decides"
+            if is_enough
+            else ""
+        )
+        limit = limit_that_refused(measured.at_oom)
+        phase = _phase_text(measured.at_oom, result)
+        where = phase + (
+            f" at its own limit of {text_of_bytes(limit)} (per_process_memory_fraction)" if limit is not None else ""
+        )
+        return f"the script ran out of memory{where}: {_oom_text(measured.at_oom, placement)}{guessed}"
+    if measured is None:
+        what = "allocated nothing on the GPU" if result.imported else "did not import torch"
+        others = f"; the processes that it starts are measured as those of a command: python {request.name}"
+        return f"the script's own process {what}{'' if request.is_command else others}"
+    if timed_out:
+        return "no optimizer step ended in the given time"
+    return None
+
+
+def _phase_text(at_oom: AtOom, result: RunResult) -> str:
+    """Say what was done when memory ran out, and at which line, if that was no step."""
+    if at_oom.phase is None:
+        return ""
+    outcome = result.outcome
+    line = f", at line {outcome.line} of {Path(outcome.file).name}" if outcome.file and outcome.line else ""
+    return f" in {at_oom.phase}{line}"
+
+
+def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
+    """Say what was asked for and what was there, and what to try where the two disagree."""
+    levels, limit = at_oom.levels, limit_that_refused(at_oom)
+    free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes
+    cached = levels.reserved_bytes - levels.allocated_bytes
+    fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > levels.requested_bytes else ""
+    if placement is not None and placement.fits_somewhere:
+        fragmented += "; elsewhere it would not, and where the driver puts segments decides"
+    needed = _driver_bytes(levels.requested_bytes)
+    whole = f" ({text_of_bytes(needed)} from the driver)" if needed > free >= levels.requested_bytes else ""
+    there = "free" if limit is None else "left of the limit"
+    return (
+        f"it asked for {text_of_bytes(levels.requested_bytes)}{whole}, with {text_of_bytes(max(free, 0))} {there} and "
+        f"{text_of_bytes(cached)} cached in pieces{fragmented}"
+    )
+
+
+def placement_of(request: Request, measured: Measured) -> Placement | None:
+    elsewhere = measured.elsewhere
+    if elsewhere is None:
+        return None
+    reserved = measured.peak_reserved_bytes
+    return Placement(
+        driver=request.placement,
+        ties=elsewhere.ties,
+        below_bytes=reserved - elsewhere.low_bytes,
+        above_bytes=elsewhere.high_bytes - reserved,
+        fits_somewhere=elsewhere.fits_somewhere,
+        is_certain=elsewhere.is_certain,
+    )
+
+
+def reason_of_size(
+    verdict: Verdict, low: int, high: int, total: int, cudnn: CudnnUse, placement: Placement | None
+) -> str:
+    match verdict:
+        case Verdict.FITS:
+            is_estimated = "table" in cudnn.problems or "unknown" in cudnn.problems
+            condition = ", if cuDNN's workspaces are as estimated" if is_estimated else ""
+            return f"at most {text_of_bytes(high)} of {text_of_bytes(total)} would be used{condition}"
+        case Verdict.DOES_NOT_FIT:
+            return f"at least {text_of_bytes(low)} would be used, and the card has {text_of_bytes(total)}"
+        case Verdict.UNKNOWN:
+            places = (
+                ", and where the driver puts segments,"
+                if placement and (placement.below_bytes or placement.above_bytes)
+                else ""
+            )
+            return (
+                f"between {text_of_bytes(low)} and {text_of_bytes(high)} would be used of {text_of_bytes(total)}: "
+                f"the CUDA context and workspaces that only a real card knows{places} decide"
+            )

@@ -1,0 +1,1 @@
+"""What PyTorch records and says about memory, read as data, and its allocator as a model that replays it."""

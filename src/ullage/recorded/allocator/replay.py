@@ -1,0 +1,314 @@
+"""Run a program on the allocator core and return what the real allocator would have done, byte for byte."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from ullage.base.errors import UsageError, quoted
+from ullage.recorded.allocator._allocator import replay as _run
+from ullage.recorded.allocator._allocator import survey as _survey
+from ullage.recorded.allocator.placement import PLACEMENTS, placement_of
+from ullage.recorded.program import Column, Program
+from ullage.recorded.settings import ALLOCATORS, SMALL_SEGMENT_BYTES, Settings
+
+_MOST_KEYS: Final = 1 << 31
+_FAULTS: Final = {
+    1: "a program has an operation that is not in the table of ullage.recorded.program.Op",
+    2: "a program has a block whose key is negative or above 2^31; expected keys that count from 0",
+    3: "a program names settings or a route that it does not have",
+}
+
+
+class Call(IntEnum):
+    """A call of the driver."""
+
+    MALLOC = 0
+    MALLOC_FAILED = 1
+    FREE = 2
+    RESERVE = 3
+    UNRESERVE = 4
+    MAP = 5
+    UNMAP = 6
+    CREATE_FAILED = 7
+
+
+class State(IntEnum):
+    """The state of a block."""
+
+    FREE = 0
+    WAITING = 1
+    """A freed block that another stream may still use."""
+    ALLOCATED = 2
+    UNMAPPED = 3
+    """Reserved addresses that no memory is mapped to."""
+
+
+class ImpossibleStartError(UsageError):
+    """What a program begins with lies over itself, or nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayDevice:
+    """The card of a replay: its memory in bytes, what other processes hold of it, and the placement of segments."""
+
+    total_bytes: int
+    others_bytes: int = 0
+    placement: str | None = None
+    """One of `allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. Under
+    "linux" and "windows" recorded addresses are used first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLevels:
+    """Bytes at one moment, as torch.cuda.memory_stats() has them under `<name>.all`."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    active_bytes: int
+    inactive_split_bytes: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelColumns:
+    """Bytes after every operation."""
+
+    allocated_bytes: Column
+    reserved_bytes: Column
+    active_bytes: Column
+    inactive_split_bytes: Column
+    requested_bytes: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The address and size of each block allocated; -1 for other operations and where memory ran out."""
+
+    address: Column
+    segment: Column
+    """The number of the cudaMalloc, or ~number of the reservation of address space."""
+    offset: Column
+    size_bytes: Column
+    """Bytes after rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The driver's calls in order; what does not apply is 0."""
+
+    op: Column
+    call: Column
+    number: Column
+    size: Column
+    """Size in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
+    offset: Column
+    count: Column
+    """Number of pages; for CREATE_FAILED the pages that were created before it failed."""
+    address: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockColumns:
+    """Every block that is there when a replay ends, by address."""
+
+    address: Column
+    size: Column
+    requested: Column
+    state: Column
+    stream: Column
+    key: Column
+    """The program's key of the block; -1 where the program holds no block."""
+    segment: Column
+    """Index of the block's segment in the columns of segments."""
+    pool: Column
+    """The private pool's key; 0: the default pool."""
+    is_small: Column
+    segment_address: Column
+    segment_size: Column
+    segment_is_expandable: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The result of a replay: what the allocator did."""
+
+    done: int
+    """Number of operations that were run: all, or up to the one at which the replay stopped."""
+    now: MemoryLevels
+    peak: MemoryLevels
+    peak_allocated_op: int
+    peak_reserved_op: int
+    oom_ops: Column
+    rejected_ops: Column
+    """Requests that throw_on_cudamalloc_oom rejected."""
+    skipped_ops: Column
+    retries: int
+    """Times the cache was freed to make room: torch.cuda.memory_stats()["num_alloc_retries"]."""
+    synchronizations: int
+    address_ties: int
+    """Number of times one of several equally large free blocks in different segments was chosen by an address that was
+    not recorded: with another placement another block may be chosen. Always 0 where the version does not compare
+    addresses (torch 2.12 and newer)."""
+    call_counts: dict[Call, int]
+    broken: str
+    """The assertion of PyTorch's that failed and ended the replay; empty where none did."""
+    blocks: BlockColumns
+    levels: LevelColumns | None
+    places: Places | None
+    calls: Calls | None
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether any request failed."""
+        return bool(len(self.oom_ops) or len(self.rejected_ops))
+
+    @property
+    def driver_calls(self) -> int:
+        """Calls that cost time on a real card: cudaMalloc, cudaFree, and mapping or unmapping of pages."""
+        slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
+        return sum(self.call_counts[call] for call in slow)
+
+
+def replay(
+    program: Program,
+    settings: Settings,
+    device: ReplayDevice,
+    *,
+    levels: bool = False,
+    places: bool = False,
+    calls: bool = False,
+    stop_after_ooms: int = 0,
+) -> Replay:
+    """Run a program under settings on a device.
+
+    It follows DeviceCachingAllocator of torch, of the version that `settings.semantics` says. The interpreter's lock is
+    released meanwhile, so that several replays run in parallel threads.
+
+    Args:
+        program: the operations.
+        settings: the settings in force at the start.
+        device: the card.
+        levels: record the bytes after every operation.
+        places: record where each block is put.
+        calls: record every call of the driver.
+        stop_after_ooms: end at the n-th request that fails; 0: go on, as a program does that handles the error.
+
+    Raises:
+        UsageError: the program, the settings or the device make no sense.
+    """
+    ids = _check(program, device)
+    allocator = ALLOCATORS[settings.semantics]
+    found = _run(
+        program.op,
+        program.key,
+        program.size,
+        program.stream,
+        ids,
+        [list(route) for route in program.routes],
+        [_fields(each, device) for each in (settings, *program.settings)],
+        device.total_bytes,
+        device.others_bytes,
+        list(PLACEMENTS).index(device.placement or placement_of(program)),
+        int(allocator.tie),
+        allocator.routes_capture,
+        settings.per_process_memory_fraction,
+        levels,
+        places,
+        calls,
+        stop_after_ooms,
+        _start_of(program),
+        list(program.recorded_addresses),
+        program.setup,
+    )
+    return _replay_of(found, levels=levels, places=places, calls=calls)
+
+
+def _check(program: Program, device: ReplayDevice) -> int:
+    """Raise UsageError for a program that makes no sense; return an upper bound of its blocks' keys."""
+    if device.placement is not None and device.placement not in PLACEMENTS:
+        raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
+    if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
+        raise UsageError(
+            f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others is impossible"
+        )
+    if not len(program.op) == len(program.key) == len(program.size) == len(program.stream):
+        raise UsageError("the columns of a program have different lengths; expected one entry an operation in each")
+    keys = _survey(program.op, program.key, program.size, len(program.settings), len(program.routes))
+    if keys < 0:
+        raise UsageError(_FAULTS[~keys])
+    return max(keys, _check_start(program))
+
+
+def _check_start(program: Program) -> int:
+    """Raise ImpossibleStartError for segments that overlap; return an upper bound of their blocks' keys."""
+    end, last = 0, -1
+    for segment in sorted(program.start, key=lambda segment: segment.address):
+        sizes, begin = [block[0] for block in segment.blocks], segment.address
+        stop = begin + sum(sizes)
+        if not sizes or min(sizes) <= 0 or (segment.is_expandable and (stop - begin) % SMALL_SEGMENT_BYTES):
+            fault = "has blocks that do not make whole pages; expected blocks above 0 bytes"
+        elif not end <= begin < (1 << 62) - (stop - begin):
+            fault = "overlaps another, or lies outside of any card"
+        else:
+            end = stop
+            last = max(last, max([block[-1] for block in segment.blocks]))
+            continue
+        raise ImpossibleStartError(f"the segment at {begin:#x} that a program begins with {fault}")
+    if last >= _MOST_KEYS:
+        raise UsageError(_FAULTS[2])
+    return last + 1
+
+
+def _start_of(program: Program) -> list[list[int]]:
+    segments = program.start
+    blocks = [block for segment in segments for block in segment.blocks]
+    return [
+        [segment.address for segment in segments],
+        [segment.stream for segment in segments],
+        [int(segment.is_small) for segment in segments],
+        [int(segment.is_expandable) for segment in segments],
+        [segment.pool for segment in segments],
+        [len(segment.blocks) for segment in segments],
+        *([block[field] for block in blocks] for field in range(3)),
+    ]
+
+
+def _fields(settings: Settings, device: ReplayDevice) -> tuple[Any, ...]:
+    return (
+        settings.max_split_bytes,
+        settings.max_non_split_rounding_bytes,
+        settings.large_segment_bytes,
+        settings.garbage_collection_threshold,
+        list(settings.roundup_divisions),
+        settings.expandable_segments,
+        settings.throw_on_cudamalloc_oom,
+        settings.reserve_bytes(device.total_bytes),
+    )
+
+
+def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:
+    def columns(names: Any, prefix: str = "") -> dict[str, Column]:
+        return {name: found[prefix + name] for name in names}
+
+    block_names = ("address", "size", "requested", "state", "stream", "key", "segment", "pool", "is_small")
+    segment_names = ("segment_address", "segment_size", "segment_is_expandable")
+    rows = found["calls"].reshape(-1, 7).T
+    return Replay(
+        done=found["done"],
+        now=MemoryLevels(**found["now"]),
+        peak=MemoryLevels(**found["peak"]),
+        peak_allocated_op=found["peak_allocated_op"],
+        peak_reserved_op=found["peak_reserved_op"],
+        oom_ops=found["oom_ops"],
+        rejected_ops=found["rejected_ops"],
+        skipped_ops=found["skipped_ops"],
+        retries=found["retries"],
+        synchronizations=found["synchronizations"],
+        address_ties=found["address_ties"],
+        call_counts={call: int(found["call_counts"][call]) for call in Call},
+        broken=found["broken"],
+        blocks=BlockColumns(**columns(block_names, "block_"), **columns(segment_names)),
+        levels=LevelColumns(**columns(LevelColumns.__slots__)) if levels else None,
+        places=Places(**columns(Places.__slots__)) if places else None,
+        calls=Calls(**dict(zip(Calls.__slots__, rows, strict=True))) if calls else None,
+    )

@@ -1,0 +1,184 @@
+"""A history: the recording of an allocator, as columns. It knows no file format and interprets nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from ullage.recorded.program import Column, is_one_of
+
+
+class Action(IntEnum):
+    """The kind of a trace entry; the names are PyTorch's."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    SNAPSHOT = 8
+    OTHER = 9
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "alloc": Action.ALLOC,
+    "free": Action.FREE_COMPLETED,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "oom": Action.OOM,
+    "snapshot": Action.SNAPSHOT,
+}
+"""Actions by PyTorch's names; any other name is `Action.OTHER`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStacks:
+    """Every stack that was recorded, each once: stack n is `frames[starts[n]:starts[n + 1]]`, rows of `table`."""
+
+    starts: Column
+    frames: Column
+    table: tuple[Frame, ...]
+
+    def frames_of(self, stack: int) -> tuple[Frame, ...]:
+        """Return the frames of a stack, innermost first; none for -1."""
+        if stack < 0:
+            return ()
+        return tuple(self.table[row] for row in self.frames[self.starts[stack] : self.starts[stack + 1]].tolist())
+
+
+PENDING: Final = ("active_pending_free", "active_awaiting_free")
+"""The state of a freed block that other streams may still use, as PyTorch's Python and its C++ name it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotBlock:
+    """A block of a segment when the snapshot was taken; sizes in bytes."""
+
+    address: int
+    size: int
+    requested: int
+    """Bytes asked for; for a free block, the bytes asked for when it was last allocated."""
+    state: str
+    """PyTorch's name of the state: active_allocated, one of `PENDING`, or inactive."""
+    stack: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment when the snapshot was taken."""
+
+    address: int
+    size: int
+    stream: int
+    is_large: bool
+    is_expandable: bool
+    pool: int
+    """The private pool's number; 0: the default pool."""
+    blocks: tuple[SnapshotBlock, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A range that the program named: an optimizer's step, or the user's own."""
+
+    name: str
+    stage: str
+    time_us: int
+
+
+def _nothing() -> Column:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Labels of trace entries: columns as long as the trace, or empty where no entry has any."""
+
+    metadata: Column = field(default_factory=_nothing)
+    """The user's own label (torch.cuda.memory._set_memory_metadata) as an index of `texts`; -1: none."""
+    context: Column = field(default_factory=_nothing)
+    """The compiled region as an index of `texts`; -1: none."""
+    pool: Column = field(default_factory=_nothing)
+    """The private pool's number; 0: the default pool."""
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The recording of one device's allocator: trace entries as columns of equal length, and the final state."""
+
+    device: int
+    action: Column
+    address: Column
+    """The address; in an OOM entry, the bytes that the driver reported free."""
+    size: Column
+    stream: Column
+    time_us: Column
+    """The time in microseconds; -1 where it was not recorded."""
+    stack: Column
+    stacks: RecordedStacks
+    segments: tuple[Segment, ...]
+    annotations: tuple[Annotation, ...]
+    settings: Mapping[str, Any]
+    """The allocator's settings as PyTorch recorded them; empty in older files."""
+    labels: Labels = field(default_factory=Labels)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request for memory was recorded; else only the state at the end says something."""
+        return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
+
+    def without_trace(self) -> "History":
+        """Return the state at the end alone, which this itself is where nothing was recorded."""
+        if not len(self):
+            return self
+        none = _nothing()
+        return replace(
+            self,
+            action=none,
+            address=none,
+            size=none,
+            stream=none,
+            time_us=none,
+            stack=none,
+            annotations=(),
+            labels=Labels(),
+        )
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of the segments at the end."""
+        return sum(segment.size for segment in self.segments)
+
+
+def without_trace(to_do: str) -> str:
+    """Return the sentence for a file of which nothing can be replayed.
+
+    Args:
+        to_do: a verb: what was to be done with the recording.
+    """
+    return (
+        f"there is no trace in this file, only what was there when it was written, so there is nothing to {to_do}; "
+        "call torch.cuda.memory._record_memory_history() first"
+    )

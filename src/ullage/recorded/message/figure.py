@@ -1,0 +1,67 @@
+"""Figures as messages write them: sizes, and what the patterns of another program's wording find."""
+
+import math
+from typing import Any, Final
+
+from ullage.base.units import parse_bytes
+from ullage.recorded.message.wording import Words
+
+_FIELDS: Final = frozenset(
+    f"{name}_bytes" for name in ("requested", "total", "free", "allocated", "host_used", "host_total")
+)
+_BYTES_OF_TYPE: Final = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int32": 4, "int64": 8, "bool": 1}
+"""TensorFlow's names of types, and how long one element is."""
+_MOST_BYTES: Final = 1 << 63
+"""More than any address space has: a product of larger lengths is no size."""
+
+
+def bytes_of(text: str) -> int:
+    """Read "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes", "7406166528" or "-1.28GiB"."""
+    is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
+    number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
+    unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit}iB"
+    size = parse_bytes(f"{_plain(number)} {unit}")
+    return -size if is_less else size
+
+
+def number_of(text: str) -> float:
+    """Read "0.95", or "0.95." at the end of a sentence."""
+    return float(_plain(text))
+
+
+def _plain(number: str) -> str:
+    """Return digits with one point, and no more of them than a figure has; damaged logs have others."""
+    whole, _, fraction = number.partition(".")
+    return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"
+
+
+def read_figures(window: str, words: Words, values: dict[str, Any]) -> None:
+    """Read what the patterns of a wording find into a message's fields; what has no field goes into `said`.
+
+    Args:
+        window: the message and what follows it, on one line.
+        words: its wording. Where two patterns find the same field the later one counts: it is the exact one.
+        values: the fields so far.
+    """
+    said: dict[str, str] = {}
+    for pattern in words.figures:
+        match = pattern.search(window)
+        found = match.groupdict() if match is not None else {}
+        for name, text in found.items():
+            if text is None:
+                continue
+            field = name.removesuffix("_gib") + "_bytes" if name.endswith("_gib") else name
+            if name == "device":
+                values["device"] = int(text)
+            elif field in _FIELDS:
+                size = bytes_of(text + (" GiB" if name.endswith("_gib") else ""))
+                if size >= 0:  # else the text is damaged
+                    values[field] = size
+            else:
+                said[name] = text
+    if "shape" in said and (of_each := _BYTES_OF_TYPE.get(said.get("type", ""))) is not None:
+        requested = of_each * math.prod(int(length) for length in said["shape"].split(",") if length)
+        if requested <= _MOST_BYTES:
+            values["requested_bytes"] = requested
+    if said:
+        values["said"] = said

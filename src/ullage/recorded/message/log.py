@@ -1,0 +1,290 @@
+"""Search for messages in a log of any length: with their line, rank, and the user's line from the traceback.
+
+It reads text in pieces and keeps the last of them only. It knows no file: the caller opens and decodes.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.base.source_location import is_library, short_place
+from ullage.recorded.message.context import context_of
+from ullage.recorded.message.counted_messages import CountedMessages, Unread
+from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
+from ullage.recorded.message.server_log import ServerLog, ServerMemory
+from ullage.recorded.message.unknown_words import HEADS, unknown_error
+from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
+
+_CHARACTERS_BEFORE: Final = 1 << 16
+"""Number of characters before a message that are searched for its traceback."""
+_CHARACTERS_AFTER: Final = 2 * WINDOW
+_PIECE_CHARACTERS: Final = 1 << 20
+_MOST_GUESSES: Final = 100  # places with the same words, of each piece of a text
+_MOST_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
+_MOST_ROWS_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
+_LONGEST_ROW: Final = 2000  # characters of a row: a longer one is none of a traceback
+
+_FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
+_NOTEBOOK: Final = re.compile(
+    r"\b(?:File (?P<file>\S{1,400}?):(?P<line>\d{1,7}), in |(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})\b)"
+)
+_ARROW: Final = re.compile(r"-{1,12}> ?\d{1,7} ?(.*)")  # IPython's way to show which row it is
+_BORDERS: Final = (
+    "Traceback (most recent call last)",
+    "During handling of the above exception",
+    "was the direct cause of the following exception",
+)
+_MARK: Final = re.compile(
+    r"\s{0,8}(?:[\w.-]{1,40} {1,4}\| )?(?:\[?\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?\]? )?"  # docker compose, Kubernetes
+    r"(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
+    r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
+    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:[DPTE]P\d{1,4} ?){1,4})\]"  # SGLang
+    r"|(?P<task>\d{1,5}): )"  # srun -l
+)
+_MENTIONS: Final = (
+    *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
+    *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
+)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
+_TAG: Final = re.compile(
+    r"</?(?:a|b|code|em|font|i|li|mark|p|pre|samp|span|strong|tt|u)(?: [^<>\n]{0,300})?>", re.IGNORECASE
+)
+_ENTITY: Final = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[\da-fA-F]{1,4});")
+_EMPHASIS: Final = re.compile(r"(\*\*|`)(\d[\d.,]{0,20} [KMGT]i?B)\1")
+_CUT_MARKUP: Final = re.compile(
+    r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
+    r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
+)
+"""The beginning of an escape, a tag, an entity or stars around a figure whose end is not there yet."""
+_LONGEST_MARKUP: Final = 320
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMessage:
+    """A message and its place in a text."""
+
+    message: Message
+    row: int
+    """Line number in the text, from 1."""
+    rank: str | None = None
+    """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None where it does not."""
+    place: str | None = None
+    """The innermost line of the user's own, with the last two parts of its path."""
+    statement: str | None = None
+    """The source text of that line."""
+    context: tuple[str, ...] = ()
+    """The program whose log it is and what that did, by the lines before: names of `message.context`."""
+    server: ServerMemory | None = None
+    """The figures of its memory that a server of models has written before this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The first place of a text that speaks of memory running out, where no message is known."""
+
+    row: int
+    text: str
+    """The text of that row, at most 160 characters."""
+
+
+def find_messages(text: str) -> list[FoundMessage]:
+    """Return every message of a text in order; of each beginning, at most the first thousand."""
+    return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """Cut a text into pieces for `scan`."""
+    return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
+
+
+def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
+    """Yield every message of a text that comes in pieces, which may end anywhere.
+
+    Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
+    the end of the searched text, and comes before the messages that follow. Where there is no message at all, one that
+    is guessed (`ullage.recorded.message.unknown_words`) or a `Mention` may come last.
+    """
+    counted, rest = CountedMessages(), Unread(0, 0)
+    kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
+    last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
+    server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
+    mention: Mention | None = None
+    guess: FoundMessage | None = None
+    cut: FoundMessage | None = None
+    is_any = is_certain = False
+    for piece, is_last in _with_last(_without_markup(pieces)):
+        kept += piece
+        until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
+        if until <= done:
+            continue
+        at, row = 0, rows
+        hits = list(hits_of(kept, done, until, counted))
+        if rest != (rest := counted.rest()):
+            yield rest
+        is_any = is_any or bool(hits)
+        is_certain = is_certain or any(hit.message.is_certain for hit in hits)
+        if not is_certain and cut is None and rows == 0:  # what a terminal has cut was copied from it: no long log
+            cut = _in_cut_rows(kept, rows, server)
+        if not is_any and mention is None:
+            mention = _mention(kept, done, until, rows)
+        if not is_any and guess is None:
+            guess = _guess(kept, done, until, rows, server)
+        for hit in hits:
+            row += kept.count("\n", at, hit.start)
+            at, done = hit.start, hit.end
+            told = _read_server(server, kept, told, hit.start)
+            yield _found(kept, read_again(kept, hit), row + 1, last, server)
+        done = max(done, until)
+        told = _read_server(server, kept, told, min(done, len(kept)))
+        gone = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
+        rows += kept.count("\n", 0, gone)
+        kept, done, told = kept[gone:], done - gone, max(0, told - gone)
+        last = {rank: end - gone for rank, end in last.items() if end > gone}
+    if cut is not None and not is_certain and (cut.message.is_certain or not is_any):
+        yield cut
+    elif not is_any and (guessed := guess or mention) is not None:
+        yield guessed
+
+
+def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
+    """Return the first message that is found when the rows that a terminal has cut are put together."""
+    found = find_in_cut_rows(text)
+    if found is None:
+        return None
+    hit, together, row = found
+    return _found(together, hit, rows + row + 1, {}, server)
+
+
+def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
+    """Return the first error of memory in words that are not known."""
+    places = [at for head in HEADS for at in _places(text, head, begin, until)]
+    for at in sorted(places):
+        message = unknown_error(text, at)
+        if message is not None:
+            return _found(text, Hit(at, at + 1, message), rows + text.count("\n", 0, at) + 1, {}, server)
+    return None
+
+
+def _places(text: str, words: str, begin: int, until: int) -> Iterator[int]:
+    at = text.find(words, begin, until)
+    for _ in range(_MOST_GUESSES):
+        if at < 0:
+            break
+        yield at
+        at = text.find(words, at + 1, until)
+
+
+def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
+    at = min((found for words in _MENTIONS if (found := text.find(words, begin, until)) >= 0), default=-1)
+    if at < 0:
+        return None
+    start = max(text.rfind("\n", 0, at) + 1, at - 80)
+    end = text.find("\n", at, at + 80)
+    row = text[start : end if end >= 0 else at + 80]
+    return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
+
+
+def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
+    """Leave out what only says how a text looks: a terminal's colours, a page's tags and entities, Markdown's stars.
+
+    What a piece's end cuts in two waits for the next piece.
+    """
+    rest = ""
+    for piece in pieces:
+        text = rest + piece
+        part = _CUT_MARKUP.search(text, max(0, len(text) - _LONGEST_MARKUP))
+        rest = part[0] if part is not None else ""
+        yield _plain(text[: len(text) - len(rest)])
+    yield _plain(rest)
+
+
+def _plain(text: str) -> str:
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    if "<" in text:
+        text = _TAG.sub("", text)
+    if ";" in text and "&" in text:
+        text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    if "B**" in text or "B`" in text:
+        text = _EMPHASIS.sub(r"\2", text)
+    return text.replace("\xa0", " ")
+
+
+def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    for piece in pieces:
+        yield piece, False
+    yield "", True
+
+
+def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
+    """Read the whole lines of a part of a text; return where the first one begins that is not whole."""
+    stop = text.rfind("\n", begin, end) + 1
+    if stop <= begin:
+        return begin
+    server.read(text, begin, stop, lambda text, at: _rank(_MARK.match(text, at)))
+    return stop
+
+
+def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: ServerLog) -> FoundMessage:
+    begin = text.rfind("\n", max(0, hit.start - _LONGEST_ROW), hit.start) + 1
+    mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST_ROW else None
+    rank = _rank(mark)
+    floor = max(last.get(rank, 0), hit.start - _CHARACTERS_BEFORE, 0)
+    place, statement = _place(text, floor, begin, rank) if begin else (None, None)
+    last[rank] = hit.end
+    return FoundMessage(
+        message=hit.message,
+        row=row,
+        rank=rank,
+        place=place,
+        statement=statement,
+        context=context_of(text, floor, hit.start, hit.end),
+        server=server.of(rank),
+    )
+
+
+def _rank(mark: re.Match[str] | None) -> str | None:
+    if mark is None:
+        return None
+    return mark["rank"] or mark["worker"] or mark["part"] or f"task {mark['task']}"
+
+
+def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
+    """Walk up the traceback above the row at `begin`: the first frame of the user's own is the innermost."""
+    below, is_pointed_at, apart, end = "", False, 0, begin - 1
+    for _ in range(_MOST_ROWS):
+        at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1
+        if apart > _MOST_ROWS_APART or (at <= floor and (end - floor > _LONGEST_ROW or floor > 0)):
+            break
+        row = text[at:end]
+        mark = _MARK.match(row)
+        if _rank(mark) == rank:
+            if any(words in row for words in _BORDERS):
+                break
+            frame = _frame(row)
+            if frame is not None and not is_library(frame[0]):
+                return (short_place(*frame) if frame[1] else frame[0]), below.strip() or None
+            arrow = _ARROW.match(row)
+            words = arrow[1] if arrow else row[mark.end() :] if mark is not None else row
+            if frame is not None:
+                below, apart, is_pointed_at = "", 0, False
+            elif arrow or (words.strip(" ^~|") and not is_pointed_at):
+                below, is_pointed_at = words, arrow is not None
+            apart += 1
+        if at == 0:
+            break
+        end = at - 1
+    return None, None
+
+
+def _frame(row: str) -> tuple[str, int] | None:
+    if "File " not in row and "Cell In" not in row:
+        return None
+    match = _FRAME.search(row)
+    if match is None:
+        match = _NOTEBOOK.search(row)
+        if match is not None and match["cell"]:
+            return f"{match['cell']}, line {match['row']}", 0
+    return (match["file"], int(match["line"])) if match is not None else None

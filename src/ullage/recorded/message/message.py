@@ -1,0 +1,281 @@
+"""Out-of-memory messages, read into numbers.
+
+The module does not judge: `analysis.text.explain` finds the cause, and `message.log` the place in a log.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ullage.base.units import BOGUS_BYTES
+from ullage.recorded.message.counted_messages import EXCEPTIONS, CountedMessages
+from ullage.recorded.message.figure import bytes_of, read_figures
+from ullage.recorded.message.table import BY_FIND
+from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
+
+WINDOW: Final = 4096
+"""Upper bound of a message's length in characters."""
+_WORD: Final = re.compile(r"[ _]")
+_NONSENSE_BYTES: Final = 1 << 60
+"""Sizes from here on mean "no limit" or "unknown": a driver that reports none (WSL, Windows) gives 2^64."""
+_MOST_GAP_CHARACTERS: Final = 240
+"""The most characters between two figures of one message; what stands further away belongs to something else."""
+_QUOTED_CHARACTERS: Final = 600
+_LINE_CHARACTERS: Final = 160
+_PROGRAM_LINE_CHARACTERS: Final = 400
+_PROGRAM_CHARACTERS: Final = 1200
+"""The most characters of another program's message, with the figures on the lines below it."""
+_SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
+_EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
+_EDGE: Final = re.compile(
+    r"\s*\n(?:"
+    r"\[\w{1,12}\]:?"  # torchrun's mark of a rank
+    r"|\(\w[^()\n]{0,60}\bpid=\d{1,9}[^()\n]{0,60}\)"  # Ray's and vLLM's mark of a worker
+    r"|(?:INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[?[\w./]{1,60}:\d{1,6}\]"  # vLLM's logger
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?\]?"  # a date and time
+    r"|[\w.-]{1,40} {1,4}\|"  # docker compose
+    r"|[\s>|]"
+    r")*|\s+"
+)
+"""The end of a line together with the marks that a log puts at the start of the next, or any other space."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherProcess:
+    """Another process on the card, with the driver's number for it."""
+
+    number: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The content of one message; None for what it does not say. PyTorch rounds sizes to a hundredth of their unit."""
+
+    kind: MessageKind
+    wording: str
+    """Identifier of the wording: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
+    text: str
+    """The message itself on one line, at most 600 characters."""
+    is_certain: bool
+    """Whether the text says that memory was missing; else that is only the usual meaning."""
+    backend: str | None = None
+    """The software that printed the message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    requested_bytes: int | None = None
+    device: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    process_bytes: int | None = None
+    """Bytes that this process uses, those outside PyTorch included."""
+    other_processes: tuple[OtherProcess, ...] = ()
+    allowed_bytes: int | None = None
+    """The allocator's upper limit; None where there is none."""
+    allocated_bytes: int | None = None
+    private_pools_bytes: int | None = None
+    """Bytes in CUDA graphs and memory pools; PyTorch counts them in `allocated_bytes` too."""
+    unallocated_bytes: int | None = None
+    """Bytes that PyTorch has reserved and not allocated."""
+    reserved_bytes: int | None = None
+    """Bytes that PyTorch's allocator has reserved."""
+    other_allocations_bytes: int | None = None
+    """Bytes outside PyTorch, on Apple's chips."""
+    reserve_bytes: int | None = None
+    """The length of an expandable segment, where the request was longer."""
+    is_expandable: bool = False
+    """Whether the text says that expandable segments were on."""
+    host_used_bytes: int | None = None
+    """Bytes of the machine's memory in use, of all programs."""
+    host_total_bytes: int | None = None
+    """Bytes of the machine's memory."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """Further figures in another program's words, as written: {"utilization": "0.9", "needed_bytes": "24.00 GiB"}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message and its range of characters."""
+
+    start: int
+    end: int
+    message: Message
+
+
+def read_message(text: str) -> Message | None:
+    """Read the first message of a text such as `str(exception)`; None if the text says nothing of memory.
+
+    Only its first 64 KiB are looked at, which no error of PyTorch's reaches.
+    """
+    return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
+
+
+def hits_of(
+    text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
+) -> Iterator[Hit]:
+    """Yield every message that begins between `begin` and `until`, in order and without overlap.
+
+    Messages of which `counted` has enough are only counted there.
+    """
+    until = len(text) + 1 if until is None else until
+    found = sorted(
+        (place for place in _found(text, begin, until, counted) if place.start >= begin),
+        key=lambda place: (place.start, -place.end),
+    )
+    heads = [place.start for place in found if place.words.has_sizes]
+    taken, head = 0, 0
+    for at, place in enumerate(found):
+        if place.start >= until:
+            break
+        # Where the name of the exception stands before words that are known, these are the message.
+        if place.start < taken or (place.words.wording == "unknown" and _is_followed(text, found, at, counted)):
+            continue
+        while head < len(heads) and heads[head] < place.end:
+            head += 1
+        stop = min(place.start + WINDOW, heads[head] if head < len(heads) else len(text))
+        if counted is not None and place.words.has_sizes:
+            stop = counted.next_head(text, place.end, stop, with_sizes=True)
+        hit = _hit(text, place, max(stop, place.end))
+        taken = hit.end
+        yield hit
+
+
+@dataclass(frozen=True, slots=True)
+class _WordsPlace:
+    """A place in a text at which known words were found."""
+
+    start: int
+    end: int
+    words: Words
+    match: re.Match[str]
+    backend: str | None
+
+
+def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -> Iterator[_WordsPlace]:
+    for find, table in BY_FIND.items():
+        at = text.find(find, begin)
+        while at >= 0:
+            if counted is not None and counted.has_enough(find):
+                counted.count(find, text, at, until)
+                break
+            for words in table:
+                place = _place(text, at, words)
+                if place is not None:
+                    if counted is not None and begin <= place.start < until:
+                        counted.note_read(find)
+                    yield place
+                    break
+            at = text.find(find, at + len(find))
+
+
+def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
+    """Return whether other words begin within those at a place."""
+    place = found[at]
+    if at + 1 < len(found) and found[at + 1].start <= place.end:
+        return True
+    return counted is not None and counted.next_head(text, place.start + 1, place.end, with_sizes=False) < place.end
+
+
+def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
+    if not text.endswith(words.before, 0, at):
+        return None
+    before = next(before for before in words.before if text.endswith(before, 0, at))
+    start = at - len(before)
+    if words.at_start and start and text[start - 1] not in "\r\n" and not text.endswith(EXCEPTIONS, 0, start):
+        return None
+    match = words.after.match(text, at)
+    if match is None:
+        return None
+    said_by = "" if words.kind is MessageKind.KILLED else _WORD.split(before)[0].upper()
+    return _WordsPlace(start, match.end(), words, match, words.backend or said_by or None)
+
+
+def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
+    """Read the message at a place; it may extend up to `stop`."""
+    words, named = place.words, place.match.groupdict()
+    values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
+    if "size" in values:
+        values["requested_bytes"] = values.pop("size")
+    kind, wording, end = words.kind, words.wording, place.end
+    most = _PROGRAM_LINE_CHARACTERS if words.figures else _LINE_CHARACTERS
+    line = text.find("\n", end, place.start + most)
+    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else _last_space(text, end, place.start + most)])
+    if words.figures:
+        # What follows on the next lines belongs to it; the next message with the same words does not.
+        again = text.find(words.find, place.end, place.start + _PROGRAM_CHARACTERS)
+        until = again if again >= 0 else place.start + _PROGRAM_CHARACTERS
+        read_figures(_EDGE.sub(" ", text[place.start : until]), words, values)
+    if words.has_sizes:
+        window = _EDGE.sub(" ", text[place.start : stop])
+        length = _read_sizes(window, values)
+        rest = _SENTENCE.match(window, length)
+        said = window[: rest.end() if rest else length] if length else said
+        # Where several spaces became one, the end is too early by some; what is known by then is enough.
+        end = max(end, min(stop, place.start + length))
+        if wording == "allocator":
+            kind, wording = _which(window, values)
+    return Hit(
+        place.start,
+        end,
+        Message(
+            kind=kind,
+            wording=wording,
+            text=said[:_QUOTED_CHARACTERS].strip(),
+            is_certain=words.is_certain,
+            backend=place.backend,
+            **values,
+        ),
+    )
+
+
+def _last_space(text: str, begin: int, end: int) -> int:
+    """Return where the last whole word of a part of a text ends."""
+    if end >= len(text):
+        return end
+    space = text.rfind(" ", begin, end)
+    return space if space >= 0 else end
+
+
+def _read_sizes(window: str, values: dict[str, Any]) -> int:
+    """Read the sizes behind the words into a message's fields; return their end."""
+    found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
+    found += [(match, "") for match in PROCESS.finditer(window)]
+    others = []
+    end = 0
+    for match, name in sorted(found, key=lambda entry: entry[0].start()):
+        if match.start() > end + _MOST_GAP_CHARACTERS:
+            break
+        end = max(end, match.end())
+        size = bytes_of(match[match.lastindex or 0])
+        if not name:
+            others.append(OtherProcess(int(match[1]), size))
+        elif name not in ("process_bytes", "allowed_bytes") or size < _NONSENSE_BYTES:
+            values[name] = size
+    if "allocated_bytes" in values:
+        allocated = values["allocated_bytes"]
+        if "unallocated_bytes" in values:
+            values["reserved_bytes"] = allocated + values["unallocated_bytes"]
+        elif "reserved_bytes" in values:
+            values["unallocated_bytes"] = max(0, values["reserved_bytes"] - allocated)
+    if device := DEVICE.search(window, 0, max(end, _LINE_CHARACTERS)):
+        values["device"] = int(device[1])
+    values["other_processes"] = tuple(others)
+    values["is_expandable"] = _EXPANDABLE_IS_ON in window or "reserve_bytes" in values
+    return end
+
+
+def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
+    """Return the wording of a message of PyTorch's allocator."""
+    if "more than 1EB memory" in window[:120]:
+        return MessageKind.BOGUS_SIZE, "more_than_1eb"
+    if "preemptively rejected" in window[:120]:
+        return MessageKind.LIMIT, "preempted"
+    kind = MessageKind.BOGUS_SIZE if values.get("requested_bytes", 0) > BOGUS_BYTES else MessageKind.ALLOCATOR
+    if "reserve_bytes" in values:
+        return MessageKind.ADDRESS_SPACE, "beyond_the_reserve"
+    if "custom allocator backing this MemPool" in window:
+        return kind, "custom_pool"
+    if "reserved in total" in window:
+        return kind, "reserved_in_total"
+    if "reserved by PyTorch" not in window and "unallocated_bytes" in values:
+        return kind, "cached"
+    return kind, "of_which_free" if "total_bytes" in values else "bare"

@@ -1,0 +1,33 @@
+"""What the cells of a saved notebook have printed: the file has it as JSON, each row of a traceback escaped."""
+
+import json
+import re
+from typing import Any, Final
+
+from ullage.base.foreign_json import is_far_larger_in_memory
+
+_BEGINNING: Final = re.compile(r'\s{0,40}\{\s{0,40}"(?:cells|metadata|nbformat)"\s{0,4}:')
+
+
+def is_notebook(beginning: str) -> bool:
+    """Return whether a text begins as the file of a notebook does."""
+    return _BEGINNING.match(beginning) is not None
+
+
+def printed_by(content: str) -> str | None:
+    """Return what the cells of a notebook have printed, with their errors; None where it is no whole notebook."""
+    if is_far_larger_in_memory(content):
+        return None
+    try:
+        cells = json.loads(content)["cells"]
+        return "\n".join(_text_of(output) for cell in cells for output in cell.get("outputs", ()))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _text_of(output: dict[str, Any]) -> str:
+    """Return the text of one output: of an error its traceback, which ends with the error itself."""
+    if output.get("output_type") == "error":
+        return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
+    found = output.get("text", output.get("data", {}).get("text/plain", ""))
+    return "".join(found)

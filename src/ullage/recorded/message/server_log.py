@@ -1,0 +1,163 @@
+"""What a server of models writes into its log about its memory when it starts: weights, activations, graphs, KV cache.
+
+vLLM has worded these lines in four ways since 2023, and SGLang in one. Each worker writes its own.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ullage.recorded.message.figure import bytes_of, number_of
+
+_MOST_LINES: Final = 10_000
+"""Number of such lines that are read; a log with more of them is no log of a start."""
+_LONGEST: Final = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMemory:
+    """What one worker of a server has written of its memory so far; None for what it has not."""
+
+    program: str
+    total_bytes: int | None = None
+    """Bytes of the card."""
+    utilization: float | None = None
+    """vLLM's gpu_memory_utilization: the share of the card that it may use."""
+    free_at_start_bytes: int | None = None
+    weights_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    """Bytes outside PyTorch's allocator: the context, NCCL, libraries."""
+    peak_torch_bytes: int | None = None
+    """vLLM 0.6: weights and activations at their peak in one figure."""
+    activation_bytes: int | None = None
+    """Bytes of activations at their peak, for the largest batch."""
+    graphs_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    """Bytes of the KV cache; below zero where the rest has taken more than the budget, as vLLM writes it."""
+    kv_cache_set_bytes: int | None = None
+    """Bytes of the KV cache where they were set (vLLM's kv_cache_memory_bytes); the share of it does not count."""
+    available_bytes: int | None = None
+    """SGLang: bytes that were free after the weights were loaded."""
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """Bytes that are taken before the KV cache; None where weights or activations are not told."""
+        if self.weights_bytes is not None and self.activation_bytes is not None:
+            peak = self.weights_bytes + self.activation_bytes
+        elif self.peak_torch_bytes is not None:
+            peak = self.peak_torch_bytes
+        else:
+            return None
+        return peak + (self.non_torch_bytes or 0) + (self.graphs_bytes or 0)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text.replace("SIZE", r"-?NUMBER ?Gi?B").replace("NUMBER", r"\d[\d.]{0,20}"), re.ASCII)
+
+
+_SIZES: Final = (
+    ("total_gpu_memory", "vLLM", _pattern(r"total_gpu_memory[ =]\(?(?P<total>SIZE)")),
+    ("total_gpu_memory", "vLLM", _pattern(r"gpu_memory_utilization[ =]\(?(?P<utilization>NUMBER)")),
+    ("model weights take", "vLLM", _pattern(r"model weights take\s+(?P<weights>SIZE)")),
+    ("non_torch_memory", "vLLM", _pattern(r"non_torch_memory(?: takes |=|\s+)(?P<non_torch>SIZE)")),
+    ("activation peak memory", "vLLM", _pattern(r"activation peak memory(?: takes|)\s+(?P<activation>SIZE)")),
+    ("reserved for KV Cache", "vLLM", _pattern(r"reserved for KV Cache is (?P<kv_cache>SIZE)")),
+    ("peak_torch_memory", "vLLM", _pattern(r"peak_torch_memory=(?P<peak_torch>SIZE)")),
+    ("kv_cache_size=", "vLLM", _pattern(r"kv_cache_size=(?P<kv_cache>SIZE)")),
+    ("available_kv_cache_memory", "vLLM", _pattern(r"available_kv_cache_memory\s+(?P<kv_cache>SIZE)")),
+    ("Available KV cache memory", "vLLM", _pattern(r"Available KV cache memory: (?P<kv_cache>SIZE)")),
+    (
+        "as specified by kv_cache_memory_bytes",
+        "vLLM",
+        _pattern(r"reserved (?P<kv_cache_set>SIZE) memory for KV Cache"),
+    ),
+    ("Loading model weights took", "vLLM", _pattern(r"Loading model weights took (?P<weights>SIZE)")),
+    ("Model loading took", "vLLM", _pattern(r"Model loading took (?P<weights>SIZE)")),
+    ("Estimated CUDA graph memory", "vLLM", _pattern(r"Estimated CUDA graph memory: (?P<graphs>SIZE)")),
+    ("Graph capturing finished in", "vLLM", _pattern(r"Graph capturing finished in \S+ secs?, took (?P<graphs>SIZE)")),
+    (
+        "Desired GPU memory utilization is",
+        "vLLM",
+        _pattern(r"utilization is \((?P<utilization>NUMBER), SIZE\)"),
+    ),
+    ("Actual usage", "vLLM", _pattern(r"Actual usage.{0,40}?(?P<weights>SIZE) for (?:weights?|consumed)")),
+    ("for peak activation", "vLLM", _pattern(r"(?P<activation>SIZE) for peak activation")),
+    ("for non-torch memory", "vLLM", _pattern(r"(?P<non_torch>SIZE) for non-torch memory")),
+    ("Graph memory", "vLLM", _pattern(r"(?P<graphs>SIZE) for \w{3,8} ?Graph memory")),
+    ("Current kv cache memory", "vLLM", _pattern(r"Current kv cache memory in use is (?P<kv_cache>SIZE)")),
+    ("Load weight end", "SGLang", _pattern(r"avail mem=(?P<available>SIZE), mem usage=(?P<weights>SIZE)")),
+    ("KV Cache is allocated", "SGLang", _pattern(r"K size: (?P<kv_cache>SIZE), V size: (?P<kv_cache_too>SIZE)")),
+    ("apture cuda graph end", "SGLang", _pattern(r"mem usage=(?P<graphs>SIZE)")),
+)
+_AT_START: Final = _pattern(r"Free memory on device[^(\n]{0,12}\((?P<free>NUMBER)/(?P<total>NUMBER) GiB\) on startup\.")
+_NEW_START: Final = ("Initializing a V", "Initializing an LLM engine")
+_HEADS: Final = tuple(dict.fromkeys(head for head, _, _ in _SIZES))
+_ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
+
+
+@dataclass(slots=True)
+class ServerLog:
+    """The memory of each worker that a log has told of so far, by the mark of the worker's lines."""
+
+    workers: dict[str | None, ServerMemory] = field(default_factory=dict)
+    _lines: int = 0
+
+    def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
+        """Read the lines of a part of a text, whose ends are ends of lines.
+
+        Args:
+            text: the log.
+            begin: where the part begins.
+            end: where it ends.
+            rank_at: tells by which rank or worker the line is marked that begins at a place.
+        """
+        at = begin
+        while self._lines < _MOST_LINES and (match := _ANY_HEAD.search(text, at, end)) is not None:
+            self._lines += 1
+            begin = text.rfind("\n", max(0, match.start() - _LONGEST), match.start()) + 1
+            at = text.find("\n", match.end(), min(end, match.end() + _LONGEST))
+            at = at if at >= 0 else min(end, match.end() + _LONGEST)
+            rank = rank_at(text, begin)
+            row = text[begin:at]
+            if any(words in row for words in _NEW_START):
+                self.workers.clear()  # what follows is another start; the figures of the one before do not add to it
+            else:
+                self._note(rank, row)
+
+    def of(self, rank: str | None) -> ServerMemory | None:
+        """Return what a worker has told, with what was told without a mark; None if that is nothing."""
+        own, common = self.workers.get(rank), self.workers.get(None)
+        if own is None:
+            # An error without a mark, or of the process above the workers: the last worker's figures stand for all.
+            return common or next(reversed(self.workers.values()), None)
+        if common is None or common is own:
+            return own
+        missing = {name: getattr(common, name) for name in own.__slots__ if getattr(own, name) is None}
+        return replace(own, **missing)
+
+    def _note(self, rank: str | None, row: str) -> None:
+        for head, program, pattern in _SIZES:
+            match = pattern.search(row) if head in row else None
+            if match is None:
+                continue
+            figures: dict[str, Any] = {}
+            for name, text in match.groupdict().items():
+                if name == "utilization":
+                    figures["utilization"] = number_of(text)
+                elif name == "kv_cache_set":
+                    figures["kv_cache_set_bytes"] = figures["kv_cache_bytes"] = bytes_of(text)
+                elif name == "kv_cache_too":
+                    figures["kv_cache_bytes"] += bytes_of(text)
+                else:
+                    figures[f"{name}_bytes"] = bytes_of(text)
+            self._add(rank, program, figures)
+        if (match := _AT_START.search(row)) is not None:
+            sizes = {"total_bytes": f"{match['total']} GiB", "free_at_start_bytes": f"{match['free']} GiB"}
+            self._add(rank, "vLLM", {name: bytes_of(text) for name, text in sizes.items()})
+
+    def _add(self, rank: str | None, program: str, figures: dict[str, Any]) -> None:
+        memory = replace(self.workers.get(rank, ServerMemory(program=program)), **figures)
+        if memory.peak_torch_bytes is not None and memory.weights_bytes is not None and memory.activation_bytes is None:
+            memory = replace(memory, activation_bytes=max(0, memory.peak_torch_bytes - memory.weights_bytes))
+        self.workers[rank] = memory

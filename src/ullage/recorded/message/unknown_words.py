@@ -1,0 +1,147 @@
+"""Errors of memory in words of which no wording is known: told from what merely speaks of memory.
+
+A row counts where it says that memory was lacking, says so as an error does, and gives no advice before that. This is
+a guess: `ullage.recorded.message.log` asks for it only where a text has no message that is known.
+"""
+
+import re
+from typing import Final
+
+from ullage.recorded.message.figure import bytes_of
+from ullage.recorded.message.message import Message
+from ullage.recorded.message.wording import MessageKind
+
+_LACKS: Final = re.compile(
+    r"\b(?:(?:\w+)?OutOfMemory\b|(?:ran |run |runs )?out of (?:[\w-]+ ){0,3}(?:memory|vram)\b(?! (?:bounds|range))"
+    r"|(?:not enough|insufficient|no more|no free|exhausted) (?:[\w-]+ ){0,4}(?:memory|vram)\b"
+    r"|(?:failed|unable|could not|cannot|can't|couldn't|error) (?:to )?(?:\w+ )?(?:in )?(?:re|m)?alloc(?:at\w+)?\b"
+    r"(?! (?:port|socket|pty|tty|id|handle|address))"
+    r"|(?:memory |buffer |tensor )alloc(?:ation)? (?:has )?(?:failed|failure|error)"
+    r"|(?:mem)?alloc(?:ation)?\w* (?:of [^\n]{1,60} )?failed\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_CARD: Final = re.compile(
+    r"cuda|\b(?:w|web)?gpu|\bvram\b|video memory|device memory|\bon device\b|graphics memory|\bhip(?:Malloc|Error)|rocm"
+    r"|vulkan|\bmetal\b|opencl|\b[tn]pu\b|\bxpu\b|\.cuh?\b|(?-i:\bcu[A-Z]\w+)|nvidia|d3d1|dxgi|\bVK_|\bhbm\b",
+    re.ASCII | re.IGNORECASE,
+)
+_MACHINE: Final = re.compile(
+    r"\b(?:RAM|host memory|system memory|physical memory|virtual memory|swap|page file|paging file|malloc|mmap|fork"
+    r"|heap|memory cgroup|errno 12|ENOMEM)\b",
+    re.ASCII | re.IGNORECASE,
+)
+_SURELY_MACHINE: Final = re.compile(
+    r"host_mem|cudaHost|cudaMallocHost|\bpinned\b|\bptxas\b|\bcc1plus\b|\bCPU ?(?:Retry)?OOM|\bCPU ?Out ?Of"
+    r"|\bhost memory\b",
+    re.ASCII | re.IGNORECASE,
+)
+_CHIP: Final = re.compile(
+    r"shared memory (?:available )?on the GPU|(?:per[- ]block|kernel).{0,40}shared memory", re.ASCII
+)
+_DRIVER: Final = re.compile(
+    r"cuda ?(?:error|malloc)|(?:cuda|cu|hip|vk)[A-Z]\w+ ?\(|error (?:code )?2\b|Gpu API|hipError"
+    r"|cl(?:Create|Enqueue)\w+",
+    re.ASCII,
+)
+"""Words of the driver and its functions alone: the card's memory is then refused outside of any pool."""
+_ERROR: Final = re.compile(
+    r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
+    r"|_OUT_OF_|\bERR\b|OOM:",
+    re.ASCII | re.IGNORECASE,
+)
+_ADVICE: Final = re.compile(
+    r"\b(?:if|may|might|can|should|try|consider|avoid|when|whenever|prevent\w*|because|why|how|handle\w*|detect\w*|fix\w*"
+    r"|catch\w*|except|was|were|used to|would)\b",
+    re.ASCII | re.IGNORECASE,
+)
+_ABOUT: Final = re.compile(
+    r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
+    re.ASCII | re.IGNORECASE,
+)
+"""Words that follow in a sentence about such an error."""
+_MEMORY: Final = re.compile(
+    r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
+    re.ASCII | re.IGNORECASE,
+)
+_SIZE: Final = re.compile(
+    r"(?:alloc\w*|request\w*|size|need\w*|require\w*)\D{0,30}?(\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B)\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_START: Final = re.compile(
+    r"\s*(?:[\w.-]{1,40} +\|)?(?:\s?[\[(][^\])\n]{1,80}[\])]:?)?\s*(?:\d{4}-\d\d-\d\d[T ]\S*)?"
+    r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
+    re.ASCII,
+)
+"""Marks that may stand before the first words of a row: those of launchers, of containers and of a list."""
+HEADS: Final = (
+    *(
+        "ut of memory",
+        "ut of Memory",
+        "ut Of Memory",
+        "UT OF MEMORY",
+        "ut of GPU",
+        "ut of device",
+        "ut of video",
+        "ut of VRAM",
+    ),
+    *(
+        "ut of vram",
+        "ut of host",
+        "ut of system",
+        "ot enough",
+        "nsufficient",
+        "ailed to alloc",
+        "nable to alloc",
+        "ailed to malloc",
+    ),
+    *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
+    *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
+)
+"""Parts of what a row has to say, for a plain (fast) search."""
+_NEED: Final = re.compile(
+    r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
+)
+"""Two sizes: the memory that is needed, and the memory that there is."""
+_ROWS_BEFORE: Final = 4
+_CHARACTERS: Final = 400
+
+
+def unknown_error(text: str, at: int) -> Message | None:
+    """Return an error of memory in the row at a place of a text; None where the row only speaks of memory.
+
+    Args:
+        text: the text.
+        at: a place in the row, where one of `HEADS` stands.
+    """
+    start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
+    end = text.find("\n", at, at + _CHARACTERS)
+    row = text[start : end if end >= 0 else at + _CHARACTERS]
+    lacks = _LACKS.search(row)
+    if lacks is None or _ADVICE.search(row, 0, lacks.start()) is not None or _MEMORY.search(row) is None:
+        return None
+    if _ABOUT.match(row, lacks.end()) is not None:
+        return None
+    around = row + "\n" + "\n".join(text[max(0, start - _CHARACTERS) : start].split("\n")[-_ROWS_BEFORE:])
+    if _START.fullmatch(row, 0, lacks.start()) is None and _ERROR.search(row) is None:
+        return None
+    # What the row itself says goes before what stands above it.
+    sure = ((_SURELY_MACHINE, "machine"), (_CHIP, "chip"), (_DRIVER, "driver"))
+    memory = next((name for pattern, name in sure if pattern.search(row) is not None), "") or next(
+        (
+            name
+            for where in (row, around)
+            for name, pattern in (("card", _CARD), ("machine", _MACHINE))
+            if pattern.search(where) is not None
+        ),
+        "",
+    )
+    size = _NEED.search(row) or _SIZE.search(row)
+    return Message(
+        kind=MessageKind.HOST if memory == "machine" else MessageKind.PROGRAM,
+        wording="unknown_words",
+        text=" ".join(row.split()),
+        is_certain=False,
+        requested_bytes=bytes_of(size[1]) if size is not None else None,
+        free_bytes=bytes_of(size[2]) if size is not None and size.lastindex == 2 else None,
+        said={"memory": memory} if memory else {},
+    )

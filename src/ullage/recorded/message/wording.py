@@ -1,0 +1,378 @@
+"""The wordings with which PyTorch, its libraries and the system report that memory ran out.
+
+Every wording of torch 2.0 to 2.15 and of the two versions before, and other errors behind which a shortage of memory
+may hide. The module is a table only; `ullage.recorded.message` reads texts with it. What other programs say is in
+`ullage.recorded.message.program_wording`.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class MessageKind(StrEnum):
+    """The kind of a message."""
+
+    ALLOCATOR = "allocator"
+    """PyTorch's GPU allocator could not satisfy a request."""
+    LIMIT = "limit"
+    """A request that a limit refused before the driver was asked."""
+    ADDRESS_SPACE = "address_space"
+    """Addresses ran out, or a range of them was too short; memory did not."""
+    BOGUS_SIZE = "bogus_size"
+    """A request for more than any card has."""
+    DRIVER = "driver"
+    """An error of CUDA itself, outside of PyTorch's allocator; it has no figures."""
+    LIBRARY = "library"
+    """An error of a library whose usual reason is that memory is missing."""
+    HOST = "host"
+    """Host memory ran out, not the card's."""
+    KILLED = "killed"
+    """The process was killed; by the kernel where `is_certain` is True."""
+    ON_CHIP = "on_chip"
+    """Shared memory of a kernel's thread block ran out; the card's memory is not concerned."""
+    WARNING = "warning"
+    """A request failed and is made again in another way; nothing has ended yet."""
+    PROGRAM = "program"
+    """The words of another program about its own memory of the card; `Message.backend` names the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """A wording: what to find with a plain (fast) search, and what must stand before and after it."""
+
+    find: str
+    before: tuple[str, ...]
+    """Texts of which one stands right before; its first word is the backend."""
+    after: re.Pattern[str]
+    """Pattern matched at `find`; groups: `size`, the bytes asked for; `device`."""
+    at_start: bool
+    """Whether the words must begin a line or follow an exception's name."""
+    kind: MessageKind
+    wording: str
+    is_certain: bool
+    """Whether the words say that memory was missing, or only usually mean it."""
+    backend: str | None
+    has_sizes: bool
+    """Whether sizes follow the words, in the forms of `SIZES`."""
+    figures: tuple[re.Pattern[str], ...] = ()
+    """Patterns of what else stands near the words. A group is named like a field of `Message`, or freely."""
+
+
+def words(
+    kind: MessageKind,
+    wording: str,
+    find: str,
+    after: str = "",
+    *,
+    before: tuple[str, ...] = ("",),
+    backend: str | None = None,
+    at_start: bool = False,
+    likely: bool = False,
+    has_sizes: bool = False,
+    figures: tuple[str, ...] = (),
+) -> Words:
+    """Make one row of a table of wordings; `likely`: the words only usually mean that memory was missing."""
+    return Words(
+        find=find,
+        before=before,
+        after=re.compile(re.escape(find) + after, re.ASCII),
+        at_start=at_start,
+        kind=kind,
+        wording=wording,
+        is_certain=not likely,
+        backend=backend,
+        has_sizes=has_sizes,
+        figures=tuple(re.compile(pattern, re.ASCII | re.IGNORECASE) for pattern in figures),
+    )
+
+
+_CARDS: Final = ("CUDA ", "HIP ", "XPU ", "NPU ", "MUSA ")
+_LIBRARIES: Final = ("CUBLAS", "CUDNN", "CUSOLVER", "CUSPARSE", "CURAND", "HIPBLAS", "HIPSPARSE")
+_STATUS: Final = tuple(f"{name}_STATUS" for name in _LIBRARIES)
+_EXITS: Final = (
+    "exit",
+    "Exit",
+    "exited with",
+    "Exited with",
+    "exit_",
+    "exit ",
+    "Exit ",
+    "exited with ",
+    "exited with exit ",
+)
+_END: Final = r"(?=\s*(?:\n|\Z))"
+_SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
+_BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
+"""The figures on the next row, behind the mark of a log."""
+_CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
+_AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
+_CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU)"
+
+TABLE: Final = (
+    # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
+    words(
+        MessageKind.ALLOCATOR,
+        "allocator",
+        "out of memory",
+        rf"(?:\.\s{{1,40}}(?=Tried to|Allocation was)|{_BELOW})",
+        before=_CARDS,
+        has_sizes=True,
+    ),
+    words(
+        MessageKind.ALLOCATOR,
+        "allocator",
+        "out of memory",
+        r"(?=\s*(?:[.(:!]|\n|\Z))",
+        before=_CARDS,
+        at_start=True,
+        has_sizes=True,
+    ),
+    words(MessageKind.ALLOCATOR, "allocator", "out of the memory. ", r"(?=Tried to)", before=_CARDS, has_sizes=True),
+    words(
+        MessageKind.ALLOCATOR,
+        "async",
+        "Allocation on device",
+        r" {1,2}(?P<device>\d{1,4})? ?would exceed allowed memory\b(?:\. \(out of memory\))?",
+        backend="CUDA",
+        has_sizes=True,
+    ),
+    words(
+        MessageKind.ALLOCATOR,
+        "allocator",
+        "can NOT allocate memory block with size larger than",
+        r" \d{1,4}GB! (?=Tried to)",
+        before=("platform ",),
+        backend="XPU",
+        has_sizes=True,
+    ),
+    words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    # Its name alone ends a line: a table of an error, or a text that was translated but for that.
+    words(
+        MessageKind.ALLOCATOR,
+        "unknown",
+        "OutOfMemoryError",
+        r"(?=[*`\"'|\s]{0,6}(?:\n|\Z))",
+        before=("torch.cuda.", "torch."),
+        likely=True,
+    ),
+    words(MessageKind.HOST, "java", "OutOfMemoryError: ", r"[^\n]{1,100}", before=("java.lang.",)),
+    words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
+    words(
+        MessageKind.ADDRESS_SPACE,
+        "address_space",
+        "[ExpandableSegmentVA]",
+        r" Failed to reserve (?P<size>\d{1,20})?",
+        backend="CUDA",
+        has_sizes=True,
+    ),
+    words(MessageKind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
+    words(
+        MessageKind.WARNING,
+        "asking_again",
+        " failed with OOM on device ",
+        r"(?P<device>\d{1,4})(?: while trying to (?:map|allocate) (?P<size>\d{1,20}) bytes)?",
+        before=("memory mapping", "memory allocation"),
+        backend="CUDA",
+    ),
+    words(
+        MessageKind.DRIVER,
+        "cuda_error",
+        "out of memory",
+        _SEARCH,
+        before=(
+            "CUDA error: ",
+            "CUDA driver error: ",
+            "CUDA runtime error: ",
+            "cuda runtime error (2) : ",
+            "HIP error: ",
+            # other programs' ways to print the driver's answer
+            "CUDA failed with error ",
+            "cuda failed with error 2 ",
+            "CUDA failure 2: ",
+            "CUDA error 2: ",
+            "CUDA Error: ",
+            "cuda error: ",
+            "Cuda error: ",
+            "CUDA: ",
+            "CUDA ERROR: ",
+            "CUDA Runtime Error: ",
+            "CUDA API error: ",
+            "CUDA Driver API error: ",
+            "CUDA failure: ",
+            "CUDA error (2): ",
+            "CUDA error 2 - ",
+            "GPUassert: ",
+        ),
+    ),
+    words(MessageKind.DRIVER, "cuda_error", "cudaMalloc", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "cuMem", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Out of memory in cu", r"\w{3,40}\(", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error at ", _AT, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error in ", _AT, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "error: 2 (out of memory)", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
+    words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
+    # Thrust's errors are the card's, although one of them is called bad_alloc; so are those at lines of .cu files.
+    words(MessageKind.DRIVER, "cuda_error", "thrust::system::detail::bad_alloc", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cuh(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error 2 out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call) out of memory in function", before=("217:",)),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call (out of memory)", backend="OPENCV"),
+    words(MessageKind.DRIVER, "vulkan", "vkAllocateMemory failed", r" ?\(?-2\b", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "VK_ERROR_OUT_OF_DEVICE_MEMORY", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "ErrorOutOfDeviceMemory", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "vkAllocateMemory failed", r" ?\(?-1\b", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "VK_ERROR_OUT_OF_HOST_MEMORY", backend="VULKAN"),
+    words(
+        MessageKind.HOST, "pinned", "cuda_host_mem.cpp:", r"\d{1,6}: error: [^\n]{1,40}out of memory", backend="OPENCV"
+    ),
+    words(MessageKind.HOST, "compiler", "ptxas fatal", r"[^\n]{0,20}Memory allocation failure"),
+    words(MessageKind.HOST, "compiler", "catastrophic error", r" ?: out of memory"),
+    words(MessageKind.HOST, "compiler", "virtual memory exhausted"),
+    words(MessageKind.HOST, "compiler", "LLVM ERROR: out of memory"),
+    words(MessageKind.DRIVER, "level_zero", "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", backend="LEVEL_ZERO"),
+    words(MessageKind.DRIVER, "level_zero", "UR_RESULT_ERROR_OUT_OF_RESOURCES", backend="LEVEL_ZERO", likely=True),
+    words(MessageKind.HOST, "level_zero_host", "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY", backend="LEVEL_ZERO"),
+    words(MessageKind.DRIVER, "kernel_driver", "[NV_ERR_NO_MEMORY]", before=("Out of memory ",), backend="NVRM"),
+    words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
+    words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "CL_OUT_OF_HOST_MEMORY", backend="OPENCL"),
+    words(
+        MessageKind.HOST,
+        "library_host",
+        "_HOST_ALLOCATION_FAILED",
+        before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS"),
+    ),
+    words(MessageKind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
+    words(
+        MessageKind.LIBRARY,
+        "alloc_failed",
+        "_ALLOCATION_FAILED",
+        r"\b",
+        before=("CURAND_STATUS", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE"),
+    ),
+    words(MessageKind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
+    words(
+        MessageKind.LIBRARY,
+        "internal_error",
+        "_STATUS_INTERNAL_ERROR",
+        r"\b",
+        before=("CUDNN", "CUSOLVER"),
+        likely=True,
+    ),
+    words(
+        MessageKind.LIBRARY,
+        "internal_error",
+        "create cublas handle: CUBLAS_STATUS_INTERNAL_ERROR",
+        backend="CUBLAS",
+        likely=True,
+    ),
+    words(MessageKind.LIBRARY, "internal_error", "_INTERNAL_ERROR", r"\b", before=("CUFFT",), likely=True),
+    words(
+        MessageKind.LIBRARY,
+        "insufficient_resources",
+        "_STATUS_INSUFFICIENT_RESOURCES",
+        r"\b",
+        before=("CUSPARSE",),
+        likely=True,
+    ),
+    words(MessageKind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
+    words(
+        MessageKind.LIBRARY,
+        "no_algorithm",
+        " was unable to find an engine",
+        before=("GET", "FIND"),
+        backend="CUDNN",
+        likely=True,
+    ),
+    words(MessageKind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
+    words(
+        MessageKind.LIBRARY,
+        "nccl",
+        "Failed to CUDA calloc",
+        r"(?: async)?(?: (?P<size>\d{1,18}) bytes)?",
+        backend="NCCL",
+    ),
+    words(
+        MessageKind.LIBRARY,
+        "nvml",
+        "INTERNAL ASSERT FAILED at",
+        r"[^\n]{0,120}CUDACachingAllocator\.cpp",
+        before=("NVML_SUCCESS == r ", "nvmlInit_v2_() "),
+        backend="NVML",
+    ),
+    words(
+        MessageKind.HOST,
+        "cpu_allocator",
+        "DefaultCPUAllocator: ",
+        r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
+    ),
+    words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
+    words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
+    # The numbers stand for themselves: the system says the rest in the language of its user.
+    words(MessageKind.HOST, "errno", "[Errno 12] ", r"[^\n\"']{3,60}"),
+    words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),
+    words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
+    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
+    words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
+    words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
+    words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
+    words(MessageKind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
+    words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
+    words(MessageKind.KILLED, "slurm", "oom_kill event"),
+    words(MessageKind.KILLED, "slurm", "oom-kill event"),
+    words(MessageKind.KILLED, "kubernetes", "OOMKilled", r"(?!\w|\"?\s{0,3}[:=]\s{0,3}(?:false|null))"),
+    words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
+    words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, of a line of a script
+    words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),  # behind a bar that has not ended its row
+    words(MessageKind.KILLED, "killed", " Killed: 9", r" {4,}(?=\S)", likely=True),  # macOS' bash, of such a line
+    words(MessageKind.KILLED, "killed", "zsh: killed", r" {4,}(?=\S)", likely=True),
+    words(MessageKind.KILLED, "killed", " killed ", r" {3,}(?=python|torchrun|accelerate)", likely=True),
+    words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
+    words(MessageKind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "Code: 137", r"\b", before=("Exit ", "exit "), likely=True),
+    words(MessageKind.KILLED, "exit_code", 'ExitCode": 137', r"\b", likely=True),
+    words(MessageKind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
+    words(MessageKind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
+    words(
+        MessageKind.ON_CHIP,
+        "triton",
+        "out of resource: shared memory",
+        r",? Required: (?P<size>\d{1,12})",
+        backend="TRITON",
+        figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
+    ),
+)
+_SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"
+SIZES: Final = {
+    name: re.compile("|".join(pattern.replace("SIZE", _SIZE) for pattern in patterns), re.ASCII)
+    for name, patterns in {
+        "requested_bytes": (r"Tried to allocate SIZE", r"[Rr]equested(?: size)? ?:? SIZE"),
+        "total_bytes": (r"total capaci?ty of SIZE", r"SIZE total capacity", r"Device limit ?: SIZE", r"% of SIZE"),
+        "free_bytes": (r"of which SIZE is free", r"SIZE free\b", r"Free \(according to CUDA\) ?: SIZE"),
+        "process_bytes": (r"this process has SIZE memory in use",),
+        "allowed_bytes": (r"SIZE allowed", r"max allowed: SIZE", r"fraction\) ?: SIZE", r"memory limit \(SIZE"),
+        "allocated_bytes": (
+            r"SIZE is allocated by PyTorch",
+            r"SIZE already allocated",
+            r"[Cc]urrently allocated ?: SIZE",
+            r"MPS allocated: SIZE",
+        ),
+        "private_pools_bytes": (r"with SIZE allocated in private pools",),
+        "unallocated_bytes": (r"SIZE is reserved by PyTorch but unallocated", r"SIZE cached"),
+        "reserved_bytes": (r"SIZE reserved in total", r"total_allocated_memory \(SIZE"),
+        "other_allocations_bytes": (r"other allocations: SIZE",),
+        "reserve_bytes": (r"expandable-segment reserve of SIZE",),
+    }.items()
+}
+"""Patterns of the sizes in messages. Torch 2.1 spelt the capacity "capacty"; old messages write GB for GiB."""
+DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
+PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)

@@ -1,0 +1,72 @@
+"""Messages in rows that a terminal has cut to its width: the rows are put together, and the message is read again.
+
+Where rows were cut cannot be known. So what is put together counts only where it has no fewer figures than the text as
+it stands, or where that has no message that is certain.
+"""
+
+from dataclasses import fields, replace
+from typing import Final
+
+from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
+
+_NARROWEST, _WIDEST = 40, 400  # columns of a terminal
+_FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.endswith("_bytes"))
+
+
+def read_again(text: str, hit: Hit) -> Hit:
+    """Return a message as its rows put together tell it, if that has other figures, and no fewer."""
+    begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
+    rows = text[begin : hit.start + WINDOW].split("\n")
+    width = len(rows[0].rstrip("\r"))
+    if not _NARROWEST <= width <= _WIDEST or hit.start - begin > width:
+        return hit
+    width = max(width, len(rows[1].rstrip("\r")) if len(rows) > 2 else 0)
+    again = next(hits_of(_joined(rows, width), hit.start - begin, hit.start - begin + 1), None)
+    if again is None:
+        return hit
+    new, old = _figures(again.message), _figures(hit.message)
+    is_cut_twice = len(rows) > 2 and len(rows[0].rstrip("\r")) == len(rows[1].rstrip("\r"))
+    if len(new) < len(old) + (not is_cut_twice) or new == old:
+        return hit
+    return replace(hit, message=again.message)
+
+
+def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
+    """Return the first message of a text in which none was found, with the text that was put together and its row."""
+    rows = text.split("\n")
+    lengths = [len(row.rstrip("\r")) for row in rows]
+    width = max(lengths)
+    if not _NARROWEST <= width <= _WIDEST or width not in lengths[:-1]:
+        return None
+    for glue in ("", " "):  # where all full rows have lost a space, none shows how wide the terminal was
+        together = _joined(rows, width, glue)
+        hit = next(hits_of(together), None)
+        if hit is not None:
+            break
+    else:
+        return None
+    left, row = together.count("\n", 0, hit.start), 0
+    while left and row < len(rows) - 1:  # each row that was not put behind the one before is one of these
+        left -= lengths[row] < width
+        row += 1
+    while row < len(rows) - 1 and lengths[row] == width and not _holds(rows[row], hit.message):
+        row += 1
+    return hit, together, row
+
+
+def _holds(row: str, message: Message) -> bool:
+    return message.text[:12] in row
+
+
+def _joined(rows: list[str], width: int, glue: str = "") -> str:
+    """Put each row that fills the width before the next; one column less is a space at the end that was left out."""
+    parts: list[str] = []
+    for row in rows:
+        bare = row.rstrip("\r")
+        parts.append(bare + (glue if len(bare) == width else " " if len(bare) == width - 1 else "\n"))
+    return "".join(parts)
+
+
+def _figures(message: Message) -> dict[str, object]:
+    known = {name: getattr(message, name) for name in _FIGURES}
+    return {name: value for name, value in known.items() if value is not None} | dict(message.said)

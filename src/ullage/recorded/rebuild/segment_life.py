@@ -1,0 +1,243 @@
+"""The lives of segments in a recording, and the private pool of each, as far as one is told."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from ullage.recorded.history import Action, History, Segment
+from ullage.recorded.program import Column, is_one_of
+from ullage.recorded.settings import SMALL_SEGMENT_BYTES
+
+NONE: Final = -1
+"""Stands for "nothing" in a column: no entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLife:
+    """A segment from its first memory to its last; of an expandable one with every address that had memory."""
+
+    begin: int
+    end: int
+    stream: int
+    is_large: bool
+    is_expandable: bool
+    born: int
+    """The entry that took its first memory; -1: it was there before."""
+    died: int
+    """The entry that gave back its last memory; -1: it is there at the end."""
+    pool: int = 0
+    """The private pool; 0: the default pool."""
+    pool_is_told: bool = False
+    """Whether the recording says in which pool it is."""
+
+    def told(self, pool: int) -> "SegmentLife":
+        """Return it with the pool that the recording says; written out, because `replace` is slow."""
+        return SegmentLife(
+            begin=self.begin,
+            end=self.end,
+            stream=self.stream,
+            is_large=self.is_large,
+            is_expandable=self.is_expandable,
+            born=self.born,
+            died=self.died,
+            pool=pool,
+            pool_is_told=True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLives:
+    """Every segment of a recording, in order of its life, then of those that were there before."""
+
+    lives: tuple[SegmentLife, ...]
+    finder: "LifeFinder" = field(repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        history: History,
+        before: Sequence[Sequence[Segment]],
+        large_page: int,
+        pools: Mapping[int, int],
+    ) -> "SegmentLives":
+        """Follow the segments of a recording.
+
+        Args:
+            history: the recording of one device.
+            before: what was there when it began: each segment, an expandable one in its mapped stretches.
+            large_page: bytes of a page of an expandable segment for large blocks.
+            pools: private pools of segments, by their place among the lives, where no pool is told.
+        """
+        found = [*_plain(history, before), *_expandable(history, before, large_page)]
+        starts = [segment.address for segment in history.segments]
+        told = [_with_pool(life, history, starts) for life in found]
+        names = ("begin", "end", "born", "died")
+        columns = (np.array([getattr(life, name) for life in told], np.int64) for name in names)
+        return cls(
+            lives=tuple(
+                life if life.pool_is_told or number not in pools else replace(life, pool=pools[number])
+                for number, life in enumerate(told)
+            ),
+            finder=LifeFinder(*columns),
+        )
+
+    def at(self, address: Column, row: Column) -> Column:
+        """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
+        return self.finder.at(address, row)
+
+    def pools(self) -> Column:
+        """Return the pool of each life."""
+        return np.array([life.pool for life in self.lives], np.int64)
+
+
+class LifeFinder:
+    """Finds lives by an address and a time, of columns of lives; what does not depend on these is made once."""
+
+    def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
+        self._begin, self._end, self._born, self._died = begin, end, born, died
+        self._cuts = np.unique(np.concatenate([begin, end]))
+        places = (np.searchsorted(self._cuts, begin).tolist(), np.searchsorted(self._cuts, end).tolist(), born.tolist())
+        pieces = [
+            (piece, since, number)
+            for number, (first, last, since) in enumerate(zip(*places, strict=True))
+            for piece in range(first, last)
+        ]
+        self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
+
+    def at(self, address: Column, row: Column) -> Column:
+        """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
+        if not len(self._begin) or not len(address):
+            return np.full(len(address), NONE, np.int64)
+        span = int(max(row.max(initial=0), self._since.max())) + 2
+        wanted = (np.searchsorted(self._cuts, address, side="right") - 1) * span + row + 1
+        at = np.searchsorted(self._piece * span + self._since + 1, wanted, side="right") - 1
+        owner = np.where(at >= 0, self._number[at], NONE)
+        lies_in = (owner >= 0) & (self._begin[owner] <= address) & (address < self._end[owner])
+        is_there = (self._born[owner] <= row) & ((self._died[owner] < 0) | (self._died[owner] > row))
+        return np.where(lies_in & is_there, owner, NONE)
+
+
+def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
+    """Yield the segments that are taken and given back as a whole."""
+    ends: dict[int, list[int]] = {}
+    for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
+        ends.setdefault(int(history.address[row]), []).append(row)
+
+    def end_behind(row: int, address: int) -> int:
+        there = ends.get(address, [])
+        return next(iter(there[bisect_right(there, row) :][:1]), NONE)
+
+    for first in (stretches[0] for stretches in before if not stretches[0].is_expandable):
+        yield SegmentLife(
+            begin=first.address,
+            end=first.address + first.size,
+            stream=first.stream,
+            is_large=first.is_large,
+            is_expandable=False,
+            born=NONE,
+            died=end_behind(NONE, first.address),
+            pool=first.pool,
+        )
+    for row in np.flatnonzero(history.action == Action.SEGMENT_ALLOC).tolist():
+        address, size = int(history.address[row]), int(history.size[row])
+        yield SegmentLife(
+            begin=address,
+            end=address + size,
+            stream=int(history.stream[row]),
+            is_large=size > SMALL_SEGMENT_BYTES,
+            is_expandable=False,
+            born=row,
+            died=end_behind(row, address),
+        )
+
+
+@dataclass(slots=True)
+class _Open:
+    """An expandable segment that has memory."""
+
+    life: SegmentLife
+    mapped_bytes: int
+
+    def grown(self, begin: int, end: int) -> None:
+        self.life = replace(self.life, begin=min(self.life.begin, begin), end=max(self.life.end, end))
+
+
+def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
+    """Yield expandable segments: what has memory from its first page on until no page is left."""
+    there = [stretches for stretches in before if stretches[0].is_expandable]
+    rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
+    addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
+    spans = _spans(
+        [
+            *((stretches[0].address, stretches[-1].address + stretches[-1].size) for stretches in there),
+            *((address, address + size) for address, size in zip(addresses, sizes, strict=True)),
+        ]
+    )
+    held: dict[int, _Open] = {}
+    for stretches in there:
+        first, last = stretches[0], stretches[-1]
+        life = SegmentLife(
+            begin=first.address,
+            end=last.address + last.size,
+            stream=first.stream,
+            is_large=first.is_large,
+            is_expandable=True,
+            born=NONE,
+            died=NONE,
+            pool=first.pool,
+        )
+        held[bisect_right(spans, first.address)] = _Open(life, sum(stretch.size for stretch in stretches))
+    is_mapped = (history.action[rows] == Action.SEGMENT_MAP).tolist()
+    for row, address, size, takes in zip(rows.tolist(), addresses, sizes, is_mapped, strict=True):
+        span = bisect_right(spans, address)
+        if takes:
+            if span not in held:
+                life = SegmentLife(
+                    begin=address,
+                    end=address + size,
+                    stream=int(history.stream[row]),
+                    is_large=size % large_page == 0,
+                    is_expandable=True,
+                    born=row,
+                    died=NONE,
+                )
+                held[span] = _Open(life, 0)
+            held[span].mapped_bytes += size
+            held[span].grown(address, address + size)
+        elif span in held:
+            held[span].mapped_bytes -= size
+            if held[span].mapped_bytes <= 0:
+                yield replace(held.pop(span).life, died=row)
+    yield from (each.life for each in held.values())
+
+
+def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return where ranges of addresses begin, those that touch taken together: each is one expandable segment.
+
+    Reservations of addresses have room between them: no card can fill one.
+    """
+    found: list[int] = []
+    stop = NONE
+    for begin, end in sorted(ranges):
+        if begin > stop:
+            found.append(begin)
+        stop = max(stop, end)
+    return found
+
+
+def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
+    """Return a life with the pool that entries tell, or the segments at the end, which begin at `starts`."""
+    labels = history.labels.pool
+    if len(labels):
+        row = life.born if life.born >= 0 else life.died
+        return life.told(int(labels[row]) if row >= 0 else life.pool)
+    if life.died >= 0:
+        return life
+    at = bisect_right(starts, life.end - 1) - 1
+    last = history.segments[at] if at >= 0 else None
+    if last is None or last.address + last.size <= life.begin:
+        return life
+    return life.told(last.pool)

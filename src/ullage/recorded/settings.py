@@ -1,0 +1,500 @@
+"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF, its defaults and limits, by version; and what
+the allocators of the versions do differently (`ALLOCATORS`).
+
+It reads a text as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8 to 2.15),
+and refuses what they refuse. A real process aborts while torch is loaded; here an error names the option, the value
+and what is allowed. It knows nothing of a card: fractions stay fractions.
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from ullage.base.errors import UsageError, quoted, shortened
+from ullage.base.units import GIB, MIB
+
+UNLIMITED: Final = (1 << 64) - 1
+"""`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
+LARGE_SEGMENT_BYTES: Final = 20 * MIB
+BLOCK_UNIT_BYTES: Final = 512
+"""The unit in which the size of every block is rounded up (kMinBlockSize)."""
+LARGEST_SMALL_BYTES: Final = MIB
+"""The largest request that the small pool serves (kSmallSize). Of a block of the large pool a rest up to this size is
+not split off (DeviceCachingAllocator::should_split)."""
+SMALL_SEGMENT_BYTES: Final = 2 * MIB
+"""The size of a segment of the small pool, and of its pages in an expandable segment (kSmallBuffer)."""
+DRIVER_PAGE_BYTES: Final = 2 * MIB
+"""The unit in which the driver gives memory."""
+LARGE_UNIT_BYTES: Final = 2 * MIB
+"""The unit of a large segment that one request gets for itself (kRoundLarge)."""
+_SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
+VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
+
+Tried on the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: from 2.10 on the first that is set counts; 2.8 and 2.9 read
+the first alone."""
+VARIABLE: Final = VARIABLES[0]
+"""The variable that every version reads, and that wins wherever it is set: the one to set."""
+_OTHERS_SINCE: Final = (2, 10)
+
+
+class Tie(IntEnum):
+    """The rule that chooses among equally large free blocks; the core has the same (allocator/_core/settings.hpp)."""
+
+    ADDRESS = 0
+    """The block at the lower address is taken."""
+    BLOCK = 1
+    """The block that was made earlier is taken, at any address; a split makes a new block in front and keeps the
+    rest."""
+    SEGMENT = 2
+    """The block whose segment is older is taken, at any address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """The behaviour in which the allocators of torch versions differ, as the wheel of each version showed."""
+
+    tie: Tie
+    routes_capture: bool
+    """Whether every route to a private pool counts as a capture, and not only a CUDA graph's."""
+
+
+ALLOCATORS: Final[Mapping[str, Allocator]] = {
+    "2.8": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.10": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.11": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.12": Allocator(tie=Tie.BLOCK, routes_capture=True),
+    "2.13": Allocator(tie=Tie.SEGMENT, routes_capture=False),
+    "2.15": Allocator(tie=Tie.SEGMENT, routes_capture=False),
+}
+"""The modelled allocators by the version of torch that introduced them. The first also stands for older versions, the
+last for newer ones.
+
+Those from 2.10 on are equal to the wheels of 2.10 to 2.15. That of 2.8 differs from its wheel where max_split_size_mb
+is set or private pools are used; otherwise it is assumed equal to 2.10."""
+SEMANTICS: Final = tuple(ALLOCATORS)
+"""The versions whose allocator is modelled."""
+USUAL: Final = "2.11"
+"""The version that is assumed where it is not known."""
+SINCE: Final[Mapping[str, tuple[int, int]]] = {
+    "expandable_segments": (2, 1),
+    "graph_capture_record_stream_reuse": (2, 10),  # not in 2.8; 2.9 was not looked at for this one and the next
+    "pinned_reserve_segment_size_mb": (2, 10),
+    "per_process_memory_fraction": (2, 10),
+    "large_segment_size_mb": (2, 11),
+    "throw_on_cudamalloc_oom": (2, 12),
+    "pinned_max_round_threshold_mb": (2, 13),
+    "pinned_max_cached_size_mb": (2, 13),
+    "pinned_free_catch_all": (2, 12),
+    "expandable_segments_reserve": (2, 15),
+    "expandable_segments_reserve_by_class": (2, 15),
+}
+"""Options with the first version of torch that knows them: an older one would abort. Read from the libraries of torch
+2.8 to 2.15."""
+
+
+class SettingsError(UsageError):
+    """Report a text that PyTorch would refuse as allocator settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The allocator's settings; sizes in bytes, fractions of the card's memory.
+
+    The defaults are those of a process in which nothing is set.
+    """
+
+    semantics: str = USUAL
+    max_split_bytes: int = UNLIMITED
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    garbage_collection_threshold: float = 0.0
+    roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
+    """Number of steps between two powers of two, for sizes from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no rounding."""
+    expandable_segments: bool = False
+    per_process_memory_fraction: float = 1.0
+    throw_on_cudamalloc_oom: bool = False
+    reserve: tuple[str, float] | None = None
+    """Address space of an expandable segment: ("fraction", of the card) or ("bytes", n); None: 9/8 of the card."""
+    backend: str = "native"
+
+    def rounded_bytes(self, size_bytes: int) -> int:
+        """Return how large a block for a request has to be (DeviceCachingAllocator::round_size, torch 2.15)."""
+        if size_bytes < BLOCK_UNIT_BYTES:
+            return BLOCK_UNIT_BYTES
+        slot = min(max((size_bytes >> 20).bit_length() - 1, 0), _SLOTS - 1)
+        divisions = self.roundup_divisions[slot]
+        unit = BLOCK_UNIT_BYTES
+        if divisions > 1 and size_bytes > BLOCK_UNIT_BYTES * divisions:
+            unit = max(1, 1 << size_bytes.bit_length() - divisions.bit_length())
+        return -(-size_bytes // unit) * unit
+
+    def reserve_bytes(self, total_bytes: int) -> int:
+        """Return the address space of an expandable segment on a card; 0 where none is set."""
+        if self.reserve is None:
+            return 0
+        kind, value = self.reserve
+        return int(min(value * total_bytes if kind == "fraction" else value, float(1 << 62)))
+
+
+def semantics_of(version: str) -> str:
+    """Return which modelled allocator a version of torch has, such as "2.13" for 2.14.0.
+
+    Raises:
+        SettingsError: the text is no version.
+    """
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
+    if match is None:
+        raise SettingsError(f"{quoted(version)} is not a version of torch; expected one such as 2.11 or 2.15.0")
+    wanted = int(match[1]), int(match[2])
+    return max((name for name in SEMANTICS if _version_of(name) <= wanted), key=_version_of, default=SEMANTICS[0])
+
+
+def _version_of(name: str) -> tuple[int, int]:
+    major, minor = name.split(".")
+    return int(major), int(minor)
+
+
+def knows(semantics: str, option: str) -> bool:
+    """Return whether the allocator of a modelled version knows an option."""
+    return SINCE.get(option, (0, 0)) <= _version_of(semantics)
+
+
+def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) -> tuple[str, str | None]:
+    """Return the text that torch would read from an environment, and the variable it stands in.
+
+    The first of `VARIABLES` that is set counts as a whole, even an empty one: nothing is merged.
+
+    Args:
+        environment: the variables of a process.
+        semantics: the allocator's version, one of `SEMANTICS`; before 2.10 only one variable is read.
+    """
+    for name in VARIABLES if _version_of(semantics) >= _OTHERS_SINCE else (VARIABLE,):
+        if name in environment:
+            return environment[name], name
+    return "", None
+
+
+def recorded_settings(recorded: Mapping[str, object]) -> str | None:
+    """Return the settings text in a snapshot (`allocator_settings`); None where it has none."""
+    return next((text for name in VARIABLES if isinstance(text := recorded.get(name), str) and text), None)
+
+
+def line_to_paste(text: str) -> str:
+    """Return the shell line that gives a process started afterwards these settings, and no others.
+
+    Whatever the shell has set before: the variable that is set here wins over the others.
+    """
+    if not text:
+        return f"unset {' '.join(reversed(VARIABLES))}"
+    return f"export {VARIABLE}={shlex.quote(text)}"
+
+
+def split_options(text: str) -> tuple[tuple[str, str], ...]:
+    """Split a text that PyTorch accepts into (option, value)."""
+    found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
+    return tuple((name, value) for name, value in found)
+
+
+def with_options(text: str, more: str) -> str:
+    """Return settings with more options; where both set one, the value in `more` wins."""
+    options = dict(split_options(text)) | dict(split_options(more))
+    return ",".join(f"{name}:{value}" for name, value in options.items())
+
+
+def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None = None) -> Settings:
+    """Read a text such as "expandable_segments:True,max_split_size_mb:128".
+
+    Args:
+        text: the text of PYTORCH_ALLOC_CONF; blanks are skipped.
+        semantics: one of `SEMANTICS`.
+        before: the settings that are changed, as torch._C._accelerator_setAllocatorSettings does: of these only
+            max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults.
+
+    Raises:
+        SettingsError: PyTorch would refuse the text; the message names the option, the value and what is allowed.
+    """
+    if semantics not in SEMANTICS:
+        raise SettingsError(f"{quoted(semantics)} is not a modelled allocator; expected one of {', '.join(SEMANTICS)}")
+    settings = replace(before or Settings(), semantics=semantics)
+    settings = replace(
+        settings, max_split_bytes=UNLIMITED, roundup_divisions=(0,) * _SLOTS, garbage_collection_threshold=0.0
+    )
+    tokens = _Tokens(text)
+    given: set[str] = set()
+    while not tokens.at_end:
+        option = tokens.next("an option")
+        read = _OPTIONS.get(option)
+        if read is None or not knows(semantics, option):
+            known = sorted(name for name in _OPTIONS if knows(semantics, name))
+            since = " before torch {}.{}".format(*SINCE[option]) if option in SINCE else ""
+            raise SettingsError(
+                f"{quoted(option)} is not an option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
+            )
+        tokens.expect(":", option)
+        settings = read(settings, option, tokens)
+        given.add(option)
+        if not tokens.at_end:
+            tokens.expect(",", option)
+    return _checked(settings, given)
+
+
+def text_of_settings(settings: Settings) -> str:
+    """Write settings for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, but no fraction."""
+    default = Settings(semantics=settings.semantics)
+    parts = []
+    if settings.expandable_segments:
+        parts.append("expandable_segments:True")
+    if settings.max_split_bytes != UNLIMITED:
+        parts.append(f"max_split_size_mb:{settings.max_split_bytes // MIB}")
+    if settings.large_segment_bytes != default.large_segment_bytes:
+        parts.append(f"large_segment_size_mb:{settings.large_segment_bytes // MIB}")
+    if settings.max_non_split_rounding_bytes != max(settings.large_segment_bytes, default.max_non_split_rounding_bytes):
+        parts.append(f"max_non_split_rounding_mb:{settings.max_non_split_rounding_bytes // MIB}")
+    if settings.garbage_collection_threshold:
+        parts.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
+    divisions = settings.roundup_divisions
+    if any(divisions):
+        slots = ",".join(f"{1 << slot}:{value}" for slot, value in enumerate(divisions))
+        same = divisions[0] if len(set(divisions)) == 1 else f"[{slots}]"
+        parts.append(f"roundup_power2_divisions:{same}")
+    if settings.throw_on_cudamalloc_oom:
+        parts.append("throw_on_cudamalloc_oom:True")
+    if settings.reserve is not None:
+        kind, value = settings.reserve
+        parts.append(f"expandable_segments_reserve:{value!r}" if kind == "fraction" else _reserve_of(value))
+    return ",".join(parts)
+
+
+def _reserve_of(n_bytes: float) -> str:
+    return f"expandable_segments_reserve:{n_bytes / GIB!r}G"
+
+
+def _checked(settings: Settings, given: set[str]) -> Settings:
+    """Check and complete what depends on the final size of a large segment, whatever the options' order."""
+    large = settings.large_segment_bytes
+    if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
+        settings = replace(settings, max_non_split_rounding_bytes=large)
+    limits = {"max_split_size_mb": settings.max_split_bytes}
+    limits["max_non_split_rounding_mb"] = settings.max_non_split_rounding_bytes
+    for option, size in limits.items():
+        if option in given and size < large:
+            raise SettingsError(
+                f"{option}:{size // MIB} is too small; PyTorch allows values from {large // MIB} on "
+                "(large_segment_size_mb)"
+            )
+    return settings
+
+
+class _Tokens:
+    """The words and the four signs of a text, read one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._words)
+
+    def peek(self) -> str | None:
+        return None if self.at_end else self._words[self._at]
+
+    def next(self, what: str) -> str:
+        if self.at_end:
+            raise SettingsError(f"the settings end where {what} should follow; expected option:value,option:value")
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def expect(self, sign: str, option: str) -> None:
+        found = self.next(f"{quoted(sign)} of {option}")
+        if found != sign:
+            raise SettingsError(
+                f"{quoted(found)} in place of {quoted(sign)} in {option}; expected option:value,option:value"
+            )
+
+
+# ---- the options: each reads its value and returns the settings with it
+
+_Reader = Callable[[Settings, str, _Tokens], Settings]
+
+
+def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not low <= int(text) <= high:
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected {allowed}")
+    return int(text)
+
+
+def _number(option: str, text: str, allowed: str, *, fits: Callable[[float], bool]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not fits(value):
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected {allowed}")
+    return value
+
+
+def _boolean(option: str, tokens: _Tokens) -> bool:
+    text = tokens.next(f"the value of {option}")
+    if text not in ("True", "False"):
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected True or False (case matters)")
+    return text == "True"
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def _read_max_split(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
+    return replace(settings, max_split_bytes=min(value * MIB, UNLIMITED))
+
+
+def _read_rounding(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
+    return replace(settings, max_non_split_rounding_bytes=min(value * MIB, UNLIMITED))
+
+
+def _read_large_segment(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _integer(option, text, "a whole number of MiB above 10", low=11, high=UNLIMITED // MIB)
+    return replace(settings, large_segment_bytes=value * MIB)
+
+
+def _read_threshold(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _number(option, text, "a number above 0 and below 1", fits=lambda value: 0 < value < 1)
+    return replace(settings, garbage_collection_threshold=value)
+
+
+def _read_fraction(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _number(option, text, "a number from 0 to 1", fits=lambda value: 0 <= value <= 1)
+    return replace(settings, per_process_memory_fraction=value)
+
+
+def _read_expandable(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, expandable_segments=_boolean(option, tokens))
+
+
+def _read_throw(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, throw_on_cudamalloc_oom=_boolean(option, tokens))
+
+
+def _read_backend(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if text not in ("native", "cudaMallocAsync"):
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected native or cudaMallocAsync")
+    return replace(settings, backend=text)
+
+
+def _read_roundup(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if text != "[":
+        value = _integer(option, text, "a power of two, or a list such as [256:1,512:2,>:8]")
+        if not _is_power_of_two(value):
+            raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two")
+        return replace(settings, roundup_divisions=(value,) * _SLOTS)
+    slots = [0] * _SLOTS
+    is_first, settled = True, 0
+    while tokens.peek() != "]":
+        size = tokens.next(f"']' of {option}")
+        tokens.expect(":", option)
+        value = _integer(option, tokens.next(f"the divisions of {size}"), "divisions that are 0 or a power of two")
+        if value and not _is_power_of_two(value):
+            raise SettingsError(
+                f"{option}:[{shortened(size)}:{shortened(value)}] is not allowed; "
+                "expected divisions that are a power of two"
+            )
+        if size == ">":
+            slots[settled + 1 :] = [value] * (_SLOTS - settled - 1)
+        else:
+            mib = _integer(option, size, "sizes in MiB that are a power of two")
+            if not _is_power_of_two(mib):
+                raise SettingsError(
+                    f"{option}:[{shortened(size)}:{shortened(value)}] is not allowed; "
+                    "expected sizes that are a power of two"
+                )
+            settled = min(mib.bit_length() - 1, _SLOTS - 1)
+            if is_first:
+                slots[:settled] = [value] * settled
+            slots[settled] = value
+        is_first = False
+        if tokens.peek() != "]":
+            tokens.expect(",", option)
+    tokens.expect("]", option)
+    return replace(settings, roundup_divisions=tuple(slots))
+
+
+def _reserve_spec(option: str, text: str) -> tuple[str, float]:
+    number = text[:-1] if text[-1:] in "Gg" else text
+    allowed = "a fraction such as 0.5, or a size such as 40G"
+    value = _number(option, number, allowed, fits=lambda value: 0 < value < math.inf)
+    return ("fraction", value) if number == text else ("bytes", value * GIB)
+
+
+def _read_reserve(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, reserve=_reserve_spec(option, tokens.next(f"the value of {option}")))
+
+
+def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read [name:value,...], for streams that a program gave a class: nothing records it, so it changes nothing."""
+    tokens.expect("[", option)
+    while tokens.peek() != "]":
+        tokens.next(f"']' of {option}")
+        tokens.expect(":", option)
+        _reserve_spec(option, tokens.next(f"a value of {option}"))
+        if tokens.peek() == ",":
+            tokens.next("','")
+    tokens.expect("]", option)
+    return settings
+
+
+def _flag(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read an option of True or False that does not change which device memory is taken."""
+    _boolean(option, tokens)
+    return settings
+
+
+def _count(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read a number that does not change which device memory is taken."""
+    _integer(option, tokens.next(f"the value of {option}"), "a whole number above 0", low=1)
+    return settings
+
+
+def _threads(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if not _is_power_of_two(_integer(option, text, "a power of two up to 128", low=1, high=128)):
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two up to 128")
+    return settings
+
+
+_OPTIONS: Final[dict[str, _Reader]] = {
+    "backend": _read_backend,
+    "max_split_size_mb": _read_max_split,
+    "max_non_split_rounding_mb": _read_rounding,
+    "large_segment_size_mb": _read_large_segment,
+    "garbage_collection_threshold": _read_threshold,
+    "roundup_power2_divisions": _read_roundup,
+    "expandable_segments": _read_expandable,
+    "per_process_memory_fraction": _read_fraction,
+    "throw_on_cudamalloc_oom": _read_throw,
+    "expandable_segments_reserve": _read_reserve,
+    "expandable_segments_reserve_by_class": _read_reserve_by_class,
+    "release_lock_on_cudamalloc": _flag,
+    "release_lock_on_hipmalloc": _flag,
+    "graph_capture_record_stream_reuse": _flag,
+    "pinned_use_background_threads": _flag,
+    "pinned_use_cuda_host_register": _flag,
+    "pinned_use_hip_host_register": _flag,
+    "pinned_free_catch_all": _flag,
+    "pinned_num_register_threads": _threads,
+    "pinned_reserve_segment_size_mb": _count,
+    "pinned_max_round_threshold_mb": _count,
+    "pinned_max_cached_size_mb": _count,
+}

@@ -1,0 +1,269 @@
+"""Read the files of torch.cuda.memory._dump_snapshot() as data: gzipped or not, of any version since 2022.
+
+Forms that are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
+(torch.cuda.memory_snapshot()); without `time_us`, without stacks, without traces; with fields and actions that are not
+known yet. A file that names a class or a function, as only programs do, is refused: nothing of it is ever run. Pinned
+host memory (`host_traces`) is passed over.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ullage.base.public import public
+from ullage.base.units import text_of_bytes
+from ullage.recorded.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
+from ullage.recorded.program import Column
+from ullage.recorded.snapshot._pickle import PickleError
+from ullage.recorded.snapshot.contradiction import Contradiction, check
+from ullage.recorded.snapshot.file import SnapshotError, read_tables
+from ullage.recorded.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_of, list_of, segments_of
+
+__all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
+
+_NO_CONTEXT: Final = "N/A"
+_UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
+"""Control characters, which could steer a terminal: no name needs them."""
+_MOST_NAME_BYTES: Final = 32 << 20
+BOGUS_FROM_BYTES: Final = 1 << 62
+"""The largest size that is told apart, of requests that failed."""
+_MOST_FREE_LISTS: Final = 1 << 14
+"""The most pairs of a stream and a pool: PyTorch itself makes some 200 streams for each device."""
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The content of a file: the history of every device that has one, by number."""
+
+    path: str
+    devices: Mapping[int, History]
+
+
+@public
+def load_snapshot(path: str | Path) -> Snapshot:
+    """Read a snapshot as data: nothing of the file is run.
+
+    Args:
+        path: of a file that torch.cuda.memory._dump_snapshot() wrote; gzip too.
+
+    Raises:
+        SnapshotError: the file cannot be read, is not a snapshot, is damaged, or asks for something to be run.
+    """
+    path = Path(path)
+    return snapshot_of_tables(path, lambda: read_tables(path))
+
+
+def snapshot_of_tables(path: Path, tables: Callable[[], dict[str, Any]]) -> Snapshot:
+    """Do as `load_snapshot` with a file that somebody else reads.
+
+    Args:
+        path: of the file.
+        tables: returns what `ullage.recorded.snapshot.file.read_tables` makes of it, or raises what that raises.
+    """
+    try:
+        return _snapshot_of(tables(), str(path))
+    except Contradiction as error:
+        raise SnapshotError(f"{path}: the file contradicts itself: {error}; nothing can be concluded from it") from None
+    except PickleError as error:
+        raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
+    except MemoryError:
+        raise SnapshotError(
+            f"{path} is larger than the memory this process may use; read it where there is more"
+        ) from None
+    except ValueError as error:
+        raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
+    except (TypeError, KeyError, AttributeError, OverflowError, IndexError):
+        raise SnapshotError(
+            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots; expected what "
+            "torch.cuda.memory._dump_snapshot() writes"
+        ) from None
+
+
+def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
+    root = found["root"]
+    if isinstance(root, list):  # torch.cuda.memory_snapshot()
+        root = {"segments": root}
+    if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
+        raise SnapshotError(f"{path} is not a snapshot: it has neither segments nor device_traces")
+    segments = segments_of(root.get("segments"))
+    rows = _rows_by_device(root.get("device_traces"))
+    found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]
+    stacks, labels = _stacks_of(found), _labels_of(found)
+    settings = root.get("allocator_settings")
+    annotations = _annotations_of(root.get("external_annotations"))
+    table = np.array([ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
+    return Snapshot(
+        path=path,
+        devices={
+            device: _history_of(
+                found,
+                device=device,
+                rows=rows.get(device, slice(0, 0)),
+                actions=table,
+                stacks=stacks,
+                labels=labels,
+                segments=segments.get(device, ()),
+                annotations=annotations.get(device, ()),
+                settings=settings if isinstance(settings, dict) else {},
+            )
+            for device in sorted({*segments, *rows} or {0})
+        },
+    )
+
+
+def _rows_by_device(found: Any) -> dict[int, Column | slice]:
+    """Return the rows of each device that has a trace."""
+    traces = list_of(found, "the traces")
+    if len(traces) > MOST_DEVICES:
+        raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
+    filled = {device: trace for device, trace in enumerate(traces) if len(trace)}
+    rows = {device: _rows_of(trace, device) for device, trace in filled.items()}
+    if rows:  # a small file could name a large trace, or one entry, a thousand times
+        every = np.concatenate(list(filled.values()))
+        if (np.diff(every) <= 0).any() and len(np.unique(every)) < len(every):
+            raise ValueError("it names the same entry twice in its traces")
+    return rows
+
+
+def _rows_of(trace: Any, device: int) -> Column | slice:
+    """Return the rows of a trace's entries; as a slice, which copies nothing, where they are consecutive."""
+    if not isinstance(trace, np.ndarray):
+        raise ValueError(f"the trace of device {device} contains something other than entries")
+    first, last = int(trace[0]), int(trace[-1])
+    follows = last - first + 1 == len(trace) and bool((np.diff(trace) == 1).all())
+    return slice(first, last + 1) if follows else trace
+
+
+def _history_of(
+    found: dict[str, Any],
+    *,
+    device: int,
+    rows: Column | slice,
+    actions: Column,
+    stacks: RecordedStacks,
+    labels: Labels,
+    segments: Sequence[Segment],
+    annotations: Sequence[Annotation],
+    settings: Mapping[str, Any],
+) -> History:
+    history = History(
+        device=device,
+        action=actions[found["action"][rows]],
+        address=found["address"][rows],
+        size=_sizes_of(actions[found["action"][rows]], found["size"][rows]),
+        stream=found["stream"][rows],
+        time_us=found["time_us"][rows],
+        stack=found["stack"][rows],
+        stacks=stacks,
+        segments=tuple(segments),
+        annotations=tuple(annotations),
+        settings=settings,
+        labels=_labels_at(labels, rows),
+    )
+    _check(history)
+    _check_pools(history)
+    check(history)
+    return history
+
+
+def _sizes_of(action: Column, size: Column) -> Column:
+    """Return the sizes; of a request that failed one of 2^62 or more, which counts without a sign, as 2^62."""
+    is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
+    return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
+
+
+def _check_pools(history: History) -> None:
+    """Raise ValueError where there are more streams and pools than a replay, which holds lists for each, can keep."""
+    streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
+    pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
+    if len(streams) * len(pools) > _MOST_FREE_LISTS:
+        raise ValueError(
+            f"device {history.device} has {len(streams):,} streams and {len(pools):,} pools; expected at most "
+            f"{_MOST_FREE_LISTS:,} pairs of them"
+        )
+
+
+def _check(history: History) -> None:
+    """Raise ValueError for an entry that no allocator makes; a request that failed may ask for anything."""
+    actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
+    room = np.where(failed, history.address, 0)  # of these it stands where others have their address
+    for what, values, asked, most in (
+        ("size", history.size, known & ~failed, MOST_BYTES),
+        ("free memory", room, failed, MOST_BYTES),
+        ("address", history.address, known & ~failed, MOST_ADDRESS),
+    ):
+        odd = np.flatnonzero(asked & ((values < 0) | (values > most)))
+        if len(odd):
+            name, value = Action(actions[odd[0]]).name.lower(), values[odd[0]]
+            where = f"entry {odd[0]} of device {history.device}, {name}"
+            raise ValueError(f"{where}, says {what} {value}, which is impossible")
+
+
+def _labels_of(found: dict[str, Any]) -> Labels:
+    """Return the labels of all devices' entries; they share the file's texts, so each costs only its entries."""
+    texts = found["texts"]
+    columns = {name: found[name] for name in ("metadata", "context")}
+    used = np.zeros(len(texts) + 1, np.bool_)  # one more, for the -1 of those that have none
+    for column in columns.values():
+        used[column] = True
+    used &= np.array([*(text not in ("", _NO_CONTEXT) for text in texts), False])
+    number_of = np.full(len(used), -1, np.int64)
+    number_of[used] = np.arange(np.count_nonzero(used))
+    kept = {name: number_of[column] for name, column in columns.items() if used[column].any()}
+    if found["pool"].any():
+        kept["pool"] = found["pool"]
+    return Labels(**kept, texts=tuple(texts[number] for number in np.flatnonzero(used).tolist()))
+
+
+def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
+    """Return the labels of one device, without columns in which none of its entries has a value."""
+    none = {"metadata": -1, "context": -1, "pool": 0}
+    columns = {name: getattr(labels, name) for name in none}
+    taken = {name: column[rows] for name, column in columns.items() if len(column)}
+    kept = {name: column for name, column in taken.items() if (column != none[name]).any()}
+    return Labels(**kept, texts=labels.texts)
+
+
+def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
+    texts = found["texts"]
+    _check_names(found, texts)
+    return RecordedStacks(
+        starts=found["stack_starts"],
+        frames=found["stack_frames"],
+        table=tuple(
+            Frame(texts[name], texts[file], line)
+            for name, file, line in zip(
+                found["frame_name"].tolist(), found["frame_file"].tolist(), found["frame_line"].tolist(), strict=True
+            )
+        ),
+    )
+
+
+def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
+    """Raise ValueError where frames share names so long that a text for each would take far more than the file."""
+    letters = np.array([len(text) for text in texts], np.int64)
+    made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())
+    if made_bytes > _MOST_NAME_BYTES + 4 * found["file_bytes"]:
+        raise ValueError(
+            f"the names of its {len(found['frame_name']):,} frames would take {text_of_bytes(made_bytes)}, "
+            "many times the file itself, as in no snapshot"
+        )
+
+
+def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
+    """Return the named ranges of each device, in order."""
+    annotations: dict[int, list[Annotation]] = {}
+    drawn: dict[str, str] = {}  # a small file could give a long name a million times
+    for entry in found if isinstance(found, list) else ():
+        name, stage = entry.get("name"), entry.get("stage")
+        if isinstance(name, str) and isinstance(stage, str):
+            if name not in drawn:
+                drawn[name] = name.translate(_UNSEEN)
+            annotations.setdefault(int_of(entry, "device", 0), []).append(
+                Annotation(name=drawn[name], stage=stage, time_us=int_of(entry, "time_us", -1))
+            )
+    return annotations

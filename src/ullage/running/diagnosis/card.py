@@ -1,0 +1,213 @@
+"""The judgement of the cards: who else uses them, and whether this driver and this PyTorch suit them."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import GIB, text_of_bytes
+from ullage.gpu.emulator.torch_build import has_code_for
+from ullage.running.diagnosis.facts import CardFacts, CardProcess, MachineFacts, Torch
+from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+
+_HIDDEN_BYTES_IGNORED: Final = GIB  # less than this hidden on a card may be the driver's own
+_NOTABLE_SHARE: Final = 0.1  # of a card, held by others
+
+
+def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    """Yield what is wrong on the cards, and between cards, driver and torch."""
+    if facts.torch is not None:
+        yield from _torch(facts.torch, facts)
+    for card in facts.cards:
+        yield from _others(card)
+        yield from _mode(card)
+    yield from _ghosts(facts)
+    yield from _strays(facts)
+
+
+# ---- torch, driver, card
+
+
+def _torch(torch: Torch, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    if torch.error is not None:
+        yield DiagnosisFinding(
+            name="torch-fails",
+            title="PyTorch is installed and cannot be imported",
+            seen=f"torch {torch.version}: {torch.error}",
+            why="Nothing can run on the card.",
+            cure="Install it again with what it requires: pip install --force-reinstall torch",
+        )
+    elif torch.cuda is None and torch.hip is None and torch.settings_error is None and facts.cards:
+        yield DiagnosisFinding(
+            name="torch-for-cpu",
+            title="This PyTorch is built without CUDA",
+            seen=f"torch {torch.version} on a machine with {_name(facts.cards[0])}",
+            why="torch.cuda.is_available() is False, and programs run on the CPU without a warning.",
+            cure="pip install --upgrade --force-reinstall torch",
+        )
+    if torch.cuda is not None and facts.driver is not None:
+        yield from _driver(torch, torch.cuda, facts)
+    elif torch.cuda is not None and torch.error is None and not facts.is_emulated:
+        yield DiagnosisFinding(
+            name="no-driver",
+            title="There is no NVIDIA driver here",
+            seen=f"torch {torch.version} is built for CUDA {torch.cuda}; libnvidia-ml.so.1 does not answer",
+            why="What asks for a card fails: Found no NVIDIA driver on your system.",
+            cure="Where there is a card: install its driver, or start the container with --gpus all. Where there is "
+            "none: ullage run --gpu NAME, on an emulated card",
+            weight=Weight.NOTE,
+        )
+    if torch.architectures and torch.hip is None:
+        yield from _architecture(torch, facts)
+
+
+def _driver(torch: Torch, cuda: str, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    assert facts.driver is not None
+    major, minor, *_ = (int(part) for part in f"{cuda}.0".split(".")[:2])
+    driver_cuda = facts.driver.cuda
+    if (major, minor) <= driver_cuda or driver_cuda == (0, 0):
+        return
+    seen = (
+        f"driver {facts.driver.version} runs CUDA up to {driver_cuda[0]}.{driver_cuda[1]}; "
+        f"torch {torch.version} is built for {cuda}"
+    )
+    if major > driver_cuda[0]:
+        yield DiagnosisFinding(
+            name="driver-too-old",
+            title="The driver is too old for this PyTorch",
+            seen=seen,
+            why="CUDA does not start, except with NVIDIA's compatibility package (cuda-compat) on data-centre cards.",
+            cure="Install a newer driver, or a PyTorch built for an older CUDA (pytorch.org has the lines).",
+        )
+    else:
+        yield DiagnosisFinding(
+            name="driver-older",
+            title="The driver is older than the CUDA of this PyTorch",
+            seen=seen,
+            why="It runs, as within every major version of CUDA; kernels that are compiled while it runs may not.",
+            cure="Install a newer driver if a kernel fails with an error of PTX.",
+            weight=Weight.NOTE,
+        )
+
+
+def _architecture(torch: Torch, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    for card in facts.cards:
+        if card.compute_capability is None or has_code_for(card.compute_capability, list(torch.architectures)):
+            continue
+        major, minor = card.compute_capability
+        yield DiagnosisFinding(
+            name="no-kernels",
+            title=f"This PyTorch has no kernels for {_name(card)}",
+            seen=f"the card is sm_{major}{minor}; torch {torch.version} has {' '.join(torch.architectures)}",
+            why="The first operation fails: no kernel image is available for execution on the device.",
+            cure="Install a PyTorch whose build has this architecture (pytorch.org has the lines).",
+        )
+
+
+def _mode(card: CardFacts) -> Iterator[DiagnosisFinding]:
+    if card.compute_mode == "prohibited":
+        yield DiagnosisFinding(
+            name="mode-prohibited",
+            title=f"{_name(card)} refuses to compute",
+            seen="its compute mode is prohibited",
+            why="No process can use it.",
+            cure=f"The machine's administrator: nvidia-smi -i {card.index} -c DEFAULT",
+        )
+    elif card.compute_mode == "exclusive":
+        yield DiagnosisFinding(
+            name="mode-exclusive",
+            title=f"{_name(card)} takes one process at a time",
+            seen="its compute mode is exclusive",
+            why="A second process fails with 'all CUDA-capable devices are busy or unavailable', also one of yours.",
+            cure=f"The machine's administrator, if that is not meant: nvidia-smi -i {card.index} -c DEFAULT",
+            weight=Weight.NOTE,
+        )
+
+
+# ---- who else is there
+
+
+def _others(card: CardFacts) -> Iterator[DiagnosisFinding]:
+    known = sum(process.used_bytes or 0 for process in card.processes)
+    hidden = card.used_bytes - known
+    is_told = all(process.used_bytes is not None for process in card.processes)
+    held = max(known, card.used_bytes - _HIDDEN_BYTES_IGNORED)
+    if held <= 0:
+        return
+    names = ", ".join(_text(process) for process in _largest_first(card.processes))
+    unseen = is_told and hidden > _HIDDEN_BYTES_IGNORED
+    yield DiagnosisFinding(
+        name="others",
+        title=f"{_name(card)} is used by others: {text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)}",
+        seen=(names or "no process is visible")
+        + (f"; {text_of_bytes(hidden)} more by processes that cannot be seen from here" if unseen and names else ""),
+        why="That memory is not available to new processes"
+        + ("; processes of other containers are not listed here." if unseen else "."),
+        cure="Wait, take another card (CUDA_VISIBLE_DEVICES), or end what is yours: kill PID",
+        weight=Weight.PROBLEM if held >= _NOTABLE_SHARE * card.total_bytes else Weight.NOTE,
+    )
+
+
+def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    for card in facts.cards:
+        ghosts = [process for process in card.processes if process.is_ours and process.is_orphan]
+        if ghosts:
+            yield DiagnosisFinding(
+                name="ghosts",
+                title=f"Orphaned processes hold memory of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(ghosts))),
+                why="They are yours, and the process that started them has ended; their memory is freed only when "
+                "they end.",
+                cure=f"If none of them is wanted: kill {' '.join(str(process.pid) for process in ghosts)}",
+            )
+        workers = [process for process in card.processes if process.is_worker and process not in ghosts]
+        if workers:
+            yield DiagnosisFinding(
+                name="workers-on-card",
+                title=f"Workers of a DataLoader have memory of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(workers))),
+                why="Each worker that touches CUDA has a context of its own, hundreds of MiB that the training lacks.",
+                cure="Keep CUDA out of the dataset and of collate_fn; move batches to the card in the loop.",
+            )
+
+
+def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    """Yield ranks that hold a context on another rank's card besides their own; usually that is card 0."""
+    cards_of: dict[int, list[CardFacts]] = {}
+    for card in facts.cards:
+        for process in card.processes:
+            if process.is_ours:
+                cards_of.setdefault(process.pid, []).append(card)
+    several = {pid: cards for pid, cards in cards_of.items() if len(cards) > 1}
+    for card in facts.cards:
+        has_owner = any(cards == [card] for cards in cards_of.values())
+        strays = [
+            process
+            for process in card.processes
+            if len(several.get(process.pid, [])) == 2 and several[process.pid][0] is card
+        ]
+        if (
+            strays
+            and (has_owner or len(strays) > 1)
+            and len({several[one.pid][1].index for one in strays}) == len(strays)
+        ):
+            held = sum(process.used_bytes or 0 for process in strays)
+            yield DiagnosisFinding(
+                name="strays",
+                title=f"{len(strays)} processes of other cards hold {text_of_bytes(held)} of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(strays))),
+                why="Each has a context there besides that on its own card: it used CUDA before it chose its card.",
+                cure="torch.cuda.set_device(local_rank) before all else, and torch.load(..., map_location='cpu').",
+            )
+
+
+def _largest_first(processes: tuple[CardProcess, ...]) -> list[CardProcess]:
+    return sorted(processes, key=lambda process: -(process.used_bytes or 0))
+
+
+def _text(process: CardProcess) -> str:
+    size = text_of_bytes(process.used_bytes) if process.used_bytes is not None else "an unknown part"
+    whose = "" if process.is_ours else ", not yours" if process.name else ", not visible from here"
+    return f"{size} by process {process.pid}" + (f" ({process.name}{whose})" if process.name else whose)
+
+
+def _name(card: CardFacts) -> str:
+    return f"card {card.index} ({card.name})"

@@ -1,0 +1,72 @@
+"""All findings about one machine, problems first."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ullage.base.public import public
+from ullage.base.secrets import told_environment
+from ullage.running.diagnosis.allocation import findings_of_allocation, text_in_force
+from ullage.running.diagnosis.card import findings_of_cards
+from ullage.running.diagnosis.facts import MachineFacts
+from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.gather import gather_facts
+from ullage.running.diagnosis.surroundings import findings_of_surroundings
+from ullage.running.diagnosis.variable import findings_of_variables
+
+SCHEMA: Final = 1
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The facts about a machine and the findings that follow from them."""
+
+    facts: MachineFacts
+    findings: tuple[DiagnosisFinding, ...]
+
+    @property
+    def problems(self) -> tuple[DiagnosisFinding, ...]:
+        """The findings that are problems, not notes."""
+        return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 1 where there is a problem, 0 where there is none."""
+        return 1 if self.problems else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {
+            "schema": SCHEMA,
+            "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
+            "settings": text_in_force(self.facts),
+            **asdict(self.facts),
+            "environment": told_environment(self.facts.environment),
+        }
+
+
+@public
+def diagnose(gpu: str | None = None) -> Diagnosis:
+    """Examine this machine and judge it; in a process that has imported torch, examine this process too.
+
+    Args:
+        gpu: emulate this card in a process of its own, and look at that.
+
+    Raises:
+        TorchMissingError: a card is to be emulated, and there is no torch built for CUDA.
+        UnknownGpuError: no card has that name.
+        UsageError: this process has torch already, and a card to emulate was named.
+    """
+    facts = gather_facts(gpu)
+    return Diagnosis(facts=facts, findings=findings_of(facts))
+
+
+def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
+    """Judge facts: the problems first, else in the order allocator, variables, cards, machine."""
+    found = [
+        *findings_of_allocation(facts),
+        *findings_of_variables(facts),
+        *findings_of_cards(facts),
+        *findings_of_surroundings(facts),
+    ]
+    return tuple(sorted(found, key=lambda finding: finding.weight is not Weight.PROBLEM))

@@ -1,0 +1,96 @@
+"""The machine around the cards: its memory, the container's limit, shared memory, and whether it is WSL."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+from ullage.base.units import KIB
+from ullage.running.diagnosis.facts import Host
+
+_NO_LIMIT_BYTES: Final = 1 << 60  # version 1 of control groups writes a number of this size for none
+_FILES: Final = {  # limit, used, and what of the latter the kernel drops when it needs room
+    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "v2": ("memory.max", "memory.current", "inactive_file"),
+}
+
+
+def read_host(root: Path = Path("/")) -> Host:
+    """Read the facts about the host; `root` is where its file system begins."""
+    limit, used = _container(root)
+    total, free = _space_of(root / "dev/shm")
+    return Host(
+        system=platform.system(),
+        is_wsl="microsoft" in (_text(root / "proc/sys/kernel/osrelease") or "").lower(),
+        memory_bytes=_of_meminfo(root, "MemTotal"),
+        limit_bytes=limit,
+        used_bytes=used,
+        shared_total_bytes=total,
+        shared_free_bytes=free,
+    )
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory programs can still have without anything being swapped out: the host's, or the container's
+    where that is less; None where the kernel does not say."""
+    limit, used = _container(root)
+    left = [max(0, limit - used)] if limit is not None and used is not None else []
+    known = _of_meminfo(root, "MemAvailable")
+    return min([*left, known] if known is not None else left, default=None)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _of_meminfo(root: Path, name: str) -> int | None:
+    for line in (_text(root / "proc/meminfo") or "").splitlines():
+        if line.startswith(f"{name}:"):
+            kib = _number(line.split()[1])
+            return None if kib is None else kib * KIB
+    return None
+
+
+def _space_of(folder: Path) -> tuple[int | None, int | None]:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return None, None
+    return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+
+
+def _container(root: Path) -> tuple[int | None, int | None]:
+    """Return the lowest limit of the control groups of this process, and the memory that counts towards it."""
+    found: list[tuple[int, int | None]] = []
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        group = top / path.lstrip("/")
+        for folder in [group, *group.parents]:
+            if not folder.is_relative_to(top):
+                break
+            limit = _limit(folder, "v1" if controllers else "v2")
+            if limit is not None:
+                found.append(limit)
+    return min(found, key=lambda pair: pair[0], default=(None, None))
+
+
+def _limit(folder: Path, version: str) -> tuple[int, int | None] | None:
+    limit_file, used_file, dropped_name = _FILES[version]
+    limit, used = _number(_text(folder / limit_file)), _number(_text(folder / used_file))
+    if limit is None or limit >= _NO_LIMIT_BYTES:
+        return None
+    for line in (_text(folder / "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if used is not None and name == dropped_name:
+            used -= _number(value) or 0
+    return limit, used

@@ -1,0 +1,79 @@
+"""The judgement of the host: the container's memory, shared memory, pinned memory, WSL."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import GIB, MIB, text_of_bytes
+from ullage.running.diagnosis.facts import Host, MachineFacts
+from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+
+_DOCKERS_SHARED_BYTES: Final = 64 * MIB  # what docker gives a container that asks for nothing
+_LITTLE_SHARED_BYTES: Final = 256 * MIB
+_NEARLY_FULL_SHARE: Final = 0.9
+_NOTABLE_PINNED_SHARE: Final = 0.5
+
+
+def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    """Yield what is wrong around the cards."""
+    yield from _shared(facts.host)
+    yield from _limit(facts.host)
+    yield from _pinned(facts)
+    if facts.host.is_wsl or facts.host.system == "Windows":
+        yield DiagnosisFinding(
+            name="spill",
+            title="This driver may put a card's memory into the machine's",
+            seen="WSL" if facts.host.is_wsl else "Windows",
+            why="When the card is full, Windows' driver may go on in system memory: no error, and many times slower.",
+            cure="NVIDIA Control Panel, Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback.",
+            weight=Weight.NOTE,
+        )
+
+
+def _shared(host: Host) -> Iterator[DiagnosisFinding]:
+    total, free = host.shared_total_bytes, host.shared_free_bytes
+    if total is None or free is None:
+        return
+    if total <= _DOCKERS_SHARED_BYTES:
+        yield DiagnosisFinding(
+            name="shared-memory-small",
+            title=f"/dev/shm has {text_of_bytes(total)}",
+            seen=f"{text_of_bytes(free)} of it are free",
+            why="Workers of a DataLoader hand their batches over in there; when it is full they die with 'Bus error'.",
+            cure="Start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir with medium: Memory).",
+        )
+    elif free < min(_LITTLE_SHARED_BYTES, total // 4):
+        yield DiagnosisFinding(
+            name="shared-memory-full",
+            title=f"/dev/shm is nearly full: {text_of_bytes(free)} of {text_of_bytes(total)} are free",
+            seen="files in /dev/shm",
+            why="Workers of a DataLoader hand their batches over in there; when it is full they die with 'Bus error'.",
+            cure="ls -l /dev/shm; files named torch_PID_... whose process has ended can be removed.",
+        )
+
+
+def _limit(host: Host) -> Iterator[DiagnosisFinding]:
+    if host.limit_bytes is None or host.used_bytes is None or host.used_bytes < _NEARLY_FULL_SHARE * host.limit_bytes:
+        return
+    yield DiagnosisFinding(
+        name="container-full",
+        title="The container's memory is nearly used up",
+        seen=f"{text_of_bytes(host.used_bytes)} of {text_of_bytes(host.limit_bytes)}",
+        why="Beyond its limit the kernel kills a process of it ('Killed', exit code 137), and no Python error is seen.",
+        cure="Give the container more memory, or use fewer workers, less pinned memory, less offloading.",
+    )
+
+
+def _pinned(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    pinned = facts.torch.pinned_bytes if facts.torch is not None else None
+    of = min((size for size in (facts.host.limit_bytes, facts.host.memory_bytes) if size is not None), default=None)
+    if not pinned or of is None or pinned < min(_NOTABLE_PINNED_SHARE * of, 16 * GIB):
+        return
+    yield DiagnosisFinding(
+        name="pinned",
+        title=f"PyTorch has pinned {text_of_bytes(pinned)} of the machine's memory",
+        seen=f"torch.cuda.host_memory_stats(), of {text_of_bytes(of)}",
+        why="It cannot be swapped; blocks are rounded up to powers of two and kept after use. When no more can be had, "
+        "the error is called 'CUDA error: out of memory'.",
+        cure="pin_memory=False, or give it back: torch._C._host_emptyCache()",
+        weight=Weight.PROBLEM if pinned >= _NOTABLE_PINNED_SHARE * of else Weight.NOTE,
+    )

@@ -1,0 +1,180 @@
+"""The judgement of other variables that affect memory: their cost, and those that hide cards."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ullage.base.units import KIB, MIB, text_of_bytes
+from ullage.running.diagnosis.facts import MachineFacts
+from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+
+_WORKSPACES: Final = re.compile(r"(?::\d+:\d+)+")
+_USUAL_WORKSPACE_BYTES: Final = 32 * MIB  # of PyTorch itself on sm_90; 8.1 MiB on sm_75 (torch 2.8, 2.11)
+_NCCL_BUFFER_BYTES: Final = 4 * MIB  # NCCL's documentation of NCCL_BUFFSIZE
+
+
+def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    """Yield what is wrong with variables other than the allocator's settings."""
+    yield from _visible_cards(facts)
+    yield from _switches(facts.environment)
+    yield from _workspaces(facts.environment)
+    yield from _nccl(facts.environment)
+
+
+# ---- CUDA_VISIBLE_DEVICES
+
+
+def visible_indices(text: str, facts: MachineFacts) -> tuple[list[int], str | None]:
+    """Return the cards that CUDA_VISIBLE_DEVICES shows, by number, and what ends or empties the list.
+
+    As CUDA and torch.cuda._parse_visible_devices read it: the list ends at what names no card; a card that is named
+    twice empties it; of "1gpu" the digits count.
+    """
+    shown: list[int] = []
+    for name in text.split(","):
+        number = _index_of(name.strip(), facts)
+        if number is None:
+            return shown, f"{name!r} names no card" if name else "a name is empty"
+        if number in shown:
+            return [], f"card {number} is named twice"
+        shown.append(number)
+    return shown, None
+
+
+def _index_of(name: str, facts: MachineFacts) -> int | None:
+    if name.startswith("GPU-"):
+        found = [card.index for card in facts.cards if card.uuid.startswith(name)]
+        return found[0] if len(found) == 1 else None
+    digits = re.match(r"\+?\d+", name)
+    if digits is None:
+        return None
+    number = int(digits[0])
+    is_known = facts.is_emulated or not facts.cards  # how many there are is not known, or says nothing
+    return number if is_known or number < len(facts.cards) else None
+
+
+def _visible_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
+    text = facts.environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None or text.startswith("MIG-") or (text.startswith("GPU-") and (facts.is_emulated or not facts.cards)):
+        return
+    shown, reason = visible_indices(text, facts)
+    count = f" of {len(facts.cards)}" if facts.cards and not facts.is_emulated else ""
+    if not shown:
+        is_meant = text in ("", "-1")
+        yield DiagnosisFinding(
+            name="no-card-visible",
+            title="CUDA_VISIBLE_DEVICES hides every card",
+            seen=f"CUDA_VISIBLE_DEVICES={text!r}" + ("" if is_meant else f": {reason}"),
+            why="torch.cuda.is_available() is False, and programs run on the CPU without a warning.",
+            cure="unset CUDA_VISIBLE_DEVICES, or name cards by their numbers: 0,1",
+            weight=Weight.NOTE if is_meant and not facts.cards else Weight.PROBLEM,
+        )
+    elif reason is not None:
+        yield DiagnosisFinding(
+            name="cards-cut-off",
+            title=f"CUDA_VISIBLE_DEVICES shows fewer cards than it names: {len(shown)}{count}",
+            seen=f"CUDA_VISIBLE_DEVICES={text!r}: {reason}",
+            why="CUDA ends the list at the first name that is no card; those after it are hidden too.",
+            cure=f"export CUDA_VISIBLE_DEVICES={','.join(map(str, shown))}, or correct the rest",
+        )
+    names = {card.name for card in facts.cards}
+    if len(names) > 1 and text[:1].isdigit() and facts.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        yield DiagnosisFinding(
+            name="card-order",
+            title="The numbers of CUDA_VISIBLE_DEVICES may not be nvidia-smi's",
+            seen=f"{len(facts.cards)} cards of {len(names)} kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID",
+            why="CUDA numbers the fastest card 0; nvidia-smi goes by the place on the bus.",
+            cure="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            weight=Weight.NOTE,
+        )
+
+
+# ---- switches
+
+
+def _switches(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
+    caching = environment.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
+    if caching == "1":
+        yield DiagnosisFinding(
+            name="no-caching",
+            title="PyTorch's allocator is switched off",
+            seen="PYTORCH_NO_CUDA_MEMORY_CACHING=1",
+            why="Every tensor is a cudaMalloc and a cudaFree, which are slow, and all of torch's statistics are 0.",
+            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING (it is for compute-sanitizer)",
+        )
+    elif caching not in (None, "0"):
+        yield DiagnosisFinding(
+            name="no-caching-unread",
+            title="PYTORCH_NO_CUDA_MEMORY_CACHING has a value that PyTorch ignores",
+            seen=f"PYTORCH_NO_CUDA_MEMORY_CACHING={caching!r}",
+            why="Only 0 and 1 count.",
+            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING, or give it 1 or 0",
+            weight=Weight.NOTE,
+        )
+    if environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        yield DiagnosisFinding(
+            name="launch-blocking",
+            title="Every kernel is waited for",
+            seen=f"CUDA_LAUNCH_BLOCKING={environment['CUDA_LAUNCH_BLOCKING']}",
+            why="It is for debugging and slows training down; it takes no memory.",
+            cure="unset CUDA_LAUNCH_BLOCKING",
+            weight=Weight.NOTE,
+        )
+    if environment.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
+        yield DiagnosisFinding(
+            name="eager-loading",
+            title="All kernels of all libraries are loaded to the card",
+            seen=f"CUDA_MODULE_LOADING={environment['CUDA_MODULE_LOADING']}",
+            why="Each process's context then holds kernels that never run, hundreds of MiB with PyTorch's libraries.",
+            cure="unset CUDA_MODULE_LOADING, or: export CUDA_MODULE_LOADING=LAZY",
+        )
+
+
+# ---- workspaces and buffers
+
+
+def _workspaces(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
+    text = environment.get("CUBLAS_WORKSPACE_CONFIG")
+    if text is None:
+        return
+    if not _WORKSPACES.fullmatch(text):
+        yield DiagnosisFinding(
+            name="workspace-unread",
+            title="CUBLAS_WORKSPACE_CONFIG cannot be read",
+            seen=f"CUBLAS_WORKSPACE_CONFIG={text!r}",
+            why="PyTorch warns and takes its default, and cuBLAS is not deterministic where that was wanted.",
+            cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (KiB and how many, several pairs in a row)",
+        )
+        return
+    numbers = [int(number) for number in text[1:].split(":")]
+    n_bytes = KIB * sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True))
+    if n_bytes > _USUAL_WORKSPACE_BYTES:
+        yield DiagnosisFinding(
+            name="workspace-large",
+            title=f"cuBLAS gets {text_of_bytes(n_bytes)} of workspace for each thread's handle and each stream",
+            seen=f"CUBLAS_WORKSPACE_CONFIG={text}",
+            why=f"PyTorch itself takes 8.1 to {text_of_bytes(_USUAL_WORKSPACE_BYTES)}, by card.",
+            cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (32.0 MiB), which is deterministic too",
+        )
+
+
+def _nccl(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
+    text = environment.get("NCCL_BUFFSIZE", "")
+    if text.isdigit() and int(text) > _NCCL_BUFFER_BYTES:
+        yield DiagnosisFinding(
+            name="nccl-buffers",
+            title=f"NCCL's buffers are {int(text) / _NCCL_BUFFER_BYTES:.3g} times as large as usual",
+            seen=f"NCCL_BUFFSIZE={text}: {text_of_bytes(int(text))} a buffer; the default is "
+            f"{text_of_bytes(_NCCL_BUFFER_BYTES)}",
+            why="NCCL has such a buffer for each pair of cards and channel, outside of PyTorch's allocator.",
+            cure="unset NCCL_BUFFSIZE",
+        )
+    if "TORCH_NCCL_AVOID_RECORD_STREAMS" in environment:
+        yield DiagnosisFinding(
+            name="record-streams",
+            title="TORCH_NCCL_AVOID_RECORD_STREAMS does nothing any more",
+            seen=f"TORCH_NCCL_AVOID_RECORD_STREAMS={environment['TORCH_NCCL_AVOID_RECORD_STREAMS']}",
+            why="PyTorch does it by itself, and calls the variable deprecated from 2.8 on; 2.15 no longer knows it.",
+            cure="unset TORCH_NCCL_AVOID_RECORD_STREAMS",
+            weight=Weight.NOTE,
+        )

@@ -1,0 +1,94 @@
+"""The exports that the user asks for: files of samples, an endpoint. Each is updated once a second during the run."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from ullage.base.errors import UsageError
+from ullage.base.output import check_output
+from ullage.running.export.table import CsvFile, ParquetFile, SampleTable
+
+
+class _Export(Protocol):
+    def update(self, folder: Path) -> None: ...
+
+    def finish(self, folder: Path) -> None: ...
+
+
+class Exports:
+    """All exports of a run. If one fails, a line says so; the others and the run are not affected."""
+
+    def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
+        self._exports = exports
+        self._notify = notify
+
+    def update(self, folder: Path) -> None:
+        """Export new samples in the folder of a run."""
+        for export in list(self._exports):
+            self._try(export, export.update, folder)
+
+    def finish(self, folder: Path) -> None:
+        """Export the remaining samples when the run has ended."""
+        for export in list(self._exports):
+            self._try(export, export.finish, folder)
+
+    def _try(self, export: _Export, do: Callable[[Path], None], folder: Path) -> None:
+        try:
+            do(folder)
+        except Exception as error:
+            self._exports.remove(export)
+            self._notify(f"an export has failed ({type(error).__name__}: {error}); the run continues")
+
+
+def open_exports(
+    *,
+    csv: Path | None,
+    parquet: Path | None,
+    prometheus: str | None,
+    otlp: str | None = None,
+    notify: Callable[[str], Any],
+) -> Exports:
+    """Open the exports, so that errors are raised before the run starts.
+
+    Args:
+        csv: the path of a CSV file for samples.
+        parquet: the path of a Parquet file for samples.
+        prometheus: the port of an endpoint, or its address and port.
+        otlp: the URL of a collector that metrics are sent to.
+        notify: called with a sentence for the user.
+
+    Raises:
+        UsageError: a file cannot be written, a port is not available, or a package is missing.
+    """
+    exports: list[_Export] = []
+    if csv is not None:
+        check_output("--csv", csv)
+        exports.append(SampleTable(csv, CsvFile, notify))
+    if parquet is not None:
+        check_output("--parquet", parquet, inputs=(csv,) if csv is not None else ())
+        _need("pyarrow", "--parquet")
+        exports.append(SampleTable(parquet, ParquetFile, notify))
+    if prometheus is not None:
+        _need("prometheus_client", "--prometheus")
+        from ullage.running.export.prometheus import Endpoint
+
+        endpoint = Endpoint(prometheus)
+        exports.append(endpoint)
+        notify(f"metrics for Prometheus are at {endpoint.url}")
+    if otlp is not None:
+        _need("prometheus_client", "--otlp", extra="otlp")
+        _need("opentelemetry.exporter.otlp.proto.http", "--otlp", extra="otlp")
+        from ullage.running.export.otlp import OtlpSender
+
+        exports.append(OtlpSender(otlp, notify))
+    return Exports(exports, notify)
+
+
+def _need(package: str, option: str, *, extra: str = "export") -> None:
+    try:
+        is_there = find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package above it
+        is_there = False
+    if not is_there:
+        raise UsageError(f"{option} needs {package}, which is not installed here: pip install 'ullage[{extra}]'")

@@ -1,0 +1,214 @@
+"""Every block and every segment of a recording with its birth and its end, as columns.
+
+Sizes after rounding come from the state at the end, or else from a replay of the run: a snapshot does not record them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ullage.base.errors import UllageError
+from ullage.recorded.allocator.replay import ReplayDevice, replay
+from ullage.recorded.history import Action, History
+from ullage.recorded.program import Column
+from ullage.recorded.rebuild import Rebuilt
+from ullage.recorded.rebuild.life import BlockLives
+from ullage.recorded.rebuild.segment_life import NONE, LifeFinder, SegmentLife
+from ullage.recorded.settings import BLOCK_UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTable:
+    """One row a block, as columns of equal length: those of the trace in order, then those from before it."""
+
+    address: Column
+    size: Column
+    requested: Column
+    stream: Column
+    segment: Column
+    born: Column
+    freed: Column
+    died: Column
+    stack: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTable:
+    """One row a segment, as columns of equal length; an expandable one that is there at the end has a row a stretch."""
+
+    address: Column
+    size: Column
+    stream: Column
+    pool: Column
+    is_small: Column
+    is_expandable: Column
+    born: Column
+    died: Column
+    stack: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentRow:
+    """A row of `SegmentTable`."""
+
+    address: int
+    size: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
+    born: int
+    died: int
+    stack: int
+
+
+def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
+    """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
+    rows = list(_segment_rows(history, rebuilt))
+    columns = {name: [getattr(row, name) for row in rows] for name in SegmentTable.__slots__}
+    return SegmentTable(**{name: np.array(column, np.int64) for name, column in columns.items()})
+
+
+def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+    for life in rebuilt.lives.lives:
+        if not life.is_expandable or life.died >= 0:
+            yield _row_of(history, life, life.begin, life.end)
+    last = [segment for segment in history.segments if segment.is_expandable]
+    starts = np.array([segment.address for segment in last], np.int64)
+    numbers = rebuilt.lives.at(starts, np.full(len(last), len(history)))
+    for segment, number in zip(last, numbers.tolist(), strict=True):
+        if number >= 0:
+            yield _row_of(history, rebuilt.lives.lives[number], segment.address, segment.address + segment.size)
+
+
+def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> _SegmentRow:
+    return _SegmentRow(
+        address=begin,
+        size=end - begin,
+        stream=life.stream,
+        pool=life.pool,
+        is_small=not life.is_large,
+        is_expandable=life.is_expandable,
+        born=life.born,
+        died=life.died,
+        stack=int(history.stack[life.born]) if life.born >= 0 else NONE,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """When blocks are freed, and when their places can be used again; `NONE`: not in the recording."""
+
+    freed: Column
+    """The entry that frees a block, by the entry that allocates it."""
+    died: Column
+    before: Mapping[int, tuple[int, int]]
+    """Both, by address, of blocks that no entry allocates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BlockBefore:
+    """A block that was there when recording began."""
+
+    address: int
+    size: int
+    requested: int
+    stack: int
+    freed: int
+    died: int
+
+
+def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
+    """Return every block: those that the trace allocates, and those that were there before."""
+    made = np.flatnonzero(history.action == Action.ALLOC)
+    ends = _ends(history)
+    older = list(_blocks_before(rebuilt, ends))
+
+    def all_of(of_made: Column, name: str) -> Column:
+        return np.concatenate([of_made, np.array([getattr(block, name) for block in older], np.int64)])
+
+    address = all_of(history.address[made], "address")
+    born = np.concatenate([made, np.full(len(older), NONE)])
+    finder = LifeFinder(segments.address, segments.address + segments.size, segments.born, segments.died)
+    segment = finder.at(address, born)
+    owner = segment[len(made) :]
+    stream_before = np.where(owner >= 0, np.append(segments.stream, 0)[owner], 0)
+    died = all_of(ends.died[made], "died")
+    size = all_of(_replayed_sizes(history, rebuilt)[made], "size")
+    return BlockTable(
+        address=address,
+        size=_with_sizes_at_end(history, address, died, size),
+        requested=all_of(history.size[made], "requested"),
+        stream=np.concatenate([history.stream[made], stream_before]),
+        segment=segment,
+        born=born,
+        freed=all_of(ends.freed[made], "freed"),
+        died=died,
+        stack=all_of(history.stack[made], "stack"),
+    )
+
+
+def _ends(history: History) -> _Ends:
+    lives = BlockLives.of(history)
+    freed, died, owner = (np.full(len(history), NONE, np.int64) for _ in range(3))
+    asks, completes = lives.action == Action.FREE_REQUESTED, lives.action == Action.FREE_COMPLETED
+    was_allocated, was_asked = lives.previous == Action.ALLOC, lives.previous == Action.FREE_REQUESTED
+    first = (asks | completes) & was_allocated
+    freed[lives.previous_row[first]] = lives.row[first]
+    owner[lives.row[first]] = lives.previous_row[first]
+    at_once = completes & was_allocated
+    died[lives.previous_row[at_once]] = lives.row[at_once]
+    later = completes & was_asked
+    blocks = owner[lives.previous_row[later]]
+    died[blocks[blocks >= 0]] = lives.row[later][blocks >= 0]
+    done = dict(zip(lives.previous_row[later].tolist(), lives.row[later].tolist(), strict=True))
+    before: dict[int, tuple[int, int]] = {}
+    for at in np.flatnonzero((lives.previous < 0) & (asks | completes)).tolist():
+        row = int(lives.row[at])
+        # A free that only ends was asked for before recording began; files before 2023 have one entry for a free.
+        asked = NONE if completes[at] and asks.any() else row
+        before[int(history.address[row])] = asked, row if completes[at] else done.get(row, NONE)
+    return _Ends(freed=freed, died=died, before=before)
+
+
+def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[_BlockBefore]:
+    for segment in rebuilt.program.start:
+        address = segment.address
+        for size, asked, key in segment.blocks:
+            if key >= 0:
+                freed, died = ends.before.get(address, (NONE, NONE))
+                stack = int(rebuilt.stack_of_key[key])
+                yield _BlockBefore(address=address, size=size, requested=asked, stack=stack, freed=freed, died=died)
+            address += size
+
+
+def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
+    """Return, for each entry that allocates, the bytes that its block takes in a replay."""
+    sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
+    try:
+        done = replay(
+            rebuilt.program,
+            rebuilt.settings,
+            ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+            places=True,
+        )
+    except UllageError:
+        return sizes
+    assert done.places is not None
+    ops = np.flatnonzero(done.places.address >= 0)
+    sizes[rebuilt.row_of_op[ops]] = done.places.size_bytes[ops]
+    return sizes
+
+
+def _with_sizes_at_end(history: History, address: Column, died: Column, size: Column) -> Column:
+    """Return the sizes, of blocks that are there at the end as the snapshot has them."""
+    known = {
+        block.address: block.size
+        for segment in history.segments
+        for block in segment.blocks
+        if block.state != "inactive"
+    }
+    for row in np.flatnonzero(died < 0).tolist():
+        size[row] = known.get(int(address[row]), size[row])
+    return size

@@ -1,0 +1,144 @@
+"""Metrics over OTLP: what the endpoint for Prometheus answers is sent to a collector, every few seconds.
+
+The encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and the like) are the OpenTelemetry exporter's.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Metric as SentMetric
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client.core import Metric
+
+from ullage.base.errors import UsageError
+from ullage.running.export.metrics import metrics_of
+from ullage.running.export.oom_causes import OomCauses
+
+PERIOD_SECONDS: Final = 10.0
+_PATH: Final = "/v1/metrics"
+_UNITS: Final = {"bytes": "By", "seconds": "s", "": "1"}
+_LAST_SECONDS: Final = 5.0
+"""The time that the last samples may take when the command has ended."""
+
+
+class OtlpSender:
+    """Sends metrics from the first `update` on. If a collector does not answer, one line says so."""
+
+    def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
+        """Check the address; nothing is sent yet.
+
+        Args:
+            url: of the collector, such as http://localhost:4318; the path /v1/metrics is added where it has none.
+            notify: called with a sentence for the user.
+
+        Raises:
+            UsageError: it is not the URL of an HTTP server.
+        """
+        self.url = _endpoint_of(url)
+        self._notify = notify
+        self._causes = OomCauses()
+        self._folder: Path | None = None
+        self._is_over = threading.Event()
+        self._has_told = False
+        self._exporter = OTLPMetricExporter(endpoint=self.url, timeout=_LAST_SECONDS)
+        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+        logging.getLogger("opentelemetry").propagate = False  # standard error belongs to the script
+        self._thread = threading.Thread(target=self._send_always, name="ullage-otlp", daemon=True)
+
+    def update(self, folder: Path) -> None:
+        """Send the present content of a folder from now on."""
+        self._causes.look(folder)
+        if self._folder is None:
+            self._folder = folder
+            self._thread.start()
+
+    def finish(self, folder: Path) -> None:
+        """Send what the run has left, once."""
+        self._is_over.set()
+        if self._folder is not None:
+            self._thread.join(_LAST_SECONDS)
+        self._folder = folder
+        self._causes.finish(folder)
+        self._send()
+        self._exporter.shutdown()
+
+    def _send_always(self) -> None:
+        while not self._is_over.is_set():
+            self._send()
+            self._is_over.wait(PERIOD_SECONDS)
+
+    def _send(self) -> None:
+        assert self._folder is not None
+        data = data_of(list(metrics_of(self._folder, self._causes.known)), run=self._folder.name)
+        try:
+            is_sent = self._exporter.export(data) is MetricExportResult.SUCCESS
+            why = "it did not take them"
+        except Exception as error:  # of requests, of protobuf: whatever it is, the run has nothing to do with it
+            is_sent, why = False, f"{type(error).__name__}: {error}"
+        if not is_sent and not self._has_told:
+            self._has_told = True
+            self._notify(f"metrics cannot be sent to {self.url} ({why}); the run continues, and later ones are tried")
+
+
+def data_of(families: list[Metric], *, run: str) -> MetricsData:
+    """Return metrics as OTLP has them.
+
+    Args:
+        families: as prometheus_client has them.
+        run: the name of the run, which tells it from others of the same machine.
+    """
+    now = time.time_ns()
+    sent = [metric for family in families if family.samples for metric in _converted(family, now)]
+    resource = Resource.create({"service.name": "ullage", "service.instance.id": run})
+    scope = ScopeMetrics(scope=InstrumentationScope("ullage"), metrics=sent, schema_url="")
+    return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
+
+
+def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
+    """Yield a family as metrics: a counter's time of creation is the start of its points."""
+    is_counter = family.type == "counter"
+    created = {
+        tuple(sorted(sample.labels.items())): int(sample.value * 1e9)
+        for sample in family.samples
+        if sample.name.endswith("_created")
+    }
+    points = [
+        NumberDataPoint(
+            attributes=dict(sample.labels),
+            start_time_unix_nano=created.get(tuple(sorted(sample.labels.items())), now) if is_counter else 0,
+            time_unix_nano=now,
+            value=sample.value,
+        )
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    ]
+    yield SentMetric(
+        name=family.name,
+        description=family.documentation,
+        unit=_UNITS[family.unit],
+        data=Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True) if is_counter else Gauge(points),
+    )
+
+
+def _endpoint_of(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--otlp {text} is not the URL of a collector; expected one such as http://localhost:4318")
+    return text if parts.path.strip("/") else text.rstrip("/") + _PATH

@@ -1,0 +1,119 @@
+"""An endpoint for Prometheus: the memory of a run's processes, read from their live files at every scrape."""
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from ullage.base.errors import UsageError
+from ullage.running.export.metrics import metrics_of
+from ullage.running.export.oom_causes import OomCauses
+
+_LOCAL: Final = "127.0.0.1"
+
+
+class Endpoint:
+    """Answers scrapes. It takes its port when it is made, and answers from the first `update` on."""
+
+    def __init__(self, address: str) -> None:
+        """Take a port.
+
+        Args:
+            address: a port, which only this machine can reach; or an address and a port, such as "0.0.0.0:9400". Port 0
+                is any free port.
+
+        Raises:
+            UsageError: it is not an address, or the port is taken.
+        """
+        host, port = _address_of(address)
+        self._folder: Path | None = None
+        self._causes = OomCauses()
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_RunCollector(self))
+        try:
+            self._server = _server_kind(host)((host, port), _Quiet)
+        except OSError as error:
+            raise UsageError(
+                f"--prometheus {address} cannot be listened on: {error.strerror or error}; expected an address of this "
+                "machine and a free port (0: any)"
+            ) from None
+        self._server.set_app(make_wsgi_app(registry))
+
+    @property
+    def url(self) -> str:
+        """The URL of the endpoint."""
+        host, port = self._server.server_address[:2]
+        return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
+
+    def update(self, folder: Path) -> None:
+        """Answer scrapes from now on, with the present content of a folder."""
+        self._causes.look(folder)
+        if self._folder is None:
+            self._folder = folder
+            threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
+
+    def finish(self, folder: Path) -> None:
+        """Do nothing: the endpoint stays until this process ends, while it explains what the run has left."""
+
+    def close(self) -> None:
+        """Free the port."""
+        if self._folder is not None:
+            self._server.shutdown()
+        self._server.server_close()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield all metrics with their present values."""
+        if self._folder is not None:
+            yield from metrics_of(self._folder, self._causes.known)
+
+
+class _RunCollector(Collector):
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def collect(self) -> Iterator[Metric]:
+        return self._endpoint.metrics()
+
+
+class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Take the port, without looking up this machine's name in the network, as `http.server` does."""
+        socketserver.TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10
+    """The number of seconds that a client may take."""
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: standard error belongs to the script."""
+
+
+def _server_kind(host: str) -> type[_MetricsServer]:
+    class Server(_MetricsServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Ignore clients that have disconnected."""
+
+    return Server
+
+
+def _address_of(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if colon else _LOCAL
+    if not port.isdecimal() or int(port) > 65_535 or not host:
+        raise UsageError(f"--prometheus {text} is not an address; expected a port, such as 9400, or ADDRESS:PORT")
+    return host, int(port)

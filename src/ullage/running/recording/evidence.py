@@ -1,0 +1,97 @@
+"""Writes evidence when memory runs out: the allocator's snapshot, the stack of the request, and the environment.
+
+It is called by the allocator's observer, in the thread that has asked for memory, before PyTorch raises its error. It
+allocates nothing on the card; if something fails in it, one line says so and the script is not affected.
+"""
+
+import json
+import os
+import pickle
+import platform
+import sys
+import threading
+from time import time
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+from ullage.base.own_files import OwnFolder
+from ullage.base.secrets import hidden_data, told_environment, without_secrets
+from ullage.base.source_location import is_library, short_place
+from ullage.running.run_files.folder import ENVIRONMENT, SNAPSHOT
+
+_MOST_FRAMES: Final = 200
+
+
+def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
+    """Write the present state into a folder.
+
+    Args:
+        folder: a new folder, for this alone.
+        device: the device that ran out of memory.
+        asked_bytes: the size of the request, rounded up as the allocator does.
+        more: facts of the run, plain data.
+
+    Raises:
+        OSError: it cannot be written; files that were completed before stay readable.
+    """
+    frames = _frames(sys._getframe(1))
+    caller = frames if any(not is_library(file) for file, _, _ in frames) else _frames_of_main_thread()
+    surroundings = more | {
+        "device": device,
+        "asked_bytes": asked_bytes,
+        "time": time(),
+        "line": next((short_place(file, line) for file, line, _ in caller if not is_library(file)), None),
+        "is_in_backward": caller is not frames,
+        "stack": [{"file": file, "line": line, "name": name} for file, line, name in caller],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "command": without_secrets(sys.orig_argv),
+        "variables": told_environment(os.environ),
+    }
+    surroundings = hidden_data(surroundings)
+    folder.write_whole(ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
+    snapshot = torch._C._cuda_memorySnapshot(None)
+    _append_oom_event(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
+    _write_snapshot(folder, snapshot)
+
+
+def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
+    """Write a snapshot while it is pickled, so that an unlimited history of the script's is not in memory twice."""
+    with folder.whole_file(SNAPSHOT) as file:
+        pickle.Pickler(file).dump(snapshot)
+
+
+def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
+    """Append the failed request to the history, as PyTorch does when history is recorded."""
+    trace = snapshot["device_traces"][device]
+    if trace and trace[-1]["action"] == "oom":
+        return
+    trace.append(
+        {
+            "action": "oom",
+            "device_free": free_bytes,
+            "size": asked_bytes,
+            "stream": 0,
+            "time_us": int(time() * 1e6),
+            "frames": [{"filename": file, "line": line, "name": name} for file, line, name in frames],
+        }
+    )
+
+
+def _frames_of_main_thread() -> list[tuple[str, int, str]]:
+    """Return the main thread's stack, for a request in a thread without Python frames, such as backward's."""
+    return _frames(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """Return file, line and name of the running Python functions, innermost first, without those of this package."""
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < _MOST_FRAMES:
+        module = frame.f_globals.get("__name__")
+        if not (isinstance(module, str) and module.startswith("ullage.running.recording")):
+            found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found

@@ -1,0 +1,171 @@
+"""Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
+
+from collections.abc import Iterator
+from functools import cache
+from time import time
+from typing import Any, Final
+
+import torch
+
+from ullage.base.driver import DriverSilentError, asked
+from ullage.running.recording.line import Top, top_of_history
+from ullage.running.recording.peak import PeakMeter, Stats
+from ullage.running.run_files.facts import RunCard, RunPeak
+from ullage.running.run_files.live import Sample
+
+_NEW_PEAK_RATIO: Final = 1.01
+"""The ratio to the last peak whose line was sought from which on a new peak's line is sought, too."""
+_MOST_SOUGHT: Final = 4
+
+
+class Gauge:
+    """Reads the cards. It may be used by one thread only, except for `ask_driver`."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[int, RunPeak] = {}
+        self.share = 0.0
+        """The share of the fullest card in use, at its peak since the sample before."""
+        self.allocations = 0
+        """The number of allocations since the sample before, on all cards."""
+        self._meter = PeakMeter()
+        self._outside: dict[int, int] = {}
+        """The bytes of each card in use beyond what this process had reserved, when the driver was last asked."""
+        self._limits: dict[int, int] = {}
+        """The limit of each card, read with the driver's count: scripts set it once, and reading it takes a tenth of
+        the time of a sample."""
+        self._latest: dict[int, Stats] = {}
+        self._allocations_before: dict[int, int] = {}
+        self._sought_bytes: dict[int, int] = {}
+        self._times_sought = 0
+
+    def install(self) -> None:
+        """Start measuring; to be called right after CUDA was initialised."""
+        self._meter.install()
+
+    def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
+        """Yield a sample of every card that the process uses.
+
+        Args:
+            step: the number of the last step that has ended.
+            is_end: whether that step has just ended, so that a new peak belongs to it, and not to the next one.
+        """
+        now = time()
+        self.share, self.allocations = 0.0, 0
+        for card in cards():
+            device = card.index
+            stats = self._latest[device] = self._meter.measure(device)
+            reserved, allocated = stats["reserved_bytes"]["all"], stats["allocated_bytes"]["all"]
+            if not reserved["peak"]:
+                continue
+            made = stats["allocation"]["all"]["allocated"]
+            self.allocations += made - self._allocations_before.get(device, 0)
+            self._allocations_before[device] = made
+            outside = self._outside.get(device)
+            used = -1 if outside is None else reserved["current"] + outside
+            self.share = max(self.share, reserved["peak"] / self._limit_of(card), used / card.total_bytes)
+            peak = self.peaks.get(device)
+            if peak is None or allocated["peak"] > peak.bytes:
+                self.peaks[device] = RunPeak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
+            yield Sample(
+                step=step,
+                time=now,
+                device=device,
+                allocated_bytes=allocated["current"],
+                reserved_bytes=reserved["current"],
+                peak_bytes=allocated["peak"],
+                used_bytes=used,
+                split_bytes=stats["inactive_split_bytes"]["all"]["current"],
+                retries=stats["num_alloc_retries"],
+                ooms=stats["num_ooms"],
+            )
+
+    def latest(self, device: int) -> Stats:
+        """Return the statistics of a device as last read, with the highest peak of the run."""
+        stats = self._latest.get(device)
+        if stats is None:
+            return self._meter.read(device)
+        if device not in self.peaks:
+            return stats
+        # A copy: the meter has not yet taken over what the reading says of its own step.
+        allocated = stats["allocated_bytes"]
+        highest = {**allocated["all"], "peak": self.peaks[device].bytes}
+        return {**stats, "allocated_bytes": {**allocated, "all": highest}}
+
+    def _limit_of(self, card: RunCard) -> int:
+        limit = self._limits.get(card.index)
+        if limit is None:
+            limit = self._limits[card.index] = limit_bytes(card)
+        return limit
+
+    @property
+    def seeks(self) -> list[int]:
+        """The devices whose highest peak has no line yet, and should get one."""
+        if self._times_sought >= _MOST_SOUGHT:
+            return []
+        return [
+            device
+            for device in self._unknown()
+            if self.peaks[device].bytes > _NEW_PEAK_RATIO * self._sought_bytes.get(device, 0)
+        ]
+
+    def _unknown(self) -> list[int]:
+        return [device for device, peak in self.peaks.items() if peak.line is None]
+
+    def seek_lines(self, *, is_last: bool = False) -> None:
+        """Look up in PyTorch's history which line reached the peaks; for older peaks it stays unknown."""
+        devices = self._unknown() if is_last else self.seeks
+        if not devices:
+            return
+        self._times_sought += 1
+        tops = top_of_history(devices)
+        for device in devices:
+            peak, top = self.peaks[device], tops.get(device)
+            self._sought_bytes[device] = peak.bytes
+            if top is not None and _is_about(top, peak):
+                self.peaks[device] = RunPeak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
+
+    def ask_driver(self) -> None:
+        """Ask NVML, which makes no context, for the cards' used memory by all processes; and PyTorch for the limits."""
+        self._limits = {card.index: limit_bytes(card) for card in cards()}
+        try:
+            with asked() as nvml:
+                used = {
+                    nvml.call("nvmlDeviceGetUUID", handle): memory.used_bytes
+                    for _, handle in nvml.handles()
+                    if (memory := nvml.memory_of(handle)) is not None
+                }
+        except DriverSilentError:
+            return
+        self._outside = {
+            card.index: max(0, used[card.uuid] - self._meter.read(card.index)["reserved_bytes"]["all"]["current"])
+            for card in cards()
+            if card.uuid in used
+        }
+
+
+@cache
+def cards() -> tuple[RunCard, ...]:
+    """Return the cards that PyTorch sees, without making a context."""
+    return tuple(_card(index) for index in range(torch.cuda.device_count()))
+
+
+def limit_bytes(card: RunCard) -> int:
+    """Return how much of a card the process may reserve; a script may change it."""
+    fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
+    return int(card.total_bytes * fraction(card.index))
+
+
+def _card(index: int) -> RunCard:
+    properties = torch.cuda.get_device_properties(index)
+    return RunCard(
+        index=index,
+        name=properties.name,
+        uuid=f"GPU-{properties.uuid}",
+        total_bytes=properties.total_memory,
+        limit_bytes=properties.total_memory,
+    )
+
+
+def _is_about(top: Top, peak: RunPeak) -> bool:
+    """Tell whether the highest level in the history is that peak: it counts requested bytes, the peak rounded ones."""
+    return abs(top.bytes - peak.bytes) <= (_NEW_PEAK_RATIO - 1) * peak.bytes

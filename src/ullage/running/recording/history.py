@@ -1,0 +1,171 @@
+"""PyTorch's memory history: when it is recorded, and how much of it, within a budget of host memory.
+
+With history every allocation costs about two microseconds more, which is nothing for a step of a second and much for
+one of ten milliseconds. So it is on in the first steps, in which a script that does not fit fails and lasting tensors
+are made; later only if memory is short, if memory grows, or if history costs next to nothing.
+"""
+
+import sys
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from ullage.running.recording.plan import HistoryMode
+from ullage.running.run_files.facts import Arming
+
+FIRST_STEPS: Final = 5
+NEAR: Final = 0.85
+"""The share of a card from which on memory is short."""
+_NEAR_UNTIL: Final = 0.75
+_CALM_STEPS: Final = 200
+"""The number of steps below `_NEAR_UNTIL` after which memory is no longer short."""
+_COST_SECONDS: Final = 2e-6
+"""The time that history adds to one allocation and its free, with Python stacks (`make bench` measures it)."""
+_CHEAP_SHARE = 0.01
+"""The share of a step's time that history may cost if there is no need for it."""
+_ENTRY_BYTES: Final = 400
+_FRAME_BYTES: Final = 16
+"""The host memory of a stack's frame; `_ENTRY_BYTES` is that of an entry of PyTorch's ring with a stack of its own
+(tests/recording/test_history.py)."""
+_USUAL_DEPTH: Final = 64
+_COMPARED_STEPS: Final = 20
+"""The number of steps with and without history whose durations are compared."""
+
+
+class MemoryHistory:
+    """Switches PyTorch's history on and off; if the script does that itself, history is left alone."""
+
+    def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
+        self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
+        self._mode = mode
+        self.is_users = False
+        """Whether the script records a history itself."""
+        self._original: Any = None
+        self._near_step = 0
+        self._durations: dict[bool, list[float]] = {False: [], True: []}
+        self._last = 0.0
+        self._last_step = 0
+
+    def install(self) -> None:
+        """Start recording; to be called right after CUDA was initialised."""
+        try:
+            self.is_users = bool(torch._C._cuda_isHistoryEnabled())
+        except RuntimeError as error:  # of an allocator that has none, such as cudaMallocAsync
+            self._mode = HistoryMode.NEVER
+            self.arming = replace(self.arming, why=str(error).partition(".")[0])
+            return
+        self._original = torch._C._cuda_record_memory_history
+        torch._C._cuda_record_memory_history = self._called_by_user
+        if self._mode is not HistoryMode.NEVER:
+            self._switch(is_on=True, why="the first steps", step=0)
+
+    def remove(self) -> None:
+        """Restore PyTorch's own function; the recorded history stays."""
+        if self._original is not None:
+            torch._C._cuda_record_memory_history = self._original
+            self._original = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether PyTorch records a history, no matter who has asked for it."""
+        try:
+            return bool(torch._C._cuda_isHistoryEnabled())
+        except RuntimeError:
+            return False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether PyTorch records the history that this class has asked for, which is limited in size."""
+        return self.arming.is_on and not self.is_users
+
+    def update(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
+        """Decide at the end of a step whether history is recorded from now on.
+
+        Args:
+            step: the number of the step.
+            share: the share of the fullest card that is in use.
+            allocations: the number of allocations since the last call.
+            grows: whether memory grows from step to step, or seems to.
+            seeks: whether the line of a peak is sought.
+        """
+        now = perf_counter()
+        seconds, self._last = now - self._last if self._last else 0.0, now
+        steps, self._last_step = max(1, step - self._last_step), step
+        self._note(seconds / steps)
+        if self._mode is HistoryMode.NEVER or self.is_users:
+            return
+        if share >= NEAR:
+            self._near_step = step
+        why = self._why(step, share, allocations, seconds, grows=grows, seeks=seeks)
+        if bool(why) != self.arming.is_on or (why and not self.is_on):
+            self._switch(is_on=bool(why), why=why or "memory is not short", step=step)
+        elif why:
+            self.arming = replace(self.arming, why=why)
+
+    def _why(self, step: int, share: float, allocations: int, seconds: float, *, grows: bool, seeks: bool) -> str:
+        if self._mode is HistoryMode.ALWAYS:
+            return "--history always"
+        if step < FIRST_STEPS:
+            return "the first steps"
+        if share >= NEAR:
+            return f"{share:.0%} of the card are in use"
+        if grows:
+            return "memory grows"
+        if seeks:
+            return "the line of a new peak is sought"
+        if self._near_step and (share >= _NEAR_UNTIL or step - self._near_step < _CALM_STEPS):
+            return "memory was short"
+        # With the margin, one that is on is not switched off by a step that was a little shorter.
+        limit = seconds * (_CHEAP_SHARE if not self.arming.is_on else 2 * _CHEAP_SHARE)
+        return "it costs next to nothing" if allocations * _COST_SECONDS < limit else ""
+
+    def _note(self, seconds: float) -> None:
+        if seconds > 0:
+            kept = self._durations[self.is_on]
+            kept.append(seconds)
+            del kept[:-_COMPARED_STEPS]
+
+    @property
+    def cost(self) -> float | None:
+        """The ratio of a step's time with history to its time without, by medians; None if it is not known."""
+        with_it, without = self._durations[True], self._durations[False]
+        if min(len(with_it), len(without)) < _COMPARED_STEPS // 2:
+            return None
+        return median(with_it) / median(without)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median duration of the latest steps; None before the first."""
+        latest = self._durations[self.is_on] or self._durations[not self.is_on]
+        return median(latest) if latest else None
+
+    def _switch(self, *, is_on: bool, why: str, step: int) -> None:
+        if self.is_users or self._original is None:
+            return
+        entries = self._entries() if is_on else 0
+        before = torch._C._cuda_record_memory_history
+        torch._C._cuda_record_memory_history = self._original  # which is not the script's call
+        try:
+            if is_on:
+                torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=entries)
+            else:
+                torch.cuda.memory._record_memory_history(None)
+        finally:
+            torch._C._cuda_record_memory_history = before
+        self.arming = Arming(
+            is_on=is_on, why=why, since_step=step, entries=entries, budget_bytes=self.arming.budget_bytes
+        )
+
+    def _entries(self) -> int:
+        depth, frame = 0, sys._getframe()
+        while frame.f_back is not None:
+            depth, frame = depth + 1, frame.f_back
+        one = _ENTRY_BYTES + _FRAME_BYTES * max(_USUAL_DEPTH, depth + _USUAL_DEPTH // 2)
+        return max(1000, self.arming.budget_bytes // one)
+
+    def _called_by_user(self, enabled: Any, *arguments: Any, **keywords: Any) -> Any:
+        self.is_users = enabled not in (None, False)
+        return self._original(enabled, *arguments, **keywords)

@@ -1,0 +1,266 @@
+"""The recorder of one process of a run: installed when torch is imported, it writes samples, facts and evidence.
+
+A sample is taken at the end of every step, or every second if there are no steps; a thread writes the facts once a
+second. If memory runs out, evidence is written. It makes no CUDA context, allocates nothing on the card, holds no
+tensor, and its errors do not reach the script.
+"""
+
+import atexit
+import os
+import socket
+import sys
+import threading
+from _thread import start_new_thread
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic, time
+from typing import Any, Final
+
+import torch
+
+from ullage.base.own_files import OwnFolder, SharedFolderError
+from ullage.base.secrets import without_secrets
+from ullage.running.recording.evidence import write_evidence
+from ullage.running.recording.gauge import Gauge, cards, limit_bytes
+from ullage.running.recording.history import FIRST_STEPS, MemoryHistory
+from ullage.running.recording.plan import RecordingPlan, live_name, report_trouble
+from ullage.running.recording.step import StepWatch
+from ullage.running.run_files.facts import RunFacts
+from ullage.running.run_files.live import LiveWriter
+from ullage.training.monitor.monitor import Monitor
+from ullage.training.ownership.storage import owned_bytes
+
+_FACTS_SECONDS: Final = 1.0
+_MOST_EVIDENCE: Final = 3
+"""The number of folders of evidence of a process, for the first times that memory runs out; later ones are counted."""
+_ROLES_EVERY: Final = 50
+_DECISION_STRIDE: Final = 2
+"""The number of steps from one decision about history, and one sample of the monitor, to the next."""
+_MOST_FAILURES: Final = 3
+
+
+class Recorder:
+    """Writes samples, facts and evidence of this process."""
+
+    def __init__(self, plan: RecordingPlan) -> None:
+        self._plan = plan
+        self._gauge = Gauge()
+        self._history = MemoryHistory(plan.history, plan.budget_bytes)
+        self._monitor = Monitor(log=lambda text: None)
+        self._monitor.read_by(self._gauge.latest)
+        self._step_watch = StepWatch(self._on_step)
+        self._lock = threading.Lock()
+        """The lock of the gauge and the writer. The end of a step never waits for it: a lost sample does no harm."""
+        self._writer: LiveWriter | None = None
+        self._pid = os.getpid()
+        self._is_over = False
+        self._step = 0
+        self._sampled = monotonic()
+        self._ooms = 0
+        self._unwritten: tuple[int, int, int] | None = None
+        """The device, the requested and the free bytes of an out-of-memory error for which nothing was written yet."""
+        self._facts = _facts_of_process()
+
+    def install(self) -> None:
+        """Start recording; what needs CUDA waits until the script has initialised it."""
+        self._step_watch.install()
+        torch.cuda._lazy_call(self._on_cuda)
+
+    # ---- moments
+
+    def _on_cuda(self) -> None:
+        with _Trouble(self, "nothing is recorded"):
+            self._pid, self._facts = os.getpid(), _facts_of_process()  # it may have been forked since torch came
+            self._writer = self._open()
+            self._gauge.install()
+            self._history.install()
+            with _Trouble(self, "no evidence will be written if memory runs out", is_end=False):
+                binding: Any = torch._C  # whose types leave the observer out
+                binding._cuda_attach_out_of_memory_observer(self._on_oom)
+            os.register_at_fork(after_in_child=self._stop_in_fork)
+            atexit.register(self.end_of_process)
+            # Not by `threading`, whose threads a script may count, and wait for.
+            start_new_thread(self._write_facts_periodically, ())
+
+    def _on_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._is_over or self._writer is None:
+            return
+        self._step += 1
+        try:
+            self._sample(is_end=True)
+            self._monitor.step()
+            if self._step >= FIRST_STEPS and self._step % _DECISION_STRIDE:
+                return  # the rest may wait a step: every line counts in a step of ten milliseconds
+            if self._history.is_ours and self._step >= FIRST_STEPS:
+                self._gauge.seek_lines()
+            if self._step % _ROLES_EVERY == 2:  # the first step makes the optimizer's state
+                self._facts = replace(self._facts, roles=owned_bytes(optimizer))
+            self._history.update(
+                self._step,
+                share=self._gauge.share,
+                allocations=self._gauge.allocations,
+                seeks=bool(self._gauge.seeks),
+                grows=self._monitor.suspects or any(found.is_leak for found in self._monitor.findings),
+            )
+        except Exception as error:
+            self._give_up("recording has ended", error)
+
+    def _on_oom(self, device: int, asked_bytes: int, limit: int, free_bytes: int) -> None:
+        if self._is_over:
+            return
+        self._ooms += 1
+        self._unwritten = device, asked_bytes, free_bytes
+        # A history that the script keeps itself may have no end, and takes as long as it is.
+        if len(self._facts.evidence) < (_MOST_EVIDENCE if not self._history.is_users else 1):
+            self._write_evidence()
+
+    def _write_evidence(self) -> None:
+        """Write evidence of the last time that memory ran out."""
+        if self._unwritten is None:
+            return
+        (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
+        with _Trouble(self, "the evidence is incomplete", is_end=False):
+            with OwnFolder.open(self._plan.folder, inode=self._plan.inode) as folder:
+                place = folder.make_folder(f"oom-{self._pid}-{len(self._facts.evidence) + 1}")
+            self._facts = replace(self._facts, evidence=(*self._facts.evidence, place.path.name))
+            more = {
+                "step": self._step + 1,
+                "total_bytes": cards()[device].total_bytes,
+                "limit_bytes": limit_bytes(cards()[device]),
+                "driver_free_bytes": free_bytes,
+                "facts": self._current_facts().to_json(),
+            }
+            with place:
+                write_evidence(place, device=device, asked_bytes=asked_bytes, more=more)
+            self._write_facts()
+
+    def end_of_process(self) -> None:
+        if self._is_over:
+            return
+        with _Trouble(self, "the end is not recorded"):
+            kind = getattr(sys, "last_type", None)  # of the error that has ended the script
+            if kind is None:
+                state = "ended"
+            else:
+                state = "out of memory" if issubclass(kind, torch.OutOfMemoryError) else "failed"
+            self._facts = replace(self._facts, state=state)
+            if state == "out of memory":
+                self._write_evidence()  # late, and its frames still hold what they held
+            self._sample()
+            if self._history.is_ours and kind is None:
+                self._gauge.seek_lines(is_last=True)
+            self._write_facts()
+            self.stop()
+
+    def _stop_in_fork(self) -> None:
+        """Stop recording in a forked process: the file belongs to its parent."""
+        self._is_over = True
+
+    def stop(self) -> None:
+        """Stop recording and remove all hooks, except the observer, which PyTorch cannot detach."""
+        self._is_over = True
+        self._step_watch.stop()
+        with suppress(Exception):
+            self._monitor.__exit__()
+        self._history.remove()
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        report_trouble(what, error)
+        self.stop()
+
+    # ---- what is written
+
+    def _open(self) -> LiveWriter:
+        path = self._plan.folder / live_name()
+        try:
+            return LiveWriter(path, inode=self._plan.inode)
+        except (OSError, SharedFolderError) as error:
+            report_trouble(f"{path} cannot be written", error)
+            return LiveWriter(None)
+
+    def _sample(self, *, is_end: bool = False) -> None:
+        if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
+            try:
+                self._sampled = monotonic()
+                for sample in self._gauge.read(self._step, is_end=is_end):
+                    self._writer.add(sample)
+            finally:
+                self._lock.release()
+
+    def _write_facts(self) -> None:
+        if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
+            try:  # facts are gathered with the lock held: older ones must not be written over newer ones
+                self._writer.write_facts(self._current_facts().to_json())
+            finally:
+                self._lock.release()
+
+    def _current_facts(self) -> RunFacts:
+        history = self._history
+        return replace(
+            self._facts,
+            told=time(),
+            steps=self._step,
+            step_seconds=history.step_seconds,
+            cards=tuple(replace(card, limit_bytes=limit_bytes(card)) for card in cards()),
+            peaks=tuple(self._gauge.peaks.values()),
+            arming=replace(history.arming, is_on=history.is_on, cost=history.cost),
+            growth=tuple(str(found) for found in self._monitor.findings if found.is_urgent),
+            ooms=self._ooms,
+        )
+
+    def _write_facts_periodically(self) -> None:
+        failures = 0
+        pause = threading.Lock()
+        pause.acquire()
+        while not self._is_over and failures < _MOST_FAILURES:
+            try:
+                self._write_facts()  # first, because a driver that hangs would block what follows
+                self._gauge.ask_driver()
+                if monotonic() - self._sampled > _FACTS_SECONDS:
+                    self._sample()
+            except Exception as error:  # evidence is written all the same
+                failures += 1
+                if failures == _MOST_FAILURES:
+                    report_trouble("the driver is no longer asked", error)
+            pause.acquire(timeout=_FACTS_SECONDS)  # a script may make `time.sleep` return at once
+
+
+class _Trouble:
+    """A context whose errors are reported in one line instead of reaching the script."""
+
+    def __init__(self, recorder: Recorder, what: str, *, is_end: bool = True) -> None:
+        self._recorder = recorder
+        self._what = what
+        self._is_end = is_end
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if self._is_end:
+            self._recorder._give_up(self._what, error)
+        else:
+            report_trouble(self._what, error)
+        return True
+
+
+def _facts_of_process() -> RunFacts:
+    now = time()
+    return RunFacts(
+        pid=os.getpid(),
+        command=without_secrets(sys.orig_argv),
+        host=socket.gethostname(),
+        started=now,
+        told=now,
+        rank=_number("RANK"),
+        local_rank=_number("LOCAL_RANK"),
+        world_size=_number("WORLD_SIZE"),
+        torch=torch.__version__,
+        is_emulated="ULLAGE_EMULATED_CARD" in os.environ,
+    )
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None

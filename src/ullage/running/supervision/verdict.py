@@ -1,0 +1,121 @@
+"""The verdict on a run that ran out of memory: explains its evidence, and writes the report next to it."""
+
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from ullage.base.errors import UllageError, UsageError
+from ullage.base.own_files import OwnFolder
+from ullage.explaining.analysis.card import card_to_explain, recorded_cards
+from ullage.explaining.analysis.describe import describe
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.recorded.settings import semantics_of
+from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.report.page import draw_page
+from ullage.report.report import Remarks, Report
+from ullage.report.terminal import draw
+from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
+from ullage.running.supervision.summary import differences_of
+
+_COLUMNS: Final = 100
+
+
+def find_run(folder: Path) -> tuple[RunFolder, int]:
+    """Read the run in a folder, or the newest of the runs in it; also return their number, 0 if the folder is a run.
+
+    Only the run that is returned is read.
+
+    Raises:
+        UsageError: it is not the folder of a run, and has none in it.
+        OSError: it cannot be read.
+    """
+    try:
+        return read_run(folder), 0
+    except UsageError:
+        if not folder.is_dir():
+            raise
+        runs = []  # as they are called, not as they are: old ones may be many and large
+        for path in folder.iterdir():
+            with suppress(OSError):
+                if path.is_dir() and is_run(path):
+                    runs.append((path.stat().st_mtime, path))
+        for _, path in sorted(runs, reverse=True):
+            with suppress(UsageError, OSError):
+                return read_run(path), len(runs)
+        raise
+
+
+def fatal_evidence(run: RunFolder) -> OomEvidence | None:
+    """Return the evidence that matters most: the last of the process that memory has ended first, else the first."""
+    ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
+    last = {one.pid: one for one in run.evidence if one.pid in ended}
+    return min(last.values(), key=lambda one: one.time) if last else next(iter(run.evidence), None)
+
+
+def explain_evidence(
+    evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
+) -> Explanation | None:
+    """Explain the snapshot in a folder of evidence; return None if it is not complete.
+
+    Raises:
+        UllageError: the snapshot cannot be read.
+    """
+    if evidence.snapshot is None:
+        return None
+    snapshot = load_snapshot(evidence.snapshot)
+    device = evidence.device
+    if device is None or device not in snapshot.devices:
+        device = card_to_explain(recorded_cards(snapshot.devices))
+    return explain(
+        snapshot.devices[device],
+        source=str(_shown(evidence.folder)),
+        semantics=_semantics_of(evidence.torch) if evidence.torch is not None else None,
+        with_picture=True,
+        progress=progress,
+    )
+
+
+def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
+    """Return the report on an evidence, with what the run beside it tells."""
+    report = describe(explanation)
+    process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
+    where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
+    step = f"step {evidence.step}" if evidence.step is not None else "step not known"
+    items = [
+        *([f"{process.name}, {step}{where if evidence.line else ''}"] if process is not None else []),
+        *differences_of(run),
+        *(f"{name}={value}" for name, value in evidence.variables.items() if "ALLOC" in name),
+    ]
+    section = Remarks(title="The run", items=tuple(items))
+    return replace(report, sections=(*report.sections, section)) if items else report
+
+
+def write_report(place: OwnFolder, report: Report) -> None:
+    """Write a report as text and as a page into the folder of the evidence.
+
+    Raises:
+        OSError: there is no room for them.
+    """
+    text = io.StringIO()
+    draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)
+    place.write_whole(REPORT, text.getvalue().encode(errors="replace"))
+    place.write_whole(PAGE, draw_page(report).encode(errors="replace"))
+
+
+def _shown(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the folder that we are in is gone
+        return path
+
+
+def _semantics_of(version: str) -> str | None:
+    try:
+        return semantics_of(version)
+    except UllageError:
+        return None

@@ -1,0 +1,143 @@
+"""The target of `ullage watch`: everything on this machine, one process and its children, or the folder of a run."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ullage.base.errors import UsageError
+from ullage.running.diagnosis.process import is_alive, process_of
+from ullage.running.recording.plan import VARIABLE, RecordingPlan
+from ullage.running.run_files.live import SUFFIX
+
+_PROC: Final = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The user's choice of what to watch: a process, a folder, or everything if neither is set."""
+
+    pid: int | None = None
+    folder: Path | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is watched."""
+        return self.pid is None and self.folder is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRuns:
+    """The folders and processes of a target at this moment."""
+
+    folders: tuple[Path, ...] = ()
+    """The folders of runs."""
+    subject: str
+    notes: tuple[str, ...] = ()
+    is_over: bool = False
+    """Whether the process that the user chose has ended."""
+
+
+def target_of(text: str | None) -> Target:
+    """Parse the argument of the command line.
+
+    Raises:
+        UsageError: there is no such process or folder, or the folder has no file of a run.
+    """
+    if text is None:
+        return Target()
+    if text.isdecimal():
+        pid = int(text)
+        if not is_alive(pid):
+            raise UsageError(
+                f"there is no process {pid}; expected the number of one that runs, or the folder of a run, which can "
+                "be watched after its end too"
+            )
+        return Target(pid=pid)
+    folder = Path(text).absolute()
+    if not folder.is_dir():
+        raise UsageError(f"{text} is neither a process id nor a folder; expected the folder of a run")
+    if not list(folder.glob(f"*{SUFFIX}")) and folder not in runs_here():
+        raise UsageError(
+            f"{text} has no file of a run (*{SUFFIX}); expected a folder that `ullage run` has written, or the number "
+            "of a process"
+        )
+    return Target(folder=folder)
+
+
+def find(target: Target) -> FoundRuns:
+    """Find the folders and processes of a target now."""
+    if target.folder is not None:
+        return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
+    if target.pid is None:
+        return FoundRuns(folders=tuple(sorted(runs_here())), subject="all cards")
+    return _of_process(target.pid)
+
+
+def runs_here() -> dict[Path, list[int]]:
+    """Return the folders of runs that processes of this user belong to, and those processes."""
+    found: dict[Path, list[int]] = {}
+    for pid in _numbers():
+        folder = _folder_of(pid)
+        if folder is not None:
+            found.setdefault(folder, []).append(pid)
+    return found
+
+
+def _of_process(pid: int) -> FoundRuns:
+    process = process_of(pid, None)
+    name = f"process {pid}" + (f" ({process.name})" if process.name else "")
+    if not is_alive(pid):
+        return FoundRuns(subject=name, is_over=True)
+    folder = _folder_of(pid)
+    if folder is not None:
+        return FoundRuns(folders=(folder,), subject=f"{name} of run {folder.name}")
+    runs = runs_here()
+    below = set(_descendants(pid))
+    folders = tuple(sorted(path for path, pids in runs.items() if below.intersection(pids)))
+    if folders:
+        names = ", ".join(path.name for path in folders)
+        return FoundRuns(folders=folders, subject=f"{name}, which runs {names}")
+    why = (
+        f"Process {pid} was not started by `ullage run`: its inside cannot be seen, only what the driver says of it."
+        if process.is_ours
+        else f"Process {pid} belongs to another user: its inside cannot be seen, only what the driver says of it."
+    )
+    return FoundRuns(subject=name, notes=(why,))
+
+
+def _folder_of(pid: int) -> Path | None:
+    """Return the folder of a process's run, from its environment; None if there is none, or it cannot be read."""
+    try:
+        if (_PROC / str(pid)).stat().st_uid != os.getuid():
+            return None
+        content = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    begin = f"{VARIABLE}=".encode()
+    text = next((one[len(begin) :] for one in content.split(b"\0") if one.startswith(begin)), b"")
+    try:
+        plan = RecordingPlan.of({VARIABLE: os.fsdecode(text)})
+    except UsageError:  # set by somebody else
+        return None
+    return plan.folder if plan is not None else None
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for other in _numbers():
+        try:
+            parent = (_PROC / str(other) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            continue
+        children.setdefault(int(parent), []).append(other)
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        yield from below
+        waiting += below
+
+
+def _numbers() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid())

@@ -1,0 +1,1 @@
+"""What works inside the user's training process: `Guard`, `owners`, `release`, `isolated`, `Monitor`."""

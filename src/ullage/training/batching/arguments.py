@@ -1,0 +1,99 @@
+"""The arguments of a sampler, checked: lengths, whole numbers, and the rank."""
+
+import contextlib
+import operator
+import sys
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ullage.base.errors import UsageError
+from ullage.training.batching.layout import Ints
+
+LONGEST: Final = 1 << 48
+"""Upper bound of a length: far above any real one, and far below where 64-bit sums overflow."""
+_BRIEF_CHARACTERS: Final = 80
+
+
+def read_lengths(lengths: Any) -> Ints:
+    """Return lengths as an array of their own.
+
+    Raises:
+        UsageError: there are none, or one is no whole number above 0.
+    """
+    if isinstance(lengths, np.ndarray):
+        values = lengths
+    else:
+        try:
+            values = _array_of(list(lengths.tolist() if hasattr(lengths, "tolist") else lengths))
+        except TypeError:
+            raise UsageError(
+                f"lengths is {brief(lengths)}; expected a list, an array or a tensor with the length of each item"
+            ) from None
+    if not values.size:
+        raise UsageError("lengths is empty; expected the length of each item of the data set")
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise UsageError(
+            f"lengths is an array of {values.dtype} with shape {values.shape}; expected whole numbers, such as int64, "
+            "one for each item of the data set"
+        )
+    is_wrong = (values < 1) | (values > LONGEST)
+    if is_wrong.any():
+        index = int(is_wrong.argmax())
+        whole(f"the length of item {index}", values[index], most=LONGEST)
+    return np.array(values, dtype=np.int64)
+
+
+def _array_of(lengths: list[Any]) -> npt.NDArray[Any]:
+    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in set(map(type, lengths))):
+        with contextlib.suppress(OverflowError):
+            return np.array(lengths, dtype=np.int64)
+    return np.array(
+        [whole(f"the length of item {index}", one, most=LONGEST) for index, one in enumerate(lengths)], dtype=np.int64
+    )
+
+
+def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number of any type as an int.
+
+    Raises:
+        UsageError: it is none, too small or too large.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        bound = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is {brief(value if number is None else number)}; expected a whole number {bound}")
+    return number
+
+
+def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Return how many ranks there are and which one this is.
+
+    Raises:
+        UsageError: there is no such rank, or it is not said which of several this is.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        ranks, own = distributed.get_world_size(), distributed.get_rank()
+    else:
+        ranks, own = 1, 0
+        if rank is None and num_replicas is not None and num_replicas != 1:
+            raise UsageError(
+                f"num_replicas={num_replicas!r} without a rank, and torch.distributed is not initialised; pass rank "
+                "too, or call torch.distributed.init_process_group first and pass neither"
+            )
+    ranks = ranks if num_replicas is None else whole("num_replicas", num_replicas)
+    own = own if rank is None else whole("rank", rank, least=0)
+    if own >= ranks:
+        raise UsageError(f"rank={own} of num_replicas={ranks}; expected a rank from 0 to {ranks - 1}")
+    return ranks, own
+
+
+def brief(value: object) -> str:
+    """Write a value for a message, no longer than a line has room for."""
+    text = repr(value)
+    return text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}..."

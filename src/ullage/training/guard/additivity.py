@@ -1,0 +1,267 @@
+"""Whether a batch may be cut: whether its loss is the sum of the losses of its parts, each with its share.
+
+That cannot be read off a loss function, so it is tried, by passes of forward without gradients: over the batch, and
+over the parts; all they change is put back. A loss that compares the items with each other, that is a mean over
+something else than items, or that leaves a trace in the model with every call gives itself away. The gradients of a few
+parameters are compared, too, once for each shape, because a loss may have a value that does not show what it is made of
+(`x - x.detach()`).
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from ullage.gpu.emulator.emulate import CARD_VARIABLE
+from ullage.training.guard.batch import Form, Shape
+from ullage.training.guard.norm import BatchNorms
+from ullage.training.guard.oom import read_oom
+from ullage.training.guard.part import BatchPart, Cutter
+from ullage.training.guard.rewind import Rewind
+from ullage.training.guard.room import Room
+from ullage.training.guard.settled import Settled
+from ullage.training.guard.signals import Signals
+from ullage.training.ownership.failure import clear_frames
+
+_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""The largest difference of two losses by rounding alone, relative to their size, by the coarsest type of numbers."""
+_TF32: Final = 1e-3
+_GRADIENT: Final = 50
+"""The factor by which gradients may be farther apart than losses."""
+_SMALLEST: Final = 1e-2
+"""The size below which a loss's rounding is that of larger numbers it is made of."""
+_ELEMENTS: Final = 1 << 20
+"""The number of elements of parameters whose gradients are compared."""
+_NAMES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _TrialRun:
+    """What one pass has given: the loss, or gradients; and what the pass did beside."""
+
+    value: torch.Tensor
+    changed: list[str]
+    draws_elsewhere: bool
+    unsettled: set[str]
+    tolerance: float
+
+
+class _Refused(Exception):
+    """Raised with the reason why a batch must not be cut."""
+
+
+class _DoesNotFit(Exception):
+    """Raised if memory runs out in a trial."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trials:
+    """Tries out loss functions on batches and on parts of them, without effect."""
+
+    rewind: Rewind
+    cutter: Cutter
+    norms: BatchNorms
+    room: Room
+    signals: Signals
+    compared: set[Shape]
+    """The shapes of batches whose gradients have been compared."""
+    has_drawn: bool = False
+    """Whether random numbers were drawn in any trial."""
+
+    def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
+        """Return why a batch must not be cut into parts of `size` items; None if it may be."""
+        if form.items is None or form.items < 2:
+            return "it has one item"
+        try:
+            self._compare_losses(batch, loss_of, form.items, size)
+            if form.shape not in self.compared:
+                self._compare_gradients(batch, loss_of, form.items, size)
+                self.compared.add(form.shape)
+        except _Refused as refusal:
+            return str(refusal)
+        return None
+
+    def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
+        """Return why modules must not be computed again in backward; None if they may be."""
+        try:
+            trial = self._loss(self.cutter.select(batch, part), loss_of)
+        except _DoesNotFit:
+            return "forward does not fit even without gradients"
+        except _Refused as refusal:
+            return str(refusal)
+        if trial.changed:
+            return f"forward changes {_listed(trial.changed)}, and would find it changed"
+        return "forward draws random numbers of Python or numpy" if trial.draws_elsewhere else None
+
+    def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
+        """Compare the loss of the batch with those of its parts; if it does not fit, those of all neighbours in it."""
+        width = items
+        while True:
+            try:
+                for window in _windows(items, width):
+                    self._compare(batch, window, min(size, -(-width // 2)), lambda some: self._loss(some, loss_of), 1)
+                return
+            except _DoesNotFit:
+                if width == 2:
+                    raise _Refused("not even the loss of two items fits, so it cannot be tried what it is") from None
+                width = -(-width // 2)
+
+    def _compare_gradients(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
+        parameters = self._few_parameters()
+        width = min(max(size, 2), items)
+        while parameters:
+            try:
+                window = BatchPart(items=width)
+                gradient = lambda some: self._gradients(some, loss_of, parameters)  # noqa: E731
+                self._compare(batch, window, -(-width // 2), gradient, _GRADIENT)
+                return
+            except _DoesNotFit:
+                if width == 2:
+                    return
+                width = -(-width // 2)
+
+    def _few_parameters(self) -> list[torch.Tensor]:
+        """Return the smallest parameters that are trained."""
+        trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
+        chosen: list[torch.Tensor] = []
+        left = _ELEMENTS
+        for parameter in sorted(trained, key=torch.Tensor.numel):
+            if chosen and parameter.numel() > left:
+                break
+            chosen.append(parameter)
+            left -= parameter.numel()
+        return chosen
+
+    def _compare(
+        self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
+    ) -> None:
+        """Compare a part of a batch with its own parts.
+
+        Raises:
+            _Refused: the whole is not the sum of its parts.
+            _DoesNotFit: memory has run out.
+        """
+        assert window.items is not None
+        whole = trial_of(self.cutter.cut_out(batch, window))
+        if whole.changed:
+            raise _Refused(f"forward changes {_listed(whole.changed)}, which each part would change again")
+        share = self.cutter.share_of(batch, window)
+        pieces = self.cutter.cut(batch, window, size)
+        total, sizes, tolerance = torch.zeros_like(whole.value), whole.value.abs() * abs(share), whole.tolerance
+        for piece in pieces:
+            if piece.share == 0:
+                continue
+            one = trial_of(self.cutter.cut_out(batch, piece))
+            total = total + one.value * (piece.share or 0.0)
+            sizes = sizes.maximum(one.value.abs() * abs(piece.share or 0.0))
+            tolerance = max(tolerance, one.tolerance)
+        if whole.value.device.type == "cuda" and CARD_VARIABLE in os.environ:
+            return  # nothing is computed on an emulated card
+        gap = torch.linalg.vector_norm(whole.value * share - total)
+        size_of_all = torch.linalg.vector_norm(sizes)
+        within = tolerance * looseness * (size_of_all + (_SMALLEST if whole.value.dim() == 0 else 0.0))
+        if bool(gap <= within) or (not whole.value.isfinite().all() and not total.isfinite().all()):
+            return
+        what = "loss" if whole.value.dim() == 0 else "gradient"
+        why = f", which also draws random numbers ({', '.join(sorted(whole.unsettled))})" if whole.unsettled else ""
+        raise _Refused(
+            f"the {what} of {window.items} items is not the sum of those of its parts{why}, as if items were compared "
+            "with each other, or it were a mean over something else than items"
+        )
+
+    def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _TrialRun:
+        try:
+            return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad())
+        except _Refused:  # a loss that has gradients in it
+            return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad())
+
+    def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _TrialRun:
+        def gradients() -> torch.Tensor:
+            result = loss_of(batch)
+            loss = result[0] if isinstance(result, tuple) else result
+            if not loss.requires_grad:
+                return torch.zeros(1, dtype=torch.float64)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            flat = [
+                torch.zeros(parameter.numel(), device=parameter.device, dtype=torch.float64)
+                if one is None
+                else (one.to_dense() if one.layout is not torch.strided else one).detach().reshape(-1)
+                for one, parameter in zip(found, parameters, strict=True)
+            ]
+            return torch.cat([torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in flat])
+
+        return self._tried(gradients, torch.enable_grad())
+
+    def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _TrialRun:
+        """Run a pass, and put everything back.
+
+        Raises:
+            _Refused: it raised an error that is not one of memory.
+            _DoesNotFit: memory has run out.
+        """
+        failure: Exception | None = None
+        settled = Settled()
+        trial = None
+        try:
+            self.rewind.record(is_fresh=False)
+            with self.norms.standing_still(), mode, settled, self.signals.released():
+                value = run()
+            trial = _TrialRun(
+                value.double(),
+                self.rewind.changed(),
+                self.rewind.are_other_generators_used,
+                settled.unsettled,
+                _tolerance(settled.coarsest, value),
+            )
+        except Exception as error:
+            failure = error
+        except BaseException:
+            self.rewind.restore()
+            raise
+        if failure is not None:
+            clear_frames(failure)
+        with self.room.retrying():
+            self.rewind.restore()
+        self.has_drawn |= settled.has_drawn
+        if trial is not None:
+            self.has_drawn |= trial.draws_elsewhere
+            return trial
+        assert failure is not None
+        if read_oom(failure, is_on_host=self.room.is_on_host) is None:
+            text = " ".join(str(failure).split())[:200]
+            raise _Refused(f"the loss function could not be tried on its parts ({type(failure).__name__}: {text})")
+        self.room.collect()
+        raise _DoesNotFit
+
+
+def _windows(items: int, width: int) -> Iterator[BatchPart]:
+    """Yield parts of a batch that overlap by half, so that each item is compared with its neighbours."""
+    if width >= items:
+        yield BatchPart(items=items)
+        return
+    for start in range(0, items - 1, max(width // 2, 1)):
+        yield BatchPart(start=start, items=min(width, items - start))
+        if start + width >= items:
+            return
+
+
+def _value_of(result: Any) -> torch.Tensor:
+    loss = result[0] if isinstance(result, tuple) and len(result) == 2 else result
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise TypeError(f"it returned {type(loss).__name__}")
+    return loss.detach().reshape(())
+
+
+def _tolerance(coarsest: torch.dtype, value: torch.Tensor) -> float:
+    dtype = max(coarsest, value.dtype, key=lambda one: torch.finfo(one).eps)
+    tolerance = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+    is_on_card = value.device.type == "cuda" and torch.backends.cudnn.allow_tf32
+    return max(tolerance, _TF32) if is_on_card and dtype is torch.float32 else tolerance
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = list(dict.fromkeys(names))
+    return ", ".join(few[:_NAMES]) + (f" and {len(few) - _NAMES} more" if len(few) > _NAMES else "")

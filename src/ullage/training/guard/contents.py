@@ -1,0 +1,333 @@
+"""What Python objects hold, recorded so that it can be compared and put back: attributes, elements, the values of
+tensors, arrays and generators, and how far an iterator has come.
+
+A record is shallow for each object and follows references from one to the next, so what a step rebinds, appends or
+counts is found without a copy of anything large. Objects of libraries that have state of their own (loaders,
+optimizers, trainers, threads) are left alone.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ullage.training.guard.content_node import (
+    ATOMS,
+    CellNode,
+    ClassNode,
+    ContentNode,
+    DictNode,
+    NameNode,
+    SlotsNode,
+    has_tensors,
+)
+from ullage.training.guard.copies import SMALL_BYTES, Copies
+from ullage.training.guard.installed import is_installed
+from ullage.training.guard.node_of import node_of
+from ullage.training.guard.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
+
+_MOST: Final = 20_000
+"""The number of objects of one record; what lies beyond is not recorded."""
+_DEEPEST: Final = 12
+_NOT_OPENED: Final = (
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    DataLoader,
+    Dataset,
+    Sampler,
+)
+_PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
+"""Types of Python's own that have neither code nor attributes."""
+_OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
+"""Kinds of PyTorch's objects that a training steps, opened nevertheless."""
+_CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "lightning_fabric",
+    "mlflow",
+    "numpy",
+    "pytorch_lightning",
+    "torch",
+    "ullage",
+    "wandb",
+}
+"""Packages whose objects are not opened. A module of PyTorch's is opened nevertheless."""
+_OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
+
+
+class Contents:
+    """A record of what is reachable from some objects, at one moment."""
+
+    def __init__(
+        self,
+        *known: Container[int],
+        copies: bool = True,
+        is_foreign_opened: bool = True,
+        changing: set[str] | None = None,
+        lively: Container[str] = (),
+        are_numbers_kept: bool = True,
+        is_code_opened: bool = True,
+    ) -> None:
+        """Make an empty record.
+
+        Args:
+            known: the `id`s of objects that are recorded elsewhere, and are not entered.
+            copies: whether the values of small tensors are copied; else a write to one is noticed, not undone.
+            is_foreign_opened: whether the attributes of objects of installed packages are recorded.
+            changing: the names of large tensors that are copied too.
+            lively: the names of objects that are recorded, while what they refer to is not entered.
+            are_numbers_kept: whether containers count in which nothing has changed but numbers, texts and the like;
+                else only changes count that have to do with tensors, arrays and modules.
+            is_code_opened: whether the variables of functions and the attributes of classes are recorded.
+        """
+        self._known = known
+        self._is_foreign_opened = is_foreign_opened
+        self._lively = lively
+        self._are_numbers_kept = are_numbers_kept
+        self._is_code_opened = is_code_opened
+        self.seen: set[int] = set()
+        self.nodes: list[ContentNode] = []
+        self.classes: list[type] = []
+        self.tensors = Copies(changing, is_copying=copies)
+
+    @classmethod
+    def reachable(cls, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Yield an object and every other that it refers to, each once and with its name."""
+        contents = cls(copies=False, is_code_opened=False)
+        return contents._entered(path, value)
+
+    def add(self, path: str, value: Any) -> None:
+        """Record an object and what it refers to, under a name that an error may tell."""
+        deque(self._entered(path, value), maxlen=0)
+
+    def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
+        """Record what a name stands for, and the object."""
+        self.nodes.append(NameNode(path, namespace, name))
+        self.add(path, namespace[name])
+
+    def add_class(self, path: str, owner: type) -> None:
+        """Record the attributes of a class, and the objects."""
+        if id(owner) not in self.seen:
+            self.seen.add(id(owner))
+            self.classes.append(owner)
+            node = ClassNode.of(path, owner)
+            self.nodes.append(node)
+            for name, element in node.children():
+                self.add(name, element)
+
+    def _entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        waiting = [(path, value, 0)]
+        while waiting:
+            name, one, depth = waiting.pop()
+            if isinstance(one, ATOMS) or id(one) in self.seen or any(id(one) in known for known in self._known):
+                continue
+            if len(self.nodes) >= _MOST:
+                return
+            if depth > _DEEPEST:
+                continue
+            self.seen.add(id(one))
+            yield name, one
+            if isinstance(one, torch.Tensor):
+                self.tensors.add(name, one)
+                node: ContentNode | None = _gradient_of(name, one)
+                if self._is_code_opened and not isinstance(one, nn.Parameter):
+                    waiting.append((name, one.__dict__, depth + 1))
+            else:
+                node = self._node_of(name, one)
+            if node is not None:
+                self.nodes.append(node)
+                if name not in self._lively:
+                    deeper = depth if isinstance(node, FunctionNode | CellNode) else depth + 1
+                    waiting += [(inner, element, deeper) for inner, element in node.children()]
+
+    def _node_of(self, name: str, value: Any) -> ContentNode | None:
+        kind = type(value)
+        if not self._is_code_opened or kind in _PLAIN:
+            return node_of(name, value, self._is_opened)
+        odd = odd_node_of(name, value)
+        if odd is not None:
+            return odd
+        node = node_of(name, value, self._is_opened)
+        if node is None and self._is_foreign(value):
+            return ForeignNode(name, value)
+        if isinstance(node, DictNode | SlotsNode):
+            for one in kind.__mro__:
+                if id(one) not in self.seen and not is_installed(one):
+                    self.add_class(one.__name__, one)
+        return node
+
+    def _is_opened(self, value: Any) -> bool:
+        if isinstance(value, nn.Module):
+            return True
+        if isinstance(value, _NOT_OPENED):
+            return False
+        if isinstance(value, _OF_TRAINING):
+            return True
+        home = type(value).__module__ or ""
+        if home.partition(".")[0] in _CLOSED:
+            return False
+        if self._is_foreign_opened:
+            return True
+        return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Tell whether a value is an object of a package's class that is neither opened nor one of Python's."""
+        if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
+            return False
+        return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was recorded."""
+        return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
+
+    def left_alone(self) -> list[str]:
+        """Return the names of what has changed and does not count, because it is numbers, texts and the like."""
+        if self._are_numbers_kept:
+            return []
+        counted = set(map(id, self._other_nodes()))
+        return [
+            node.path for node in self.nodes if id(node) not in counted and not node.is_only_told and not node.is_same()
+        ]
+
+    def only_told(self) -> list[str]:
+        """Return the names of caches that have new entries, which stay."""
+        return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
+
+    def _other_nodes(self) -> "list[ContentNode]":
+        others = [node for node in self.nodes if not node.is_only_told and not node.is_same()]
+        if self._are_numbers_kept:
+            return others
+        return [node for node in others if node.always_counts or any(map(has_tensors, node.other()))]
+
+    def restore(self) -> list[str]:
+        """Put everything back; return the names of what has changed and cannot be put back."""
+        lost = [node.path for node in self._other_nodes() if not node.put_back()]
+        for node in self.nodes:
+            if node.is_only_told:
+                node.put_back()
+        return lost + self.tensors.restore()
+
+    def mark(self) -> Callable[[], list[str]]:
+        """Return a function that puts back what is recorded now, even after later records."""
+        kept = [(node, node.saved) for node in self.nodes]
+        put_tensors = self.tensors.mark()
+
+        def restore() -> list[str]:
+            for node, saved in kept:
+                node.saved = saved
+            return [node.path for node in self._other_nodes() if not node.put_back()] + put_tensors()
+
+        return restore
+
+
+NOTHING: Final = Contents()
+"""The record of no object."""
+
+
+class WatchedContents:
+    """What some objects hold, recorded again and again: at little cost where nothing has changed."""
+
+    def __init__(self, roots: Sequence[tuple[str, Any]], known: Container[int]) -> None:
+        """Take objects with their names, and the `id`s of those that are recorded elsewhere."""
+        self._roots = roots
+        self._known = known
+        self._lively: set[str] = set()
+        """The names of objects that were seen to refer to others than before."""
+        self._counting: set[str] = set()
+        """The names of objects that were seen to have other numbers than before."""
+        self._changing: set[str] = set()
+        self._lasting = self._made(self._lively)
+        self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
+        self._passing = NOTHING
+
+    def _made(self, lively: set[str]) -> Contents:
+        contents = Contents(self._known, changing=self._changing, lively=lively)
+        for path, value in self._roots:
+            contents.add(path, value)
+        return contents
+
+    def record(self) -> None:
+        """Record everything as it is now."""
+        if self._is_empty:
+            return
+        found = [node for node in self._lasting.nodes if not node.is_same()]
+        new = {node.path for node in found if node.path not in self._lively and not node.has_new_numbers_only()}
+        if new:
+            self._lasting = self._made(self._lively | new)
+            self._lively |= new
+        else:
+            for node in found:
+                node.record()
+        self._counting.update(node.path for node in found)
+        self._lasting.tensors.record()
+        self._passing = NOTHING
+        if self._lively:
+            self._passing = Contents(self._known, self._lasting.seen, changing=self._changing)
+            for node in self._lasting.nodes:
+                if node.path in self._lively:
+                    for path, element in node.children():
+                        self._passing.add(path, element)
+
+    def settle(self) -> None:
+        """Drop what the objects held before the step."""
+        if self._is_empty:
+            return
+        if self._counting:
+            for node in self._lasting.nodes:
+                if node.path in self._counting:
+                    node.record()
+        self._lasting.tensors.settle()
+        self._passing.tensors.settle()
+        self._passing = NOTHING
+
+    def only_told(self) -> list[str]:
+        """Return the names of caches that have new entries, which stay."""
+        return self._lasting.only_told() + self._passing.only_told()
+
+    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the tensors of which there is no copy."""
+        return self._lasting.tensors.uncopied() + self._passing.tensors.uncopied()
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was recorded."""
+        return self._lasting.changed() + self._passing.changed()
+
+    def restore(self) -> list[str]:
+        """Put everything back; return the names of what has changed and cannot be put back."""
+        return self._lasting.restore() + self._passing.restore()
+
+    def mark(self) -> Callable[[], list[str]]:
+        """Return a function that puts back what is recorded now, even after later records."""
+        both = [self._lasting.mark(), self._passing.mark()]
+        return lambda: [name for restore in both for name in restore()]
+
+
+def has_own_attributes(module: nn.Module) -> bool:
+    """Tell whether a module has attributes that a forward might change, beside parameters, buffers and settings."""
+    is_container = type(module) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    own = [value for name, value in vars(module).items() if name not in _OF_PLAIN_MODULE]
+    return bool(own) and (is_container or not all(map(_is_setting, own)))
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return isinstance(value, ATOMS) or (callable(value) and odd_node_of("", value) is None)
+
+
+def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
+    """Return the record of the gradient of a tensor that collects one."""
+    if not (tensor.requires_grad and tensor.is_leaf):
+        return None
+    is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
+    return GradientNode(f"{path}.grad", tensor, is_copied=is_copied)

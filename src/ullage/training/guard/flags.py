@@ -1,0 +1,129 @@
+"""Switches that a loss function may turn and leave turned when it fails: training or evaluation, `requires_grad`,
+whether gradients are recorded; and hooks that it has registered and not removed yet."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from types import FunctionType, MethodType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ullage.training.guard.installed import is_installed
+from ullage.training.guard.switches import read_switches, switch_back, switched
+
+_training: Final = attrgetter("training")
+_requires_grad: Final = attrgetter("requires_grad")
+_HOOKS_OF_MODULES: Final = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_BESIDE_HOOKS: Final = (
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
+_HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Flags:
+    """The switches of modules and parameters: `record()` before an attempt, `restore()` if it fails."""
+
+    def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
+        self._modules = modules
+        self._parameters = parameters
+        self._saved: tuple[list[bool], list[bool], bool, int, Any] | None = None
+
+    def record(self) -> None:
+        self._saved = (
+            list(map(_training, self._modules)),
+            list(map(_requires_grad, self._parameters)),
+            torch.is_grad_enabled(),
+            RemovableHandle.next_id,
+            read_switches(),
+        )
+
+    @property
+    def saved(self) -> Any:
+        """What was recorded last; pass it to `restore()` after later records."""
+        return self._saved
+
+    def changed(self) -> list[str]:
+        """Return what was switched, and not switched back."""
+        if self._saved is None:
+            return []
+        training, requires_grad, _, next_id, switches = self._saved
+        found = switched(switches)
+        found += [
+            f"{type(module).__name__}.training"
+            for module, before in zip(self._modules, training, strict=True)
+            if module.training != before
+        ]
+        if list(map(_requires_grad, self._parameters)) != requires_grad:
+            found.append("requires_grad of parameters")
+        if RemovableHandle.next_id != next_id:
+            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
+            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
+            found += [f"the hooks of a {type(owner).__name__}" for owner, _, _ in new]
+        return found
+
+    def restore(self, saved: Any = None) -> None:
+        """Turn everything back, and remove the hooks that were registered since."""
+        saved = saved or self._saved
+        if saved is None:
+            return
+        training, requires_grad, records_gradients, next_id, switches = saved
+        switch_back(switches)
+        for module, before in zip(self._modules, training, strict=True):
+            if module.training != before:
+                module.training = before
+        for parameter, before in zip(self._parameters, requires_grad, strict=True):
+            if parameter.requires_grad != before:
+                parameter.requires_grad_(before)
+        torch.set_grad_enabled(records_gradients)
+        if RemovableHandle.next_id != next_id:
+            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
+            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
+            for owner, hooks, number in new:
+                del hooks[number]
+                for beside in _BESIDE_HOOKS:
+                    getattr(owner, beside, {}).pop(number, None)
+
+
+class Hooks:
+    """The hooks of modules and parameters that are the user's own."""
+
+    def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
+        self._modules = modules
+        self._parameters = parameters
+        self._next_id = -1
+        self._own: list[Any] = []
+
+    def own(self) -> list[Any]:
+        """Return them; they are looked for again when another hook was registered anywhere."""
+        if RemovableHandle.next_id != self._next_id:
+            self._next_id = RemovableHandle.next_id
+            every = chain(
+                _new_hooks(self._modules, _HOOKS_OF_MODULES, 0), _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, 0)
+            )
+            self._own = [hook for owner, hooks, number in every if not _is_installed(hook := hooks[number])]
+        return self._own
+
+
+def _is_installed(hook: Any) -> bool:
+    if isinstance(hook, partial):
+        return _is_installed(hook.func)
+    return is_installed(hook if isinstance(hook, FunctionType | MethodType) else type(hook))
+
+
+def _new_hooks(owners: Sequence[Any], names: Sequence[str], next_id: int) -> Iterator[tuple[Any, dict[int, Any], int]]:
+    """Yield the hooks registered since the number of the next one was noted: numbers rise in the whole process."""
+    for owner in owners:
+        for name in names:
+            hooks = getattr(owner, name, None) or {}
+            yield from ((owner, hooks, number) for number in list(hooks) if number >= next_id)

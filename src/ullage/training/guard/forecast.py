@@ -1,0 +1,175 @@
+"""A forecast of the memory that forward and backward of a batch need, learned from the run's earlier steps.
+
+What forward saves for backward is modelled as b*n + c*n*len + d*n*len^2 for n items of len elements (a sequence's
+tokens, or a picture's pixels), with no coefficient below zero: a linear layer's share, and attention's. It is
+measured once for each shape, between forward and backward. A step's peak grows with it; the ratio of both is learned
+from steps that raised PyTorch's own peak, which is never reset, because users read that figure too.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ullage.recorded.message.message import Message
+from ullage.training.guard.room import Room
+
+_OBSERVATIONS: Final = 256
+_ENOUGH: Final = 3
+"""The number of shapes that have to be known before more than one coefficient is fitted."""
+_MARGIN: Final = 0.03
+"""The part of a step's memory that is added for gaps between blocks."""
+_BEYOND: Final = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One measured step: the bytes that forward saved, and the bytes at its peak (None if it was no new peak)."""
+
+    saved_bytes: int
+    most_bytes: int | None
+
+
+class Forecast:
+    """The memory that known shapes needed, and what other shapes are expected to need."""
+
+    def __init__(self, room: Room) -> None:
+        cards = [device for device in room.devices if device.type == "cuda"]
+        self._card = cards[0] if len(cards) == 1 else None
+        self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
+        self._coefficients: np.ndarray[Any, Any] | None = None
+        self._peak_to_saved_ratio = 1.0
+        """The largest ratio of a step's peak to what its forward saved."""
+        self._failed_bytes: int | None = None
+        """The smallest sum of allocated and requested bytes at which an allocation failed; None if none has."""
+        self._most_bytes = 0
+        """The highest peak of a step that fitted."""
+
+    def parts_for(self, items: int | None, length: int, *, at_least: int = 1) -> int:
+        """Return in how many parts a batch, or a part of one, should be taken.
+
+        Args:
+            items: how many it has; None if that is not known, and it cannot be split.
+            length: the elements of one item.
+            at_least: the answer where nothing is known, or where it is expected to fit: 1 for a batch that has not been
+                tried, 2 for items that ran out of memory.
+        """
+        if items is None or items < 2:
+            return 1
+        if self._card is None or not self._seen:
+            return at_least
+        stats = torch.cuda.memory_stats_as_nested_dict(self._card)
+        room_bytes = self._room_bytes(stats) - stats["allocated_bytes"]["all"]["current"]
+        if self._need_bytes(items, length) <= room_bytes:
+            return at_least
+        fits, fails = 1, items
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            if self._need_bytes(middle, length) <= room_bytes:
+                fits = middle
+            else:
+                fails = middle
+        return max(-(-items // fits), at_least)
+
+    def measure(self, items: int | None, length: int) -> "AttemptMeasurement | None":
+        """Start to measure an attempt; return None for a shape that is known."""
+        if self._card is None or items is None or (items, length) in self._seen:
+            return None
+        return AttemptMeasurement(self, self._card, items, length)
+
+    def learn(self, items: int, length: int, seen: _Seen, peak_bytes: int) -> None:
+        expected = float(_features(items, length) @ self._fitted()) if len(self._seen) > _ENOUGH else 0.0
+        self._seen[items, length] = seen
+        if len(self._seen) > _OBSERVATIONS:
+            self._seen.popitem(last=False)
+        if abs(expected - seen.saved_bytes) > _MARGIN / 2 * seen.saved_bytes:
+            self._coefficients = None  # a shape that was forecast well enough needs no new fit
+        self._most_bytes = max(self._most_bytes, peak_bytes)
+        if seen.most_bytes is not None and seen.saved_bytes > 0:
+            self._peak_to_saved_ratio = max(self._peak_to_saved_ratio, seen.most_bytes / seen.saved_bytes)
+
+    def learn_failure(self, items: int | None, length: int, message: Message) -> None:
+        """Learn that a step did not fit: there is less room than was assumed, or the step needs more than forecast."""
+        if self._card is None or items is None:
+            return
+        if message.allocated_bytes is not None and message.requested_bytes is not None:
+            failed = message.allocated_bytes + message.requested_bytes
+            self._failed_bytes = failed if self._failed_bytes is None else min(self._failed_bytes, failed)
+        if not self._seen:
+            return
+        stats = torch.cuda.memory_stats_as_nested_dict(self._card)
+        room_bytes = self._room_bytes(stats) - stats["allocated_bytes"]["all"]["current"]
+        need = self._need_bytes(items, length)
+        if 0 < need <= room_bytes:
+            self._peak_to_saved_ratio *= _BEYOND * room_bytes / need
+
+    def _need_bytes(self, items: int, length: int) -> float:
+        seen = self._seen.get((items, length))
+        saved = seen.saved_bytes if seen is not None else float(_features(items, length) @ self._fitted())
+        return saved * self._peak_to_saved_ratio * (1 + _MARGIN)
+
+    def _room_bytes(self, stats: dict[str, Any]) -> int:
+        """Return the most that the allocator can have allocated on the card, at most what it was refused before."""
+        assert self._card is not None
+        free, total = torch.cuda.mem_get_info(self._card)
+        reserved: int = stats["reserved_bytes"]["all"]["current"]
+        room: int = free + reserved
+        fraction = torch.cuda.get_per_process_memory_fraction(self._card)
+        if fraction < 1:
+            room = min(room, int(fraction * total))
+        if self._failed_bytes is not None:
+            room = min(room, max(self._failed_bytes, self._most_bytes))
+        return room
+
+    def _fitted(self) -> np.ndarray[Any, Any]:
+        if self._coefficients is None:
+            items, length = np.array(list(self._seen), dtype=float).T
+            features = np.column_stack([items, items * length, items * length**2])
+            saved = np.array([seen.saved_bytes for seen in self._seen.values()], dtype=float)
+            self._coefficients = _fit(features, saved)
+        return self._coefficients
+
+
+class AttemptMeasurement:
+    """The measurement of one attempt at forward and backward."""
+
+    def __init__(self, forecast: Forecast, card: torch.device, items: int, length: int) -> None:
+        self._forecast = forecast
+        self._card = card
+        self._items, self._length = items, length
+        self._before_bytes, self._peak_bytes = self._sample()
+        self._saved_bytes = 0
+
+    def after_forward(self) -> None:
+        self._saved_bytes = self._sample()[0] - self._before_bytes
+
+    def after_backward(self) -> None:
+        peak = self._sample()[1]
+        most = peak - self._before_bytes if peak > self._peak_bytes else None
+        self._forecast.learn(self._items, self._length, _Seen(max(self._saved_bytes, 0), most), peak)
+
+    def _sample(self) -> tuple[int, int]:
+        allocated = torch.cuda.memory_stats_as_nested_dict(self._card)["allocated_bytes"]["all"]
+        return allocated["current"], allocated["peak"]
+
+
+def _features(items: int, length: int) -> np.ndarray[Any, Any]:
+    return np.array([items, items * length, items * length**2], dtype=float)
+
+
+def _fit(features: np.ndarray[Any, Any], saved: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Fit coefficients that are all zero or above: the best least-squares fit over all subsets of the terms."""
+    most = 1 if len(saved) < _ENOUGH else 3
+    best, least = np.zeros(3), float("inf")
+    for count in range(1, most + 1):
+        for terms in combinations((1, 0, 2), count):
+            chosen = features[:, terms] / saved.clip(1)[:, None]  # relative errors: small shapes count as much
+            values, *_ = np.linalg.lstsq(chosen, np.ones(len(saved)), rcond=None)
+            residual = float(np.square(chosen @ values - 1).sum())
+            if (values >= 0).all() and residual < least * 0.99:
+                best, least = np.zeros(3), residual
+                best[list(terms)] = values
+    return best

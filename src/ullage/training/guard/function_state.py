@@ -1,0 +1,118 @@
+"""What a loss function, and the forward of a module, refer to beside the model and the batch: variables around them,
+their object, global names, and classes."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from torch import nn
+
+from ullage.training.guard.content_node import attributes_of
+from ullage.training.guard.contents import Contents
+from ullage.training.guard.installed import is_installed, is_installed_module
+
+_DEEPEST: Final = 3
+"""The number of functions, each called by the one before, that are looked into."""
+
+
+_BY_SYNTAX: Final = frozenset(
+    f"__{name}__"
+    for name in (
+        *("call", "getitem", "setitem", "getattr", "enter", "exit", "iter", "next", "len", "contains", "float", "bool"),
+        *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
+    )
+)
+"""Methods that are called without their names."""
+
+
+def record_function(contents: Contents, function: Any) -> None:
+    """Record the variables that a function, and the user's functions that it names, can change."""
+    seen: set[int] = set()
+    waiting = [(function, 0)]
+    while waiting:
+        one, depth = waiting.pop()
+        if id(one) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(one))
+        if isinstance(one, partial):
+            contents.add("an argument of the loss function", [one.args, one.keywords])
+            waiting.append((one.func, depth))
+        elif isinstance(one, MethodType):
+            contents.add("self", one.__self__)
+            waiting.append((one.__func__, depth))
+        elif isinstance(one, FunctionType):
+            waiting += [(inner, depth + by) for inner, by in _record_variables(contents, one)]
+        elif isinstance(one, nn.Module):
+            contents.add("the loss function", one)
+            waiting.append((type(one).forward, depth))
+        elif not isinstance(one, type) and callable(one):
+            contents.add("the loss function", one)
+            waiting.append((getattr(type(one), "__call__", None), depth + 1))  # noqa: B004
+
+
+def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
+    """Record the global names and classes that the methods of the user's module classes can change."""
+    for kind in kinds:
+        for one in kind.__mro__:
+            if issubclass(one, nn.Module) and not is_installed(one):
+                for method in vars(one).values():
+                    if isinstance(method, FunctionType):
+                        record_function(contents, method)
+
+
+def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
+    """Record a function's variables from outside, and its attributes; yield the functions among them, each with how
+    much deeper it is: one that a decorator has wrapped is not."""
+    for path, attributes in attributes_of(function.__name__, function):
+        contents.add(path, attributes)
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        contents.add(name, cell)
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(content, FunctionType | MethodType | partial):
+            yield content, 0
+    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        contents.add("a default of the loss function", default)
+    namespace = function.__globals__
+    names = _names_of(code)
+    for name in names:
+        if name not in namespace:
+            continue
+        value = namespace[name]
+        if not isinstance(value, ModuleType):
+            yield from ((one, 1) for one in _record_name(contents, namespace, name))
+        elif not is_installed_module(value):
+            inside = vars(value)
+            of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
+            yield from ((one, 1) for inner in of_module for one in _record_name(contents, inside, inner))
+    called = _BY_SYNTAX.union(names)
+    for kind in contents.classes:
+        for name in vars(kind).keys() & called:
+            method = vars(kind)[name]
+            method = getattr(method, "__func__", None) or getattr(method, "fget", None) or method
+            if isinstance(method, FunctionType):
+                yield method, 1
+
+
+def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:
+    """Record what a global name stands for; yield it if it is a function of the user's."""
+    value = namespace[name]
+    if isinstance(value, type):
+        if not is_installed(value):
+            contents.add_class(name, value)
+    elif isinstance(value, FunctionType | MethodType | partial):
+        if not is_installed(value.func if isinstance(value, partial) else value):
+            yield value
+    else:
+        contents.add_name(name, namespace, name)
+
+
+@lru_cache(maxsize=1024)
+def _names_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names that a function's code, and that of functions inside it, may look up globally."""
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_of(one)]
+    return tuple(dict.fromkeys([*code.co_names, *inner]))

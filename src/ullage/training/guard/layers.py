@@ -1,0 +1,82 @@
+"""Settings of PyTorch's own layers (`dropout.p`, `batchnorm.momentum`), and attributes that forward puts on layers and
+parameters: read at every step without entering any object, because there are many."""
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from torch import nn
+
+from ullage.training.guard.content_node import ATOMS
+
+_OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
+_OF_WEIGHTS: Final = frozenset(
+    f"{side}_{what}" for side in ("in", "out") for what in ("features", "channels")
+) | {"kernel_size", "stride", "padding", "dilation", "transposed", "output_padding", "groups", "padding_mode"} | {
+    *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
+    *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
+}  # fmt: skip
+"""Settings that weights or the code that calls the layer have, too: a forward cannot change them."""
+
+_OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
+"""The beginnings of names that PyTorch itself puts on layers and parameters, when it compiles or shares them out."""
+
+
+class Layers:
+    """The settings of layers: `record()` before an attempt, `restore()` if it fails."""
+
+    def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
+        """Take layers whose attributes are recorded nowhere else, and parameters."""
+        by_name: dict[str, list[nn.Module]] = {}
+        for layer in layers:
+            for name, value in vars(layer).items():
+                if name not in _OF_PLAIN_MODULE and name not in _OF_WEIGHTS and isinstance(value, ATOMS):
+                    by_name.setdefault(name, []).append(layer)
+        self._settings = [(name, attrgetter(name), owners) for name, owners in by_name.items()]
+        self._owners: list[Any] = [*layers, *parameters]
+        self.attributes = [vars(owner) for owner in self._owners]
+        """The attributes of each, as dictionaries: their number grows where one is put on."""
+        self._names = [frozenset(some) for some in self.attributes]
+        self._values: list[list[Any]] | None = None
+
+    def record(self) -> None:
+        """Note the settings as they are now."""
+        self._values = [list(map(read, owners)) for _, read, owners in self._settings]
+
+    @property
+    def saved(self) -> list[list[Any]] | None:
+        """What was recorded last; pass it to `restore()` after later records."""
+        return self._values
+
+    def _changed_settings(self, saved: list[list[Any]]) -> Iterator[tuple[str, nn.Module, Any]]:
+        for (name, read, owners), values in zip(self._settings, saved, strict=True):
+            now = list(map(read, owners))
+            if now != values:
+                yield from (
+                    (name, owner, before)
+                    for owner, one, before in zip(owners, now, values, strict=True)
+                    if one is not before and one != before
+                )
+
+    def _put_on(self) -> Iterator[tuple[str, Any]]:
+        for owner, attributes, names in zip(self._owners, self.attributes, self._names, strict=True):
+            if len(attributes) > len(names):
+                new = attributes.keys() - names
+                yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was recorded."""
+        if self._values is None:
+            return []
+        changed = [(name, owner) for name, owner, _ in self._changed_settings(self._values)]
+        return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
+
+    def restore(self, saved: list[list[Any]] | None = None) -> None:
+        """Put settings back, and take away what was put on."""
+        saved = saved or self._values
+        if saved is None:
+            return
+        for name, owner, before in list(self._changed_settings(saved)):
+            setattr(owner, name, before)
+        for name, owner in list(self._put_on()):
+            del vars(owner)[name]

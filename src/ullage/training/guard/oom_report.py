@@ -1,0 +1,55 @@
+"""The report of `ullage explain`, added to the notes of the out-of-memory error that a guard raises in the end."""
+
+import io
+from typing import Final
+
+import torch
+from rich.console import Console
+
+from ullage.base.errors import UllageError
+from ullage.base.own_files import nameless_file
+from ullage.explaining.analysis.describe import describe
+from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.explaining.analysis.text.describe import describe_text
+from ullage.explaining.analysis.text.explain import explain_text
+from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.report.report import Report
+from ullage.report.terminal import draw
+from ullage.training.guard.room import Room
+
+_WIDTH: Final = 110
+
+
+def add_oom_report(error: BaseException, room: Room) -> None:
+    """Add to an error why memory ran out: by a replay if PyTorch records its memory history, else from the error's
+    text."""
+    report = _of_recording(room) or _of_text(error)
+    if report is None:
+        return
+    page = io.StringIO()
+    draw(report, Console(file=page, width=_WIDTH, no_color=True, legacy_windows=False))
+    error.add_note("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
+
+
+def _of_recording(room: Room) -> Report | None:
+    """Explain PyTorch's memory history, if it is recorded (`torch.cuda.memory._record_memory_history`)."""
+    if not any(device.type == "cuda" for device in room.devices):
+        return None
+    try:
+        with nameless_file() as path:
+            torch.cuda.memory._dump_snapshot(str(path))
+            histories = load_snapshot(path).devices
+    except (UllageError, OSError, RuntimeError):
+        return None  # the text of the error is still there to be read
+    recorded = [history for history in histories.values() if len(history)]
+    if not recorded:
+        return None
+    explanation: Explanation = explain(max(recorded, key=len), source="this run")
+    return describe(explanation) if "requested_bytes" in explanation.evidence else None
+
+
+def _of_text(error: BaseException) -> Report | None:
+    try:
+        return describe_text(explain_text(str(error), source="this run"))
+    except UllageError:
+        return None

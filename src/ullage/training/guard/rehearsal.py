@@ -1,0 +1,160 @@
+"""A rehearsal: the heaviest step of a run, run before training and without effect. Then its memory need is known, and
+PyTorch's cache consists of segments that the largest shapes fit into."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Final
+
+import torch
+
+from ullage.base.errors import UsageError
+from ullage.base.units import text_of_bytes
+from ullage.training.guard.batch import form_of
+from ullage.training.guard.ladder import Climb, Ladder, LossOf
+from ullage.training.guard.update import Update
+
+Cost = Callable[[Any], float]
+_LOG_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """The result of `Guard.rehearse`: the heaviest batch, and what its step needed."""
+
+    batches: int
+    """The number of batches that were examined."""
+    items: int | None
+    length: int
+    """The number of elements of one item in the heaviest batch's largest tensor: its tokens, or its pixels."""
+    parts: int
+    """The number of parts in which the heaviest batch is taken."""
+    has_tried_optimizers: bool
+    """Whether the optimizers' state and temporaries were allocated too; only PyTorch's own allow a dry run."""
+    peak_allocated_bytes: int | None
+    """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""
+    peak_reserved_bytes: int | None
+
+    def __str__(self) -> str:
+        size = f"{self.items} items of {self.length:,}" if self.items is not None else "the heaviest batch"
+        taken = "fits" if self.parts == 1 else f"is taken in {self.parts} parts"
+        peak = (
+            f"; at most {text_of_bytes(self.peak_allocated_bytes)} allocated, "
+            f"{text_of_bytes(self.peak_reserved_bytes)} reserved"
+            if self.peak_allocated_bytes is not None and self.peak_reserved_bytes is not None
+            else ""
+        )
+        return f"rehearsed with the heaviest of {self.batches} batches ({size}): it {taken}{peak}"
+
+
+@dataclass(slots=True)
+class _Heaviest:
+    batches: int = 0
+    by_cost: Any = None
+    cost: float = -1.0
+    by_length: Any = None
+    length: int = -1
+
+
+def rehearse(
+    ladder: Ladder,
+    update: Update,
+    batches: Iterable[Any],
+    loss_of: LossOf,
+    *,
+    batch_dim: int,
+    batch_of: Callable[[int], Any] | None,
+    cost: Cost | None,
+    log: Callable[[str], Any],
+) -> Rehearsal:
+    """Find the heaviest batch, run its step without effect, and restore everything.
+
+    Raises:
+        UsageError: there is no batch, or lengths are given without `batch_of`.
+        torch.OutOfMemoryError: it does not fit in any way.
+    """
+    with _everything_kept(ladder):
+        with ladder.signals.released():
+            heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, log)
+        chosen = [heaviest.by_cost]
+        # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
+        if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):
+            chosen.append(heaviest.by_length)
+        climbed: list[Climb] = []
+        for batch in chosen:
+            for parameter in ladder.rewind.parameters:
+                parameter.grad = None
+            climbed.append(ladder.climb(batch, loss_of, 0, is_fresh=True))
+        has_tried = update.try_out()
+    on_card = any(device.type == "cuda" for device in ladder.room.devices)
+    return Rehearsal(
+        batches=heaviest.batches,
+        items=form_of(heaviest.by_cost, batch_dim).items,
+        length=form_of(heaviest.by_cost, batch_dim).length,
+        parts=max(sum(1 for _ in one.done) for one in climbed),
+        has_tried_optimizers=has_tried,
+        peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, _cards(ladder))) if on_card else None,
+        peak_reserved_bytes=sum(map(torch.cuda.max_memory_reserved, _cards(ladder))) if on_card else None,
+    )
+
+
+def _cards(ladder: Ladder) -> list[torch.device]:
+    return [device for device in ladder.room.devices if device.type == "cuda"]
+
+
+def _heaviest_of(
+    batches: Iterable[Any],
+    batch_dim: int,
+    batch_of: Callable[[int], Any] | None,
+    cost: Cost | None,
+    log: Callable[[str], Any],
+) -> _Heaviest:
+    found = _Heaviest()
+    logged = time.monotonic()
+    longest: int | None = None
+    for batch in batches:
+        found.batches += 1
+        if isinstance(batch, Integral):
+            longest = max(int(batch), longest or 0)
+            continue
+        form = form_of(batch, batch_dim)
+        own = cost(batch) if cost is not None else float((form.items or 1) * form.length)
+        if own > found.cost:
+            found.by_cost, found.cost = batch, own
+        if form.length > found.length:
+            found.by_length, found.length = batch, form.length
+        if time.monotonic() - logged > _LOG_SECONDS:
+            logged = time.monotonic()
+            log(f"rehearse: {found.batches} batches examined so far")
+    if longest is not None:
+        if batch_of is None:
+            raise UsageError(
+                "rehearse was given lengths instead of batches; expected batch_of=, a function that makes a batch of a "
+                "given length, or a loader"
+            )
+        found.by_cost = found.by_length = batch_of(longest)
+    if not found.batches:
+        raise UsageError("rehearse was given no batches; expected a loader, a list of batches, or lengths")
+    return found
+
+
+@contextmanager
+def _everything_kept(ladder: Ladder) -> Iterator[None]:
+    """Restore random numbers, buffers and gradients at the end."""
+    gradients = [parameter.grad for parameter in ladder.rewind.parameters]
+    for parameter in ladder.rewind.parameters:
+        parameter.grad = None
+    ladder.rewind.record(is_fresh=True)
+    restore = ladder.rewind.mark()
+    try:
+        yield
+    finally:
+        with ladder.room.retrying():
+            restore()
+        for parameter, gradient in zip(ladder.rewind.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        ladder.rewind.commit()
+        if ladder.ranks is not None:
+            ladder.ranks.restart()

@@ -1,0 +1,582 @@
+"""The side effects of forward and backward, recorded before an attempt and restored when it fails.
+
+These are random number states (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's
+statistics, attributes of modules, variables of the loss function, parameters that forward writes, and gradients. No
+other parameter is copied. Gradients of earlier calls are accumulated into in place, as in any loop. If a failed attempt
+has already added to such a gradient n times, that stays, and the first n additions of the next attempt are dropped as
+soon as they are made. What has changed and cannot be put back is named in an error.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ullage.training.guard.contents import NOTHING, Contents, WatchedContents, has_own_attributes
+from ullage.training.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
+from ullage.training.guard.flags import Flags, Hooks
+from ullage.training.guard.function_state import record_function, record_methods
+from ullage.training.guard.layers import Layers
+from ullage.training.guard.odd_node import OptimizerNode
+from ullage.training.guard.random_state import RandomState
+from ullage.training.guard.written_parameters import WrittenParameters, names_of
+
+Additions = Collection[tuple[int, int]]
+"""Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
+
+
+class Rewind:
+    """Records side effects: `record()` before an attempt, `restore()` if it fails, `commit()` if it succeeds."""
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        parameters: Sequence[nn.Parameter],
+        devices: Sequence[torch.device],
+        *,
+        optimizers: Sequence[Optimizer] = (),
+    ) -> None:
+        """Take the modules, their parameters and devices, and the optimizers that train them."""
+        self.parameters = parameters
+        self._random_state = RandomState(devices)
+        self._buffers = _Buffers(modules)
+        self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
+        every = list(dict.fromkeys(child for module in modules for child in module.modules()))
+        self._flags = Flags(every, parameters)
+        trained = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+        self._written = WrittenParameters(names_of(modules, parameters), trained)
+        self._layers = Layers([module for module in every if _is_layer(module)], parameters)
+        self._optimizers = Contents()
+        self._optimizers.nodes += [OptimizerNode(type(one).__name__, one, is_state_read=False) for one in optimizers]
+        apart = set(map(id, optimizers))
+        self._attributes, self._metrics = _attributes_of(modules, parameters, apart)
+        self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)} | apart
+        self._registries = [one for module in every for one in (module._modules, module._parameters)]
+        self._registries += self._layers.attributes
+        self._size = sum(map(len, self._registries))
+        self._hooks = Hooks(every, parameters)
+        self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
+        self._around = self._in_forward = self._in_batch = NOTHING
+        self._subject: tuple[Any, Any] = None, None
+        self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
+        self._is_recorded = False
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether modules, parameters or attributes have joined, or gone."""
+        return sum(map(len, self._registries)) != self._size
+
+    def begin(self, function: Any, batch: Any) -> None:
+        """Take the loss function and the batch of the next attempts, which may refer to what they change; the batch is
+        None if it holds nothing but tensors."""
+        self._subject = function, batch
+        self._suspects = []
+
+    def end(self) -> None:
+        """Drop what was recorded of the loss function and the batch."""
+        self._subject = None, None
+        self._around = self._in_forward = self._in_batch = NOTHING
+        self._suspects = []
+
+    def record(self, *, is_fresh: bool) -> None:
+        """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
+        self._gradients = {}
+        if not is_fresh:
+            for index, gradient in enumerate(map(_gradient, self.parameters)):
+                if gradient is not None:
+                    self._gradients[index] = gradient, gradient._version
+        self._is_recorded = False  # nothing but gradients is restored if recording fails
+        self._flags.record()
+        self._layers.record()
+        for node in self._optimizers.nodes:
+            node.record()
+        self._attributes.record()
+        self._metrics.record()
+        self._written.record()
+        self._around, self._in_forward, self._in_batch = self._of_subject()
+        self._random_state.record()
+        self._buffers.record()
+        self._is_recorded = True
+
+    def restore(self) -> set[tuple[int, int]]:
+        """Restore everything to what was recorded.
+
+        Returns:
+            The additions that the attempt has made to gradients of earlier calls.
+
+        Raises:
+            RuntimeError: a large buffer has changed for the first time in the attempt that failed, or several gradients
+                lie in one tensor; all that can be restored has been.
+        """
+        finished: set[tuple[int, int]] = set()
+        for index, parameter in enumerate(self.parameters):
+            gradient, version = self._gradients.get(index, (None, 0))
+            if gradient is not None:
+                finished.update((index, added) for added in range(version, gradient._version))
+            parameter.grad = gradient
+        if not self._is_recorded:
+            return finished
+        self._flags.restore()
+        self._layers.restore()
+        self._random_state.restore()
+        of_model = (self._written, self._attributes, self._metrics, self._optimizers)
+        watched = (*of_model, self._around, self._in_forward, self._in_batch)
+        lost = self._found_out() + [name for one in watched for name in one.restore()]
+        self._buffers.restore()
+        self._check_apart(finished)
+        if lost:
+            raise RuntimeError(_text_of_lost(lost))
+        return finished
+
+    def _of_subject(self) -> tuple[Contents, Contents, Contents]:
+        """Record what the loss function, the methods of modules and the batch hold."""
+        function, batch = self._subject
+        around = in_forward = in_batch = NOTHING
+        if self._kinds:
+            in_forward = Contents(self._known, is_foreign_opened=False)
+            record_methods(in_forward, self._kinds)
+        if function is not None:
+            around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
+            record_function(around, function)
+            for hook in self._hooks.own():
+                record_function(around, hook)
+        if batch is not None:
+            in_batch = Contents(copies=False, is_code_opened=False)
+            in_batch.add("batch", batch)
+        return around, in_forward, in_batch
+
+    def changed(self) -> list[str]:
+        """Return the names of what the attempt has changed beside random numbers, BatchNorm's statistics and metrics,
+        on which no loss depends. It has to be one without a backward of the guard's."""
+        of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written, self._attributes)
+        beside = (self._around, self._in_forward, self._in_batch)
+        names = [name for one in (*of_model, *beside) for name in one.changed()]
+        names += ["gradients, by a backward of its own"] if self._has_added_to_gradients() else []
+        return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
+
+    def _has_added_to_gradients(self) -> bool:
+        gradients = (self._gradients.get(index, (None, 0)) for index in range(len(self.parameters)))
+        return any(
+            parameter.grad is not gradient or (gradient is not None and gradient._version != version)
+            for parameter, (gradient, version) in zip(self.parameters, gradients, strict=True)
+        )
+
+    def left_alone(self) -> list[str]:
+        """Return the names of numbers and the like that the loss function has counted outside of the model, and of
+        caches that may keep random numbers of the attempt: these are not put back."""
+        caches = [name for one in (self._around, self._in_forward, self._attributes) for name in one.only_told()]
+        return self._around.left_alone() + (caches if caches and self._random_state.are_any_used() else [])
+
+    @property
+    def are_other_generators_used(self) -> bool:
+        """Whether the attempt has drawn random numbers from Python's or numpy's generator."""
+        return self._random_state.are_others_used()
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether `check` and `commit` will compare tensors, for which there may be no memory."""
+        return bool(self._suspects) or self._written.is_first
+
+    def suspect(self, batch: Sequence[torch.Tensor]) -> None:
+        """Note a digest of all of which there is no copy, before a step is taken again: if it changes then, it has
+        changed in the attempt that failed, too, through `.data` or something else that versions do not show."""
+        uncopied = [
+            *self._written.uncopied(),
+            *self._attributes.uncopied(),
+            *self._around.tensors.uncopied(),
+            *self._in_forward.tensors.uncopied(),
+            *(("a tensor of the batch", tensor) for tensor in batch),
+        ]
+        self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
+
+    def _found_out(self) -> list[str]:
+        """Return the names of what has changed since digests were noted."""
+        found = []
+        for name, tensor, digest in self._suspects:
+            now = digest_of(tensor) if digest is not None else None
+            if now is not None and now != digest:
+                found.append(name)
+                self._written.learn(name)
+        return found
+
+    def check(self) -> None:
+        """Check, after an attempt that has followed a failed one, that the failed one has left nothing.
+
+        Raises:
+            RuntimeError: something has changed for which there was no copy; all that can be restored has been.
+        """
+        found = self._found_out()
+        if found:
+            self._suspects = []
+            self.restore()
+            raise RuntimeError(_text_of_lost(found))
+
+    def _check_apart(self, finished: Additions) -> None:
+        """Raise an error if versions do not say which gradient was added to: views of one tensor share a version.
+
+        Raises:
+            RuntimeError: several gradients share one memory, and one of them has been added to.
+        """
+        if not finished:
+            return
+        memories = Counter(_memory(gradient) for gradient, _ in self._gradients.values())
+        for index in {index for index, _ in finished}:
+            several = memories[_memory(self._gradients[index][0])]
+            if several > 1:
+                raise RuntimeError(
+                    f"the gradients of {several} parameters are views of one tensor (as with "
+                    "gradient_as_bucket_view=True), and memory ran out after some of them had been added to; which "
+                    "ones is not known. Expected a tensor for each gradient: use zero_grad(set_to_none=True)"
+                )
+
+    def commit(self) -> None:
+        """Drop what was recorded: the attempt has succeeded."""
+        self._gradients = {}
+        self._random_state.discard()
+        self._buffers.commit()
+        self._suspects = []
+        self._written.settle()
+        self._attributes.settle()
+        self._metrics.settle()
+
+    def mark(self) -> Callable[[], bool]:
+        """Copy what is recorded now, and return a function that restores it even after later calls of `record()`.
+
+        The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
+        """
+        states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
+        flags, layers = self._flags.saved, self._layers.saved
+        watched = (
+            self._optimizers.mark(),
+            self._written.mark(),
+            self._attributes.mark(),
+            self._metrics.mark(),
+            *(one.mark() for one in self._of_subject()),
+        )
+
+        def restore() -> bool:
+            is_dropped = False
+            for index, parameter in enumerate(self.parameters):
+                gradient, version = gradients.get(index, (None, 0))
+                is_whole = gradient is None or gradient._version == version
+                parameter.grad = gradient if is_whole else None
+                is_dropped |= not is_whole
+            self._flags.restore(flags)
+            self._layers.restore(layers)
+            self._random_state.restore(states)
+            self._buffers.set_values(buffers)
+            lost = [name for put_back in watched for name in put_back()]
+            if lost:
+                raise RuntimeError(_text_of_lost(lost))
+            return is_dropped
+
+        return restore
+
+    def drop(self, finished: Additions) -> bool:
+        """Drop the gradients that have been added to; return whether there were any."""
+        for index, _ in finished:
+            self.parameters[index].grad = None
+        return bool(finished)
+
+    @contextmanager
+    def without(self, finished: Additions) -> Iterator[None]:
+        """Drop the first additions to each gradient inside this context: those that a failed attempt has made already.
+
+        Raises:
+            RuntimeError: a gradient was added to inside, but fewer times than the failed attempt had added to it.
+        """
+        if not finished:
+            yield
+            return
+        again = [
+            _RepeatedAdditions(self.parameters[index], count)
+            for index, count in Counter(index for index, _ in finished).items()
+        ]
+        try:
+            yield
+        finally:
+            for one in again:
+                one.finish()
+        if not all(one.is_whole for one in again):
+            raise RuntimeError(
+                "the attempt that ran out of memory added to a gradient more often than the whole next attempt did, so "
+                "what it left there is not known; expected each backward to add to gradients equally often: pass "
+                "use_reentrant=False to checkpoint(), and do not write into gradients in post-accumulate hooks"
+            )
+
+
+def _attributes_of(
+    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
+) -> tuple[WatchedContents, WatchedContents]:
+    """Return a record of the attributes of parameters and of all modules but PyTorch's own layers, which keep theirs in
+    buffers; and one of those of metrics."""
+    named = {child: name for module in modules for name, child in module.named_modules()}
+    metrics = {id(module) for module in named if _is_metric(module)}
+    known = {id(module) for module in named if _is_layer(module)}
+    known |= apart | set(map(id, parameters)) | {id(module._buffers) for module in named}
+    of_python = [module for module in named if isinstance(module._buffers, dict)]
+    known |= {id(buffer) for module in of_python for buffer in module._buffers.values()}
+    roots = [
+        (f"{type(module).__name__}{f' ({name})' if name else ''}", module)
+        for module, name in named.items()
+        if id(module) not in known
+    ]
+    own = [(name, one) for name, one in names_of(modules, parameters) if type(one) is nn.Parameter]
+    roots += [(name, attributes) for name, one in own if (attributes := vars(one))]
+    of_others = [root for root in roots if id(root[1]) not in metrics]
+    of_metrics = [root for root in roots if id(root[1]) in metrics]
+    return WatchedContents(of_others, known | metrics), WatchedContents(of_metrics, known)
+
+
+def _is_metric(module: nn.Module) -> bool:
+    return any(
+        kind.__name__ == "Metric" and kind.__module__.startswith("torchmetrics") for kind in type(module).__mro__
+    )
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Tell whether a module is one of PyTorch's own layers, whose forward changes no attribute."""
+    return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
+
+
+def _text_of_lost(names: Sequence[str]) -> str:
+    several = ", ".join(list(dict.fromkeys(names))[:_NAMES])
+    return (
+        f"the step ran out of memory after it had changed what cannot be put back: {several}. Taken again, it would "
+        "change it twice, so it is not. Expected forward to change buffers, or attributes and small tensors that it "
+        "changes from the first step on; go on from a checkpoint"
+    )
+
+
+_LIST_OF_METRICS: Final = "._metric_attributes"
+"""The attribute in which Lightning keeps a module's metrics by name, once one is logged."""
+_NAMES: Final = 6
+"""The number of names that an error shows."""
+
+
+class _RepeatedAdditions:
+    """Additions to a parameter's gradient; the first ones repeat a failed attempt's, and are dropped."""
+
+    def __init__(self, parameter: nn.Parameter, count: int) -> None:
+        self._parameter = parameter
+        self._count = self._left = count
+        self._gradient = parameter.grad
+        parameter.grad = None
+        self._hook = parameter.register_post_accumulate_grad_hook(self._drop)
+
+    def _drop(self, parameter: torch.Tensor) -> None:
+        if self._left:
+            self._left -= 1
+            parameter.grad = None if self._left else self._gradient
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all earlier additions were repeated; or none, because these items do not use the parameter."""
+        return self._left in (0, self._count)
+
+    def finish(self) -> None:
+        self._hook.remove()
+        if self._left:
+            self._parameter.grad = self._gradient
+
+
+class _Buffers:
+    """The buffers of modules and copies of them, in lists that one `torch._foreach_copy_` copies."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        every = [child for module in modules for child in module.modules()]
+        # TorchScript's modules have no dictionary of buffers; these are recorded with their attributes.
+        self._modules = [module for module in every if isinstance(module._buffers, dict)]
+        self._dicts = [module._buffers for module in self._modules]
+        self._full: list[dict[str, torch.Tensor | None]] = []
+        self._empty = self._dicts
+        self._names: list[str] = []
+        self._replaces = False
+        """Whether a step was seen to replace a buffer by another tensor."""
+        self._places: list[tuple[nn.Module, str]] = []
+        self._tensors: list[torch.Tensor | None] = []
+        self._versions: dict[int, int] = {}
+        self._is_recorded = False
+        self._copies: dict[int, torch.Tensor] = {}
+        self._groups: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        self._constant: set[int] = set()
+        self._watched: list[int] = []
+
+    def record(self) -> None:
+        self._is_recorded = False  # nothing is restored if recording fails
+        tensors = list(chain.from_iterable(map(dict.values, self._full)))
+        if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
+            self._refresh()
+        if self._groups:
+            with_grad = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(False)  # noqa: FBT003  # what torch.no_grad does, in a tenth of its time
+            try:
+                for copies, sources in self._groups:
+                    torch._foreach_copy_(copies, sources)
+            finally:
+                torch._C._set_grad_enabled(with_grad)
+        self._versions = {place: _version_of(self._tensors[place]) for place in self._watched}
+        self._is_recorded = True
+
+    def _now(self) -> list[torch.Tensor | None]:
+        return list(chain.from_iterable(map(dict.values, self._full)))
+
+    def _refresh(self) -> None:
+        """List the buffers again: some are new, or were replaced by other tensors."""
+        self._full = [buffers for buffers in self._dicts if buffers]
+        self._empty = [buffers for buffers in self._dicts if not buffers]
+        names = list(chain.from_iterable(self._full))
+        if names != self._names:
+            self._list_places(names)
+        elif self._tensors:
+            self._replaces = True
+        self._make_copies(self._now())
+
+    def _list_places(self, names: list[str]) -> None:
+        self._names = names
+        self._places = [(module, name) for module in self._modules for name in module._buffers]
+        self._tensors, self._groups, self._watched = [], [], []
+        self._copies.clear()
+        self._constant.clear()
+
+    def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
+        """Make copies that fit the buffers, and lists of one device and type each for copying them."""
+        self._tensors = []
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for place, tensor in enumerate(tensors):
+            is_out = tensor is None or place in self._constant or not can_be_copied(tensor)
+            if tensor is None or is_out or tensor.nbytes > FIRST_BYTES:
+                self._copies.pop(place, None)
+                continue
+            copy = self._copies.get(place)
+            if copy is None or _form(copy) != _form(tensor):
+                copy = self._copies[place] = torch.empty_like(tensor, requires_grad=False)
+            copies, sources = groups.setdefault((tensor.device, tensor.dtype), ([], []))
+            copies.append(copy)
+            sources.append(tensor)
+        self._tensors, self._groups = tensors, list(groups.values())
+        self._watched = [
+            place
+            for place, tensor in enumerate(tensors)
+            if tensor is not None and (place not in self._copies or tensor.nbytes > SMALL_BYTES)
+        ]
+
+    def restore(self) -> None:
+        if not self._is_recorded:
+            return
+        self._write_back(self._kept())
+        tensors = self._tensors
+        for place in self._watched:
+            tensor = tensors[place]
+            if tensor is None or place in self._copies or _version_of(tensor) == self._versions[place]:
+                continue  # for others the version would not do: batch_norm leaves that of its statistics as it is
+            module, name = self._places[place]
+            reset: Any = getattr(module, "reset_running_stats", None)
+            if reset is not None and self._versions[place] == _LAZY:
+                reset()
+                self._tensors, self._is_recorded = [], False  # there is something to copy from now on
+                continue
+            raise RuntimeError(
+                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "
+                "step that ran out of memory, and there was no copy of it; expected buffers of more than 256 MiB to "
+                "change from the first step on or never, sparse or expanded ones never to change, and lazy modules to "
+                "have run once before the first step"
+            )
+
+    def _kept(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
+        """Return each buffer, and the copy that was recorded of it."""
+        return [
+            (module, name, tensor, self._copies.get(place))
+            for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True))
+        ]
+
+    def _write_back(self, kept: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+        """Restore recorded buffers, and remove those that are new."""
+        known = {(id(module), name) for module, name, _, _ in kept}
+        for module in self._modules:
+            for name in [name for name in module._buffers if (id(module), name) not in known]:
+                delattr(module, name)
+        for module, name, tensor, copy in kept:
+            module._buffers[name] = tensor
+            if tensor is not None and copy is not None:
+                with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+                    tensor.copy_(copy)
+
+    def changed(self) -> list[str]:
+        """Return the names of the buffers that are not as they were recorded, but BatchNorm's statistics."""
+        if not self._is_recorded:
+            return []
+        found = []
+        for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True)):
+            now, copy = module._buffers.get(name), self._copies.get(place)
+            is_same = now is tensor and (
+                (copy is None and (place not in self._versions or _version_of(now) == self._versions[place]))
+                or (copy is not None and now is not None and is_equal(now, copy))
+            )
+            if not is_same and not isinstance(module, _BatchNorm):
+                found.append(f"the buffer {name} of {type(module).__name__}")
+        return found
+
+    def values(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
+        """Return each buffer, and a clone of the copy that was recorded of it."""
+        return [
+            (module, name, tensor, copy.clone() if copy is not None else None)
+            for module, name, tensor, copy in self._kept()
+        ]
+
+    def set_values(self, values: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+        self._write_back(values)
+
+    def commit(self) -> None:
+        """Drop the copies of large buffers that have not changed, and the references to buffers that were replaced."""
+        if not (self._watched or self._replaces):
+            return
+        tensors = self._now()
+        is_same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not is_same or _LAZY in self._versions.values():
+            self._tensors, self._groups, self._watched = [], [], []
+            self._is_recorded = False
+            return
+        constant = [place for place in self._watched if place in self._copies and self._is_unchanged(place)]
+        if constant:
+            self._constant.update(constant)
+            self._tensors, self._watched = [], []  # the lists are made again, without these
+            self._is_recorded = False
+
+    def _is_unchanged(self, place: int) -> bool:
+        """Tell whether a buffer is a constant table. One that is saved with the model and holds floating-point numbers
+        may be written through `.data`, which versions do not show."""
+        module, name = self._places[place]
+        tensor = self._tensors[place]
+        is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
+        return not is_made and _version_of(tensor) == self._versions[place]
+
+
+_LAZY: Final = -2
+
+
+def _version_of(tensor: torch.Tensor | None) -> int:
+    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
+    if tensor is None or is_lazy(tensor):
+        return _LAZY
+    return version_of(tensor)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return a key of the tensor's storage; for a tensor without a single storage, such as a sparse one, its own id."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+_gradient: Final = attrgetter("grad")

@@ -1,0 +1,157 @@
+"""Parameters that forward itself writes, such as the key encoder of a momentum contrast: noticed, and put back.
+
+No parameter is copied for this but those that were seen to be written. What is not trained is compared once, at the
+first step. A later write to another parameter is noticed by its version, or, if it went through `.data`, when the step
+is taken again.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ullage.training.guard.copies import FIRST_BYTES, digest_of, is_equal, is_plain_tensor, put_back, version_of
+
+
+class WrittenParameters:
+    """The parameters of a model, with copies of those that forward writes."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
+        """Take the parameters with their names, and the `id`s of those that an optimizer has."""
+        self._names = [name for name, _ in named]
+        self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
+        self._trained = trained
+        self._versions: list[int] = []
+        self._copies: dict[int, torch.Tensor] = {}
+        self._digests: dict[int, tuple[int, ...] | None] = {}
+        self._written: list[int] = []
+        """The numbers of the parameters that forward was seen to write."""
+        self.is_first = True
+        """Whether no attempt has succeeded yet."""
+        self._unmade: set[int] = set()
+        self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
+
+    def record(self) -> None:
+        """Note the versions, and copy what forward writes; at first, what no optimizer trains."""
+        self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
+        self._versions = _versions_of(self._parameters)
+        if self.is_first and not self._copies and not self._digests:
+            self._record_untrained()
+        for number in self._written:
+            self._copy(number)
+
+    def _record_untrained(self) -> None:
+        left_bytes = FIRST_BYTES
+        copies: dict[int, torch.Tensor] = {}
+        digests: dict[int, tuple[int, ...] | None] = {}
+        for number, parameter in enumerate(self._parameters):
+            if number in self._lazy or (id(parameter) in self._trained and parameter.requires_grad):
+                continue
+            if is_plain_tensor(parameter) and parameter.nbytes <= left_bytes:
+                left_bytes -= parameter.nbytes
+                copies[number] = parameter.detach().clone()
+            else:
+                digests[number] = digest_of(parameter)
+        self._copies, self._digests = copies, digests  # all of them, or none if memory runs out
+
+    def _copy(self, number: int) -> None:
+        parameter, copy = self._parameters[number], self._copies.get(number)
+        if copy is None or copy.shape != parameter.shape or copy.device != parameter.device:
+            self._copies[number] = parameter.detach().clone()
+            return
+        with torch.no_grad():
+            copy.copy_(parameter)
+
+    def settle(self) -> None:
+        """Learn what the attempt has written: it is copied from the next record on."""
+        if self.is_first:
+            self.is_first = False
+            for number in [*self._copies, *self._digests]:
+                if not self._is_same(number):
+                    self._learn(number)
+            self._digests = {}
+        versions = _versions_of(self._parameters)
+        if versions != self._versions:
+            for number, (now, before) in enumerate(zip(versions, self._versions, strict=True)):
+                if now != before and number not in self._lazy:
+                    self._learn(number)
+        self._lazy = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
+        if len(self._copies) > len(self._written):
+            self._copies = {number: self._copies[number] for number in self._written if number in self._copies}
+
+    def _learn(self, number: int) -> None:
+        parameter = self._parameters[number]
+        if number not in self._written and is_plain_tensor(parameter) and parameter.nbytes <= FIRST_BYTES:
+            self._written.append(number)
+
+    def learn(self, name: str) -> None:
+        """Copy a parameter from now on, because it was seen to be written."""
+        if name in self._names:
+            self._learn(self._names.index(name))
+
+    def _is_same(self, number: int) -> bool:
+        parameter = self._parameters[number]
+        if number in self._lazy:
+            # Made by the first forward, once: of random numbers, if it is no vector of a norm.
+            return is_lazy(parameter) or parameter.dim() < 2 or number not in self._unmade
+        if number in self._copies:
+            return is_equal(parameter, self._copies[number])
+        if version_of(parameter) != self._versions[number]:
+            return False
+        digest, before = digest_of(parameter) if number in self._digests else None, self._digests.get(number)
+        return digest is None or before is None or digest == before
+
+    def changed(self) -> list[str]:
+        """Return the names of the parameters that are not as they were recorded."""
+        return [name for number, name in enumerate(self._names) if self._versions and not self._is_same(number)]
+
+    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the parameters of which there is no copy."""
+        return [
+            (name, parameter)
+            for number, (name, parameter) in enumerate(zip(self._names, self._parameters, strict=True))
+            if number not in self._copies and number not in self._lazy
+        ]
+
+    def restore(self) -> list[str]:
+        """Put copies back; return the names of parameters that have changed and of which there is none."""
+        lost = []
+        for number, name in enumerate(self._names):
+            if not self._versions or self._is_same(number):
+                continue
+            if number in self._copies:
+                put_back(self._parameters[number], self._copies[number])
+            else:
+                lost.append(name)
+                self._learn(number)
+        return lost
+
+    def mark(self) -> Callable[[], list[str]]:
+        """Return a function that puts back the values of now, even after later records."""
+        copies = {number: copy.clone() for number, copy in self._copies.items()}
+        versions = list(self._versions)
+
+        def restore() -> list[str]:
+            self._copies.update(copies)
+            self._versions = versions
+            return self.restore()
+
+        return restore
+
+
+def _versions_of(parameters: Sequence[torch.Tensor]) -> list[int]:
+    try:
+        return [parameter._version for parameter in parameters]
+    except RuntimeError:  # made for inference
+        return [version_of(parameter) for parameter in parameters]
+
+
+def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
+    """Return parameters with the names by which a message may tell them."""
+    names: dict[int, Any] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            names.setdefault(id(parameter), name)
+    return [(f"the parameter {names.get(id(one), 'of an optimizer')}", one) for one in parameters]

@@ -1,0 +1,151 @@
+"""The process in which `ullage.isolated` runs a function: it reads the call, makes it, and writes the answer.
+
+It is started by `isolated` with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are
+parcels (`transfer`); the answer's note says what its value is: {"kind": "result" | "error" | "refused", ...}. CHANNEL
+is never written to: it closes when the process ends.
+"""
+
+import faulthandler
+import gc
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from types import FunctionType
+from typing import Any, Final
+
+from ullage.base.child_process import file_behind, run_exit_handlers, tie_to_parent
+from ullage.base.driver import count_used
+from ullage.training.isolation import transfer
+
+CLOSED_CODE: Final = 119
+"""The exit code of the process where the function has closed what its result would be sent through."""
+
+
+class _ClosedError(BaseException):
+    """Raised where the function has closed the file descriptors of ours: nothing can be sent back."""
+
+
+class _Answer:
+    """The parcel for the parent, filled once."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._identity = file_behind(file)
+        self.count = False
+        """Whether the driver's count is added to the answer."""
+
+    def result(self, value: Any) -> None:
+        try:
+            self._write(value, kind="result")
+        except Exception as error:
+            self.refused(f"its result (of type {type(value).__name__}) cannot be sent back: {_text_of(error)}")
+
+    def error(self, error: BaseException) -> None:
+        # The first frame is ours.
+        lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+        text = "".join(lines).rstrip()
+        try:
+            self._write(error, kind="error", traceback=text)
+        except Exception as reason:
+            self.refused(f"it raised an error that cannot be pickled ({_text_of(reason)}):\n{text}")
+
+    def refused(self, text: str) -> None:
+        self._write(None, kind="refused", text=text)
+
+    def _write(self, value: Any, **note: Any) -> None:
+        if file_behind(self._file) != self._identity:  # closed, and perhaps a file of the function's since
+            raise _ClosedError
+        os.ftruncate(self._file, 0)  # of what did not get to its end
+        if self.count:
+            note["count"] = asdict(count_used())
+        transfer.write(self._file, value, note=note, keep_device=False)
+
+
+def main() -> None:
+    """Run the call in argv's parcel, then run exit handlers and end, without tearing modules down."""
+    tie_to_parent()
+    channel, call, given = (int(number) for number in sys.argv[2:5])
+    for number in (channel, call, given):
+        os.set_inheritable(number, False)  # noqa: FBT003
+    own, end = os.getpid(), os._exit
+    if sys.stderr is not None:
+        faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # progress is seen as it comes, through a pipe too
+    answer = _Answer(given)
+    try:
+        function = _read_call(call, answer)
+        if function is not None:
+            _run(function, answer, own)
+    except KeyboardInterrupt:
+        pass  # the parent ends us
+    except _ClosedError:
+        end(CLOSED_CODE)
+    if os.getpid() == own:  # not what the function forked
+        run_exit_handlers()
+        end(0)
+
+
+def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
+    note = transfer.read_note(call)
+    assert note is not None
+    sys.path[:], sys.argv[:] = note["path"], note["argv"]
+    if note["main"] is not None:  # where multiprocessing's spawn looks for what `__main__` defines
+        vars(sys.modules["__main__"])["__file__"] = note["main"]
+    answer.count = note["count"]
+    try:
+        if os.environ.get("ULLAGE_EMULATED_CARD"):
+            _inherit_card()
+        function, arguments, keywords = transfer.read_value(call)
+        _publish()
+    except Exception as error:
+        answer.refused(
+            f"it or its arguments cannot be unpickled there: {_text_of(error)}; expected modules that a "
+            "fresh interpreter can import by name, and arguments that can be pickled"
+        )
+        return None
+    finally:
+        os.close(call)
+    return partial(function, *arguments, **keywords)  # without a frame of its own in tracebacks
+
+
+def _inherit_card() -> None:
+    """Emulate the parent's card: sitecustomize has already done so, except under flags such as -I and -S."""
+    # Half of this process's start, which one without an emulated card need not wait for.
+    from ullage.base.errors import TorchMissingError
+    from ullage.gpu.emulator.emulate import inherit
+
+    with suppress(TorchMissingError):
+        inherit()
+
+
+def _publish() -> None:
+    """Put the objects of the parent's `__main__` into this one's: pickle and torch.save look for them there."""
+    main = vars(sys.modules["__main__"])
+    for found in gc.get_objects():
+        if issubclass(type(found), type | FunctionType):
+            module = vars(found).get("__module__") if type(found) is not FunctionType else found.__module__
+            if module == "__main__" and found.__qualname__.isidentifier():
+                main[found.__qualname__] = found
+
+
+def _run(function: Callable[[], Any], answer: _Answer, own: int) -> None:
+    try:
+        value = function()
+    except BaseException as error:
+        if os.getpid() != own:
+            raise  # in a process that the function forked
+        answer.error(error)
+    else:
+        if os.getpid() == own:
+            answer.result(value)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,156 @@
+"""Growth by the line that allocated it, from lists of live blocks taken some steps apart.
+
+PyTorch's recording is switched on for these steps only, unless the user has done so, and without a history: each live
+block then has the Python stack that allocated it. Backward allocates in its own threads, which have no Python frames;
+if those blocks grow, backward runs in the calling thread until the evidence is complete.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+
+from ullage.training.monitor.series import EVEN
+from ullage.training.ownership.block import line_of, segments
+
+NEEDED_SAMPLES: Final = 4
+"""The number of block lists that are needed for a result."""
+UNIT_BYTES: Final = 512
+"""The smallest size of a block on the card; sizes are multiples of it."""
+_MAX_SAMPLES: Final = 16
+_NAMED_ONE_IN: Final = 10
+"""Lines with less than one part in this many of the fastest line's growth are not named."""
+_FEW_BLOCKS: Final = 8
+_EVEN_OF_MANY: Final = 0.75
+
+_Sample = tuple[int, dict[str | None, tuple[int, int]]]
+"""One block list: the step, and for each line the bytes and the number of its live blocks."""
+_Row = tuple[int, int, int]
+"""The figures of one line in one block list: the step, bytes and blocks."""
+
+
+class GrowthEvidence:
+    """The live blocks of a device by allocating line, sampled every few steps of a phase."""
+
+    def __init__(self, device: int, stride: int) -> None:
+        self._device = device
+        self._stride = stride
+        self._due = 0
+        self._samples: list[_Sample] = []
+        self._single_thread: Any = None
+        self._records = False
+        self.is_possible = torch.cuda.get_allocator_backend() == "native"
+
+    def start(self, step: int) -> None:
+        """Have PyTorch record the stack of each allocation from now on.
+
+        Args:
+            step: the current step of the phase.
+        """
+        if self.is_possible and not torch._C._cuda_isHistoryEnabled():
+            torch.cuda.memory._record_memory_history("state", context="alloc", stacks="python", max_entries=1)
+            self._records = True
+        # Blocks that the first step replaces, such as gradients, are recorded before they are counted.
+        self._due = step + 2
+
+    def stop(self) -> None:
+        """Restore PyTorch's settings."""
+        if self._records:
+            self._records = False
+            torch.cuda.memory._record_memory_history(None)
+        if self._single_thread is not None:
+            self._single_thread.__exit__(None, None, None)
+            self._single_thread = None
+
+    def sample(self, step: int) -> None:
+        """Count the live blocks by line, if the next sample is due."""
+        if step < self._due or not self.is_possible:
+            return
+        self._due = step + self._stride
+        if len(self._samples) == _MAX_SAMPLES:
+            del self._samples[1]
+        self._samples.append((step, self._by_line()))
+        if self._single_thread is None and len(self._samples) >= 2 and self._has_unplaced_growth():
+            self._single_thread = torch.autograd.set_multithreading_enabled(False)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there are enough samples."""
+        return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
+
+    def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
+        """Return the lines that grow from sample to sample, with their bytes per step, fastest first.
+
+        Lines with a rising number of blocks are preferred to lines with rising bytes, which may be due to longer
+        batches.
+
+        Args:
+            by_blocks: whether the total number of blocks rises. If not, a line's blocks may only replace blocks that
+                were allocated before recording started.
+        """
+        if len(self._samples) < NEEDED_SAMPLES:
+            return ()
+        for is_rising in (_rises_in_blocks, _rises_in_bytes):
+            found = {}
+            for line in self._samples[-1][1]:
+                known = self._known(line) if line is not None else []
+                if known and not by_blocks:
+                    known = [
+                        (step, size + other, n + others)
+                        for (step, size, n), (other, others) in self._with_unknown(known)
+                    ]
+                if len(known) >= NEEDED_SAMPLES - 1 and is_rising([(size, count) for _, size, count in known]):
+                    found[str(line)] = (known[-1][1] - known[0][1]) // max(1, known[-1][0] - known[0][0])
+            least = max(1, max(found.values(), default=0) // _NAMED_ONE_IN)
+            if any(rate > 0 for rate in found.values()):
+                rows = sorted(found.items(), key=lambda row: -row[1])
+                return tuple((line, rate) for line, rate in rows if rate >= least)
+        return ()
+
+    def _with_unknown(self, known: list[_Row]) -> Iterator[tuple[_Row, tuple[int, int]]]:
+        """Yield the rows of a line, each with the bytes and blocks whose line is unknown."""
+        return zip(known, (sample.get(None, (0, 0)) for _, sample in self._samples[-len(known) :]), strict=True)
+
+    def _known(self, line: str | None) -> list[_Row]:
+        """Return a line's rows since the last sample in which it had no blocks: lines of backward are known later."""
+        rows = [(step, *sample.get(line, (0, 0))) for step, sample in self._samples]
+        empty = [place for place, row in enumerate(rows) if not row[2]]
+        return rows[empty[-1] :] if empty else rows
+
+    def _by_line(self) -> dict[str | None, tuple[int, int]]:
+        sizes: Counter[str | None] = Counter()
+        counts: Counter[str | None] = Counter()
+        for segment in segments():
+            if segment["device"] != self._device:
+                continue
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    line = line_of(block.get("frames") or ())
+                    # What was asked for: a block may be larger by up to a MiB that was not worth cutting off.
+                    sizes[line] += -(-block.get("requested_size", block["size"]) // UNIT_BYTES) * UNIT_BYTES
+                    counts[line] += 1
+        return {line: (sizes[line], count) for line, count in counts.items()}
+
+    def _has_unplaced_growth(self) -> bool:
+        (_, before), (_, after) = self._samples[-2:]
+        more = {line: row[0] - before.get(line, (0, 0))[0] for line, row in after.items()}
+        unplaced = more.pop(None, 0)
+        return unplaced > 0 and unplaced > max(more.values(), default=0)
+
+
+def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
+    """Tell whether the number of blocks rises; it may pause in one of four samples, as a leak may skip steps."""
+    rises = [after[1] - before[1] for before, after in pairwise(rows)]
+    return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
+
+
+def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
+    """Tell whether bytes rise evenly while the number of blocks does not fall."""
+    mean = (rows[-1][0] - rows[0][0]) / (len(rows) - 1)
+    rises = [after[0] - before[0] for before, after in pairwise(rows)]
+    # Many blocks, of which some are replaced by larger ones, rise by chance.
+    even = EVEN if rows[-1][1] <= _FEW_BLOCKS else _EVEN_OF_MANY
+    is_even = min(rises) >= even * mean > 0 and max(rises) * even <= mean
+    return is_even and all(after[1] >= before[1] for before, after in pairwise(rows))

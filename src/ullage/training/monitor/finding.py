@@ -1,0 +1,88 @@
+"""The findings of a monitor, and their text; not how they are found."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ullage.base.units import text_of_bytes
+
+ENOUGH_STEPS: Final = 50
+"""The number of steps within which a leak is found."""
+
+
+class FindingKind(StrEnum):
+    """The reason why memory has risen."""
+
+    LEAK = "leak"
+    """Memory that stays allocated after steps grows from step to step, and goes on growing."""
+    GROWTH_ENDED = "growth that ended"
+    """Memory grew from step to step and then stopped: a buffer that is full, a list that is cleared."""
+    WARM_UP = "warm-up"
+    """Memory rose once and stays at that level: optimizer state, a workspace, a copy of the weights."""
+    LONGER_BATCH = "longer batch"
+    """The peak rose, but memory that stays allocated after steps did not."""
+    FRAGMENTATION = "fragmentation"
+    """Reserved memory rose, but the peak of allocated memory did not: the rest is in pieces too small to be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorFinding:
+    """One finding of a `Monitor`: memory that rose, since when, and why."""
+
+    kind: FindingKind
+    """The reason why memory has risen."""
+    phase: str
+    """The phase in whose steps it was seen: "train", or the name given to `Monitor.phase`."""
+    step: int
+    """The step at which it was established, from 1 on, counted over all phases."""
+    since_step: int
+    """The step from which on memory rose."""
+    until_step: int | None = None
+    """The step at which the growth was seen to have stopped; None while it goes on."""
+    bytes_per_step: int = 0
+    """The average growth per step; 0 if memory does not grow from step to step."""
+    total_bytes: int = 0
+    """The total growth."""
+    line: str | None = None
+    """The user's line that allocated most of it ("project/train.py:41"); None if it is not known."""
+    lines: tuple[tuple[str, int], ...] = ()
+    """All lines whose memory grows, each with its bytes per step, fastest first."""
+    holder: str | None = None
+    """The path from a variable to what holds the memory; None if it was not searched or not found."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether memory is still growing step by step."""
+        return self.kind is FindingKind.LEAK
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a person should act on it: a leak or fragmentation."""
+        return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
+
+    def __str__(self) -> str:
+        rate, total = text_of_bytes(self.bytes_per_step), text_of_bytes(self.total_bytes)
+        where = f", allocated at {self.line}" if self.line else ""
+        held = f", held by {self.holder}" if self.holder else ""
+        match self.kind:
+            case FindingKind.LEAK:
+                what = f"every {self.phase} step keeps {rate} more since step {self.since_step}{where}{held}"
+            case FindingKind.GROWTH_ENDED:
+                what = (
+                    f"memory after {self.phase} steps grew by {total} from step {self.since_step} on and has stopped "
+                    f"growing by step {self.until_step}{where}{held}"
+                )
+            case FindingKind.WARM_UP:
+                what = (
+                    f"{total} more stay allocated after {self.phase} steps since step {self.since_step}, without "
+                    "further growth"
+                )
+            case FindingKind.LONGER_BATCH:
+                what = f"the peak rose by {total}; memory that stays after {self.phase} steps did not"
+            case FindingKind.FRAGMENTATION:
+                what = (
+                    f"{total} more are reserved than at step {self.since_step}, but the peak of allocated memory has "
+                    "not risen: the rest is in pieces too small to be used "
+                    "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help)"
+                )
+        return f"{self.kind} at step {self.step}: {what}"

@@ -1,0 +1,220 @@
+"""`ullage.Monitor`: samples a training loop's memory after its steps, and distinguishes growth from variation.
+
+A sample is one call of the allocator's statistics: nothing waits for the card. Block lists are only made if growth is
+suspected (`evidence`). No tensor is held and no counter is reset.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+import torch
+
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.base.units import parse_bytes, text_of_bytes
+from ullage.training.monitor.finding import ENOUGH_STEPS, MonitorFinding
+from ullage.training.monitor.judge import Judge, StepLevels
+from ullage.training.monitor.series import Series
+
+_STRIDE: Final = 2
+"""The number of steps from one sample to the next. A sample costs some 80 microseconds in a process whose CPU caches
+hold a model's step."""
+
+
+@public
+class Monitor:
+    """Watches the memory that stays allocated after the steps of a loop, and finds leaks.
+
+    Example:
+        with ullage.Monitor() as monitor:
+            for batch in loader:
+                train(batch)
+                monitor.step()
+    """
+
+    def __init__(
+        self,
+        *,
+        device: int | str | torch.device | None = None,
+        min_bytes: int | str = "8KiB",
+        phase: str = "train",
+        holders: bool = True,
+        log: Callable[[str], Any] | None = None,
+    ) -> None:
+        """Watch a device; nothing is read before the first step.
+
+        Args:
+            device: a CUDA device; by default the current one.
+            min_bytes: growth of fewer bytes per step is ignored; a number, or a text such as "64KiB".
+            phase: the name of steps outside of `phase(...)`.
+            holders: whether to search for the holder of a leak, which stops the loop for about a second, twice a leak.
+            log: called with one line for each finding; by default the logger "ullage.monitor" gets leaks and
+                fragmentation as warnings, and the rest as information.
+
+        Raises:
+            UsageError: `device` is not a CUDA device, or `min_bytes` not a size.
+        """
+        self._index = _index_of(device)
+        least = parse_bytes(min_bytes) if isinstance(min_bytes, str) else min_bytes
+        if least < 1:
+            raise UsageError(f"min_bytes is {least}; expected at least one byte a step, such as '8KiB'")
+        self._phase = phase
+        self._all_series: dict[str, Series] = {}
+        self._series = self._series_of(phase)
+        self._judge = Judge(least, _notifier(log), searches_holders=holders)
+        self._steps = 0
+        self._left = _STRIDE
+        self._samples_in_visit = 0
+        self._read: Any = None
+        self._reader: Callable[[int], Mapping[str, Any]] | None = None
+
+    def read_by(self, reader: Callable[[int], Mapping[str, Any]]) -> None:
+        """Use a function in place of `torch._C._cuda_memoryStats`, for a caller that has read it at this step already.
+
+        Args:
+            reader: returns the statistics of a device by its number; their peak is the highest since the process began.
+        """
+        self._reader = reader
+
+    @property
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, in the order in which they were established; one that has changed since is replaced."""
+        return list(self._judge.findings)
+
+    @property
+    def suspects(self) -> bool:
+        """Whether memory seems to grow, and this is being investigated."""
+        return self._judge.suspects
+
+    @property
+    def steps(self) -> int:
+        """The number of steps so far, over all phases."""
+        return self._steps
+
+    def __enter__(self) -> Self:
+        levels = self._read_levels()
+        if levels is not None:
+            self._judge.start(levels)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._judge.stop()
+
+    def step(self) -> None:
+        """Call this at the end of each step. Every second call reads the allocator's statistics."""
+        self._steps += 1
+        left = self._left - 1
+        if left:
+            self._left = left
+            return
+        self._left = _STRIDE
+        self._sample(_STRIDE)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Assign the steps inside to a phase of its own, which has its own steady state: "eval", "save", ...
+
+        Inside, `step` may be called after each batch; if it is not, the whole context is one step.
+        """
+        outer = self._series, self._phase, self._samples_in_visit, self._left
+        self._series, self._phase = self._series_of(name), name
+        self._left, self._samples_in_visit = _STRIDE, 0
+        levels = self._read_levels()
+        if levels is not None:
+            self._series.begin_visit(levels.bytes, levels.blocks)
+        try:
+            yield
+        finally:
+            if not self._samples_in_visit:
+                self._samples_in_visit = 1  # what came since the beginning of the visit is the phase's own
+                if self._left == _STRIDE:
+                    self._steps += 1
+                self._sample(1)
+            # A look that follows a visit elsewhere is the first of its own visit: what came in between is not its own.
+            self._series, self._phase, _, self._left = outer
+            self._samples_in_visit = 0
+
+    def scalars(self, prefix: str = "memory/") -> dict[str, int]:
+        """Return the present memory figures by name, for loggers; empty if CUDA has not been used.
+
+        Sizes are in bytes; the peak is PyTorch's, since the process began or it was last reset;
+        `growth_bytes_per_step` is the growth of the leaks found so far, 0 if there are none.
+
+        Example:
+            wandb.log(monitor.scalars(), step=step)
+
+        Args:
+            prefix: the text before every name.
+        """
+        if self._read is None and self._read_levels() is None:
+            return {}
+        now = self._read(self._index)
+        values = {
+            "allocated_bytes": now["allocated_bytes"]["all"]["current"],
+            "reserved_bytes": now["reserved_bytes"]["all"]["current"],
+            "peak_allocated_bytes": now["allocated_bytes"]["all"]["peak"],
+            "alloc_retries": now["num_alloc_retries"],
+            "growth_bytes_per_step": sum(found.bytes_per_step for found in self._judge.findings if found.is_leak),
+        }
+        return {prefix + name: value for name, value in values.items()}
+
+    def __str__(self) -> str:
+        levels = self._read_levels()
+        head = f"{self._steps} steps in {len(self._all_series)} phase" + ("s" if len(self._all_series) > 1 else "")
+        if levels is not None:
+            head += (
+                f": {text_of_bytes(levels.bytes)} in {levels.blocks} blocks, "
+                f"{text_of_bytes(levels.peak_bytes)} at the peak, {text_of_bytes(levels.reserved_bytes)} reserved"
+            )
+        nothing = "no growth was found" if self._steps >= ENOUGH_STEPS else "too early to find growth"
+        findings: list[MonitorFinding] | tuple[str] = self._judge.findings or (nothing,)
+        return "\n".join([head, *(f"  {one}" for one in findings)])
+
+    def _sample(self, steps: int) -> None:
+        levels = self._read_levels()
+        if levels is None:
+            return
+        is_first = self._samples_in_visit == 0
+        self._samples_in_visit += 1
+        series = self._series
+        is_complete = series.add(levels.bytes, levels.blocks, steps, is_first=is_first)
+        self._judge.sample_evidence(series, self._steps)
+        if is_complete:
+            self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
+
+    def _read_levels(self) -> "StepLevels | None":
+        """Read the allocator's statistics; None if CUDA has not been used: it is not initialised by this."""
+        if self._read is None:
+            if not torch.cuda.is_initialized():
+                return None
+            if self._index is None:
+                self._index = torch.cuda.current_device()
+            self._judge.device = self._index
+            self._read = self._reader or torch._C._cuda_memoryStats
+        return StepLevels.of(self._read(self._index))
+
+    def _series_of(self, name: str) -> Series:
+        return self._all_series.setdefault(name, Series())
+
+
+def _index_of(device: int | str | torch.device | None) -> int | None:
+    if device is None or isinstance(device, int):
+        return device
+    found: torch.device = torch.device(device)
+    if found.type != "cuda":
+        raise UsageError(f"device is {str(found)!r}; a monitor watches a CUDA device, such as 'cuda:0'")
+    return int(found.index) if found.index is not None else None
+
+
+def _notifier(log: Callable[[str], Any] | None) -> Callable[[MonitorFinding], Any]:
+    logger = logging.getLogger("ullage.monitor")
+
+    def notify(finding: MonitorFinding) -> None:
+        if log is not None:
+            log(str(finding))
+        else:
+            logger.log(logging.WARNING if finding.is_urgent else logging.INFO, "%s", finding)
+
+    return notify

@@ -1,0 +1,111 @@
+"""The blocks that PyTorch's caching allocator has handed out, and which of them an address lies in."""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ullage.base.errors import UsageError
+from ullage.base.source_location import is_library, short_place
+
+
+class AllocatedBlock(NamedTuple):
+    """One block that the allocator has handed out."""
+
+    device: int
+    address: int
+    size_bytes: int
+    pool: tuple[int, int]
+    """The id of the private pool (a CUDA graph's, or a `torch.cuda.MemPool`); (0, 0) if the block is in none."""
+    allocated_at: str | None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the block is in a private pool: a CUDA graph's, or a `torch.cuda.MemPool`."""
+        return self.pool != (0, 0)
+
+
+class AllocatedBlocks:
+    """All blocks of all devices, by address."""
+
+    def __init__(self, blocks: list[AllocatedBlock]) -> None:
+        self._blocks = sorted(blocks, key=lambda block: (block.device, block.address))
+        # Addresses of different devices do not overlap: CUDA's are of one space.
+        self._order = sorted(range(len(self._blocks)), key=lambda row: self._blocks[row].address)
+        self._addresses = np.array([self._blocks[row].address for row in self._order], np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __getitem__(self, row: int) -> AllocatedBlock:
+        return self._blocks[row]
+
+    def rows_at(self, addresses: list[int]) -> list[int]:
+        """Return for each address the index of the block that contains it, or -1."""
+        if not self._blocks:
+            return [-1] * len(addresses)
+        found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
+        rows = []
+        for address, place in zip(addresses, found, strict=True):
+            row = self._order[place - 1] if place else -1
+            is_in = row >= 0 and address < self._blocks[row].address + self._blocks[row].size_bytes
+            rows.append(row if is_in else -1)
+        return rows
+
+
+def live_blocks() -> AllocatedBlocks:
+    """Return the blocks that are handed out. CUDA is not initialised by this.
+
+    These are the blocks that `torch.cuda.memory_allocated()` counts, without freed ones that wait for a stream.
+
+    Raises:
+        UsageError: the process runs with an allocator that cannot be asked (`backend:cudaMallocAsync`).
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return AllocatedBlocks([])
+    if torch.cuda.get_allocator_backend() != "native":
+        raise UsageError(
+            f"PyTorch runs with the allocator {torch.cuda.get_allocator_backend()}, which does not say what it has "
+            "handed out; expected its own (leave backend: out of PYTORCH_ALLOC_CONF)"
+        )
+    blocks = []
+    for segment in segments():
+        address = segment["address"]
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        for block in segment["blocks"]:
+            start = block.get("address", address)
+            address = start + block["size"]
+            if block["state"] == "active_allocated":
+                blocks.append(
+                    AllocatedBlock(
+                        device=segment["device"],
+                        address=start,
+                        size_bytes=block["size"],
+                        pool=pool,
+                        allocated_at=line_of(block.get("frames") or ()),
+                    )
+                )
+    return AllocatedBlocks(blocks)
+
+
+def segments() -> list[dict[str, Any]]:
+    """Return PyTorch's segments with their blocks, without the history if that can be left out (from torch 2.11 on)."""
+    try:
+        found = torch.cuda.memory_snapshot(include_traces=False)
+    except TypeError:
+        found = torch.cuda.memory_snapshot()
+    return list(found)
+
+
+def line_of(frames: Any) -> str | None:
+    """Return the innermost line of the user's own code in a stack; None if there is none."""
+    for frame in frames:
+        file = frame["filename"]
+        if not _is_library(file):
+            return _place(file, frame["line"])
+    return None
+
+
+_is_library = cache(is_library)
+_place = cache(short_place)  # a program has few lines that allocate, and many blocks

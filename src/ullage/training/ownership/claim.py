@@ -1,0 +1,259 @@
+"""Chooses the holder that is named for each block: of several, the one that is most useful to a person."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.optim import Optimizer
+
+from ullage.training.ownership import attribute
+from ullage.training.ownership.block import AllocatedBlocks
+from ullage.training.ownership.capsule import address_in
+from ullage.training.ownership.graph import tangent_of
+from ullage.training.ownership.holding import HolderKind
+from ullage.training.ownership.safe_inspection import instance_dict, is_of, name_of, table_of
+from ullage.training.ownership.script import tensors_of_script
+from ullage.training.ownership.search import OwnerSearch, is_tensor
+from ullage.training.ownership.storage import addresses
+
+_RANK: Final = {kind: rank for rank, kind in enumerate(HolderKind)}
+_KIND_IN_SCRIPT: Final = {"parameter": HolderKind.PARAMETER, "buffer": HolderKind.BUFFER}
+_LAST_ORDER: Final = 9
+"""The order of a claim that counts only if there is no other."""
+_GROUPED_FROM_ENTRIES: Final = 32
+"""The number of entries from which on the contents of a dictionary are reported as one row."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """One way in which a block is held."""
+
+    kind: HolderKind
+    place: int
+    """The place of the object to which the path leads."""
+    group: tuple[Any, ...]
+    """The key of the row: claims with the same key are reported together."""
+    suffix: str = ""
+    """The text that follows the path to the object."""
+    order: int = 0
+    """The rank among claims of one kind: the lowest names the block."""
+    common: tuple[int, str] | None = None
+    """The place and the suffix that are used instead if several claims are reported together."""
+    function: Any = None
+    """The function of an autograd graph that has saved the tensor; None if no graph has."""
+
+
+class Claims:
+    """The claims of everything that a search has found."""
+
+    def __init__(self, search: OwnerSearch, blocks: AllocatedBlocks) -> None:
+        self._search = search
+        self._blocks = blocks
+        self._objects = search.reach.objects
+        self._is_forward_mode = forward_ad._current_level >= 0
+        self._anchors: dict[int, int | None] = {}
+        self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
+        """The kind and the container of objects, by the place of their parent, which they share."""
+        self._found: list[tuple[int, Claim]] = []
+
+    def best(self) -> dict[int, Claim]:
+        """Return the best claim to each block that has one, by the block's row."""
+        for what, claim_of in (
+            ("module", self._claim_module),
+            ("optimizer", self._claim_optimizer),
+            ("tensor", self._claim_tensor),
+            ("script", self._claim_script),
+            ("storage", self._claim_storage),
+            ("capsule", self._claim_capsule),
+        ):
+            for place in self._search.reach.found[what]:
+                claim_of(place, self._objects[place])
+        for kept in self._search.kept:
+            self._claim_kept(kept.tensor, kept.place, kept.function)
+        best: dict[int, tuple[tuple[bool, int, int, int], Claim]] = {}
+        for row, claim in self._by_row():
+            key = claim.order == _LAST_ORDER, _RANK[claim.kind], claim.order, claim.place
+            if row >= 0 and (row not in best or key < best[row][0]):
+                best[row] = key, claim
+        return {row: claim for row, (_, claim) in best.items()}
+
+    def every(self) -> dict[int, list[Claim]]:
+        """Return all claims to each block that `best` has found, by the block's row."""
+        found: dict[int, list[Claim]] = {}
+        for row, claim in self._by_row():
+            if row >= 0:
+                found.setdefault(row, []).append(claim)
+        return found
+
+    def _by_row(self) -> Iterator[tuple[int, Claim]]:
+        rows = self._blocks.rows_at([address for address, _ in self._found])
+        return ((row, claim) for row, (_, claim) in zip(rows, self._found, strict=True))
+
+    def _claim(self, found: list[int], claim: Claim) -> None:
+        self._found += [(address, claim) for address in found]
+
+    def _claim_tensor(self, place: int, tensor: Tensor) -> None:
+        found = _addresses_of(tensor)
+        if not found:
+            return
+        is_parameter = type(tensor) is not Tensor and is_of(tensor, (nn.Parameter,))
+        self._claim(found, self._by_root(place, HolderKind.PARAMETER if is_parameter else None))
+        if self._is_forward_mode and (tangent := tangent_of(tensor)) is not None:
+            claim = self._by_root(place)
+            claim.suffix = ", its tangent"
+            claim.group = (*claim.group, "tangent")
+            self._claim(_addresses_of(tangent), claim)
+        gradient = _gradient_of(tensor)
+        if gradient is not None:
+            group = HolderKind.GRADIENT, "at", self._anchor_of(place) or place
+            self._claim(_addresses_of(gradient), Claim(HolderKind.GRADIENT, place, group, ".grad", 1, (place, ".grad")))
+
+    def _claim_storage(self, place: int, storage: torch.UntypedStorage) -> None:
+        if storage.device.type == "cuda" and storage.nbytes():
+            claim = self._by_root(place)
+            if claim.kind in (
+                HolderKind.RUNNING,
+                HolderKind.GARBAGE,
+            ):  # to have asked a tensor for its storage has made the object
+                claim.order = _LAST_ORDER
+            self._claim([storage.data_ptr()], claim)
+
+    def _claim_capsule(self, place: int, capsule: Any) -> None:
+        address = address_in(capsule)
+        if address is not None:
+            self._claim([address], self._by_root(place))
+
+    def _claim_script(self, place: int, script: Any) -> None:
+        top = self._top_of(place)
+        for what, name, tensor in tensors_of_script(script):
+            kind = _KIND_IN_SCRIPT.get(what, self._by_root(place).kind)
+            text = f" -> {name_of(type(self._objects[top]))}"
+            suffix = f"{text}.{name}" if what in _KIND_IN_SCRIPT else f"{text}, {name}"
+            claim = Claim(kind, top, (kind, top, what), suffix, 0, (top, f"{text}, {what}s"))
+            self._claim(_addresses_of(tensor), claim)
+            gradient = _gradient_of(tensor)
+            if gradient is not None:
+                common = top, f"{text}, gradients"
+                claim = Claim(HolderKind.GRADIENT, top, (HolderKind.GRADIENT, top), f"{suffix}.grad", 0, common)
+                self._claim(_addresses_of(gradient), claim)
+
+    def _claim_module(self, place: int, module: nn.Module) -> None:
+        if not (tables := instance_dict(module)) or not (tables.get("_parameters") or tables.get("_buffers")):
+            return
+        top = self._top_of(place)
+        for kind, table, many in (
+            (HolderKind.PARAMETER, "_parameters", "parameters"),
+            (HolderKind.BUFFER, "_buffers", "buffers"),
+        ):
+            for name, tensor in tensors_in_table(module, table):
+                suffix = f" -> {name_of(type(module))}.{name}"
+                common = f" -> {name_of(type(self._objects[top]))}"
+                claim = Claim(kind, place, (kind, top), suffix, 0, (top, f"{common}, {many}"))
+                self._claim(_addresses_of(tensor), claim)
+                gradient = _gradient_of(tensor)
+                if gradient is not None:
+                    claim = Claim(
+                        HolderKind.GRADIENT,
+                        place,
+                        (HolderKind.GRADIENT, top),
+                        f"{suffix}.grad",
+                        0,
+                        (top, f"{common}, gradients"),
+                    )
+                    self._claim(_addresses_of(gradient), claim)
+
+    def _claim_optimizer(self, place: int, optimizer: Optimizer) -> None:
+        state = (instance_dict(optimizer) or {}).get("state")
+        if not is_of(state, (dict,)):
+            return
+        name = name_of(type(optimizer))
+        for own in dict.values(state or {}):
+            for key, value in dict.items(own) if is_of(own, (dict,)) else ():
+                for tensor in (value,) if is_tensor(value) else value if type(value) in (list, tuple) else ():
+                    if is_tensor(tensor):
+                        suffix = f" -> {name}.state"
+                        what = f" {key!r}" if type(key) is str else ""
+                        group = HolderKind.OPTIMIZER_STATE, place
+                        claim = Claim(HolderKind.OPTIMIZER_STATE, place, group, suffix + what, 0, (place, suffix))
+                        self._claim(_addresses_of(tensor), claim)
+
+    def _claim_kept(self, tensor: Tensor, place: int, function: Any) -> None:
+        group = "graph", self._anchor_of(place) or place
+        claim = Claim(HolderKind.GRAPH, place, group, " -> grad_fn graph", 0, (place, " -> grad_fn graphs"), function)
+        self._claim(_addresses_of(tensor), claim)
+        gradient = _gradient_of(tensor)
+        if gradient is not None:
+            suffix = " -> grad_fn graph, gradient"
+            claim = Claim(HolderKind.GRADIENT, place, (HolderKind.GRADIENT, *group), suffix, 2, (place, suffix + "s"))
+            self._claim(_addresses_of(gradient), claim)
+
+    def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
+        """Return the claim of an object whose kind is decided by where its path begins."""
+        parent = self._search.reach.parents[place]
+        if parent not in self._kinds or parent < 0:
+            found = HolderKind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind
+            self._kinds[parent] = found, self._anchor_of(place)
+        found, anchor = self._kinds[parent]
+        if self._search.starts_in_graph(place):
+            found = HolderKind.GRAPH
+        kind = kind or found
+        return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)
+
+    def _anchor_of(self, place: int) -> int | None:
+        """Return the outermost container on the path to an object whose contents are reported as one row."""
+        chain = []
+        current = self._search.reach.parents[place]
+        while current >= 0 and current not in self._anchors:
+            chain.append(current)
+            current = self._search.reach.parents[current]
+        known = self._anchors[current] if current >= 0 else None
+        for one in reversed(chain):
+            if known is None and _is_grouped(self._objects[one]):
+                known = one
+            self._anchors[one] = known
+        parent = self._search.reach.parents[place]
+        return self._anchors[parent] if parent >= 0 else None
+
+    def _top_of(self, place: int) -> int:
+        """Return the outermost module on the path to an object."""
+        chain = self._search.reach.chain_of(place)
+        return next((one for one in chain if is_of(self._objects[one], (nn.Module,))), place)
+
+
+def _is_grouped(one: Any) -> bool:
+    if is_of(one, (list, tuple, set, frozenset, deque)):
+        return True
+    return is_of(one, (dict,)) and (
+        dict.__len__(one) > _GROUPED_FROM_ENTRIES or any(type(key) is not str for key in dict.keys(one))
+    )
+
+
+def tensors_in_table(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and tensors in a module's `_parameters` or `_buffers`."""
+    for name, tensor in dict.items(table_of(module, table)):
+        if is_tensor(tensor):
+            yield name, tensor
+
+
+def _gradient_of(tensor: Tensor) -> Tensor | None:
+    """Return a tensor's gradient; only leaves and tensors with retain_grad() are asked, as others would warn."""
+    if not (attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor)):
+        return None
+    return attribute.GRAD.__get__(tensor)
+
+
+def _addresses_of(tensor: Tensor) -> list[int]:
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
+        if not tensor.is_cuda:
+            return []
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            try:
+                storage = tensor.untyped_storage()
+            except (RuntimeError, NotImplementedError):  # one of torch.func, which has no storage of its own
+                return addresses([tensor])
+            return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, it may not be asked where
+    return addresses([tensor])

@@ -1,0 +1,99 @@
+"""Freeing the memory of objects that variables still refer to; using one of them afterwards raises an error."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ullage.base.errors import UsageError
+from ullage.training.ownership.parallel import drop_buckets, has_buckets
+from ullage.training.ownership.safe_inspection import instance_dict, is_of
+from ullage.training.ownership.search import is_tensor
+
+_GONE: Final = "it was given to ullage.release(), and its device memory is gone; create it again"
+
+
+def empty(tensor: Tensor) -> None:
+    """Free the memory of a tensor's storage; reading the tensor, or a view of it, then raises an error."""
+    if not tensor.is_cuda:
+        return
+    with suppress(RuntimeError, NotImplementedError):  # of layouts and wrappers, whose parts are tensors of their own
+        storage = tensor.untyped_storage()
+        if storage.resizable():
+            empty_storage(storage)
+        else:  # memory of another library or process, which goes when no tensor needs it
+            nothing = torch.empty(1, dtype=tensor.dtype, device=tensor.device)
+            tensor.data = nothing.expand(tensor.shape)
+            empty_storage(nothing.untyped_storage())
+
+
+def empty_storage(storage: torch.UntypedStorage) -> None:
+    """Free a storage's memory."""
+    if storage.device.type == "cuda":
+        storage.resize_(0)
+        torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
+
+
+def empty_optimizer(optimizer: Optimizer) -> None:
+    """Drop an optimizer's state; an optimizer that it wraps is handled separately."""
+    variables = instance_dict(optimizer) or {}
+    state = variables.get("state")
+    if state is not None and is_of(state, (dict,)):
+        for tensor in _tensors_of_state(state):
+            empty(tensor)
+        dict.clear(state)
+    if "_optimizer_step_pre_hooks" in variables:
+        optimizer.register_step_pre_hook(_refuse_step)
+
+
+def mark(module: nn.Module) -> None:
+    """Have a module raise an error if it is called without its memory, and drop what it holds in C++."""
+    is_parallel = is_of(module, (DistributedDataParallel,))
+    if is_parallel:
+        drop_buckets(module)
+    is_on_card = any(tensor.is_cuda for tensor in tensors_of(module))
+    if (is_on_card or is_parallel) and not is_of(module, (torch.jit.ScriptModule,)):  # that takes no hooks
+        module.register_forward_pre_hook(_refuse_forward)
+
+
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Return a module's own parameters and buffers."""
+    if is_of(module, (torch.jit.ScriptModule,)):
+        return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    variables = instance_dict(module) or {}
+    tables = [variables.get("_parameters") or {}, variables.get("_buffers") or {}]
+    return [tensor for table in tables for tensor in dict.values(table) if is_tensor(tensor) and not is_lazy(tensor)]
+
+
+def is_emptied(tensor: Tensor) -> bool:
+    """Tell whether a tensor has elements and no memory for them."""
+    if not tensor.is_cuda or tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    try:
+        return not tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _tensors_of_state(state: dict[Any, Any]) -> Iterator[Tensor]:
+    for own in dict.values(state):
+        for value in dict.values(own) if is_of(own, (dict,)) else ():
+            if is_tensor(value):
+                yield value
+
+
+def _refuse_forward(module: nn.Module, _: Any) -> None:
+    is_cut = is_of(module, (DistributedDataParallel,)) and not has_buckets(module)
+    if is_cut or any(map(is_emptied, tensors_of(module))):  # with others in their place it may run again
+        raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
+
+
+def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    if not optimizer.state or any(map(is_emptied, parameters)):
+        raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")

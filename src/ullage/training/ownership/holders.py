@@ -1,0 +1,168 @@
+"""Every variable that holds a block: the one that `owners` names, and the others that would have to let go of it too.
+
+A search keeps the first path to each object. The other paths are found backwards, from the tensor through containers
+(lists, dicts, a model's output) to variables or to the attributes of something.
+"""
+
+import gc
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from ullage.base.garbage_collector import without_collections
+from ullage.training.ownership.block import AllocatedBlocks, live_blocks
+from ullage.training.ownership.claim import Claim, Claims
+from ullage.training.ownership.holding import HolderKind
+from ullage.training.ownership.path import label_of
+from ullage.training.ownership.root import Root, roots_of_user
+from ullage.training.ownership.safe_inspection import instance_dict, is_of, name_of
+from ullage.training.ownership.search import OwnerSearch
+
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
+_MOST_STEPS: Final = 5
+"""The number of containers in each other that a path backwards may lead through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockHolder:
+    """What keeps one block alive."""
+
+    kind: HolderKind
+    path: str
+    """The way from the variable to what holds the block, with a star for each index: "losses -> list[*]"."""
+    variable: str
+    """The variable at which the path begins; empty where it begins at none."""
+    file: str
+    function: str
+    in_traceback: bool
+    """Whether the path leads through the traceback of an exception."""
+    others: tuple[str, ...]
+    """The names of other variables and attributes that lead to it."""
+
+
+def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, BlockHolder]:
+    """Return the holders of the blocks at these addresses, as far as they are known.
+
+    Nothing is freed or kept alive, and none of the user's code is run.
+
+    Args:
+        addresses: where the blocks begin.
+        rest_bytes: so much may be left without a holder, if the user's variables do not lead to it.
+    """
+    sought = set(addresses)
+    found = live_blocks()
+    blocks = AllocatedBlocks([found[row] for row in range(len(found)) if found[row].address in sought])
+    if not len(blocks):
+        return {}
+    search = OwnerSearch()
+    # A collection would free what is examined.
+    with torch._C.DisableTorchFunction(), without_collections():
+        try:
+            return _holders_by(search, blocks, rest_bytes)
+        finally:
+            search.drop_references()
+
+
+def _holders_by(search: OwnerSearch, blocks: AllocatedBlocks, rest_bytes: int) -> dict[int, BlockHolder]:
+    claims: dict[int, Claim] = {}
+    every: dict[int, list[Claim]] = {}
+    for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
+        follow()
+        all_claims = Claims(search, blocks)
+        claims = all_claims.best()
+        every = all_claims.every()
+        if sum(blocks[row].size_bytes for row in range(len(blocks)) if row not in claims) <= rest_bytes:
+            break
+    groups: dict[tuple[HolderKind, str], list[int]] = {}
+    for row, claim in claims.items():
+        groups.setdefault((claim.kind, _path_to(search, claim)), []).append(row)
+    backwards = _Backwards(search)
+    found: dict[int, BlockHolder] = {}
+    for (_, path), rows in groups.items():
+        largest = max(rows, key=lambda row: blocks[row].size_bytes)
+        claim = claims[largest]
+        others = backwards.names_of(every.get(largest, [claim]), claim)
+        holder = _holder_of(search, claim, path, others)
+        found.update((blocks[row].address, holder) for row in rows)
+    return found
+
+
+def _path_to(search: OwnerSearch, claim: Claim) -> str:
+    return search.path_to(claim.place, is_general=True) + claim.suffix
+
+
+def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, ...]) -> BlockHolder:
+    chain, root = search.reach.chain_of(claim.place), search.root_of(claim.place)
+    name = root.variable + path.removeprefix(root.text) if root.variable else path
+    return BlockHolder(
+        kind=claim.kind,
+        path=name,
+        variable=root.variable,
+        file=root.file,
+        function=root.function,
+        in_traceback=any(is_of(search.reach.objects[one], (types.TracebackType,)) for one in chain),
+        others=tuple(one for one in others if one != name),
+    )
+
+
+class _Backwards:
+    """Finds who else refers to an object."""
+
+    def __init__(self, search: OwnerSearch) -> None:
+        self._search = search
+        self._roots: dict[int, list[Root]] = {}
+        for root in roots_of_user():
+            self._roots.setdefault(id(root.value), []).append(root)
+
+    def names_of(self, claims: Iterable[Claim], best: Claim) -> tuple[str, ...]:
+        """Return the names of what leads to a block beside the path of the best claim."""
+        objects, reach = self._search.reach.objects, self._search.reach
+        main = {id(objects[place]) for place in reach.chain_of(best.place)}
+        first = self._search.root_of(best.place).text
+        found: dict[str, None] = {}
+        for claim in claims:
+            found |= dict.fromkeys(self._climb(objects[claim.place], claim.suffix, main, first))
+        return tuple(found)
+
+    def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
+        """Yield the names that lead to an object: of variables, and of attributes of what is no container."""
+        level, seen = [(one, None, suffix)], {id(one)}
+        for _ in range(_MOST_STEPS):
+            following: list[tuple[Any, Any, str]] = []
+            for child, grandchild, path in level:
+                for root in self._roots.get(id(child), ()):
+                    if root.text != first and root.variable:
+                        yield root.variable + path
+                for parent in self._parents_of(child):
+                    if id(parent) in seen:
+                        continue
+                    seen.add(id(parent))
+                    if is_of(parent, (types.FunctionType,)):
+                        continue  # a closure, whose variable is that of the function around it
+                    if instance_dict(parent) is child:  # in which the parent keeps its attributes
+                        if id(parent) not in main:
+                            yield name_of(type(parent)) + (label_of(parent, grandchild, is_general=True) or "") + suffix
+                    elif is_of(parent, _CONTAINERS):
+                        following.append((parent, child, _joined(parent, child) + path))
+                    elif id(parent) not in main and (label := label_of(parent, child, is_general=True)):
+                        yield (name_of(type(parent)) if label[:1] in ".[" else "") + label + path
+            level = following
+
+    def _parents_of(self, child: Any) -> list[Any]:
+        """Return what refers to an object, of what the search has reached; of modules, their variables are known."""
+        search = self._search
+        return [
+            one
+            for one in gc.get_referrers(child)
+            if search.reach.has(one) and not search.is_closed(one) and type(one) is not Root
+        ]
+
+
+def _joined(parent: Any, child: Any) -> str:
+    if is_of(parent, (types.CellType,)):
+        return ""
+    return f" -> {name_of(type(parent))}{label_of(parent, child, is_general=True) or ''}"

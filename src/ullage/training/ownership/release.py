@@ -1,0 +1,225 @@
+"""`ullage.release`: frees device memory of objects that variables still refer to, and measures the result."""
+
+import gc
+from contextlib import suppress
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ullage.base.errors import UsageError
+from ullage.base.public import public
+from ullage.training.ownership import attribute
+from ullage.training.ownership.block import segments
+from ullage.training.ownership.capsule import take_out
+from ullage.training.ownership.certificate import Certificate
+from ullage.training.ownership.collect import collect, devices, is_in_use
+from ullage.training.ownership.emptied import empty, empty_optimizer, empty_storage, is_emptied, mark, tensors_of
+from ullage.training.ownership.failure import clear_frames
+from ullage.training.ownership.graph import Saved, saved_in
+from ullage.training.ownership.holding import Holdings
+from ullage.training.ownership.owners import owners
+from ullage.training.ownership.released import ReleasedParts, parts_of
+from ullage.training.ownership.safe_inspection import is_of
+from ullage.training.ownership.search import OwnerSearch, grad_fn_of, is_tensor
+from ullage.training.ownership.storage import parts_of_tensor
+
+
+@public
+def release(*objects: Any, to: Literal["cpu"] | None = None) -> Certificate:
+    """Free the device memory of objects even if variables still refer to them, and measure what is left.
+
+    Storages are emptied, gradients and optimizer state dropped, autograd graphs cut, workers of loaders ended; then
+    everything without a variable is freed: reference cycles, cuBLAS workspaces, caches. Host memory is left alone, such
+    as a `state_dict` that was copied there. Using a tensor, module or optimizer afterwards raises an error. Passing a
+    view releases the whole tensor that it is a view of.
+
+    Args:
+        objects: models, optimizers, schedulers, loaders, tensors, exceptions, or anything that holds such: containers,
+            trainers. Without any, only what no variable refers to is freed.
+        to: "cpu" to move to host memory instead: parameters, buffers, optimizer state and tensors stay usable, but
+            without their autograd graphs.
+
+    Returns:
+        The allocated bytes before and after, and who holds the rest.
+
+    Raises:
+        UsageError: `to` is something else, a tensor has a layout that cannot be moved in place, or a CUDA graph is
+            being captured; nothing has changed then.
+    """
+    if to not in (None, "cpu"):
+        raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
+    if is_in_use() and torch.cuda.is_current_stream_capturing():
+        raise UsageError(
+            "release() was called while a CUDA graph is being captured; call it before or after the capture"
+        )
+    before = _allocated_bytes()
+    with torch.inference_mode(mode=False), torch.no_grad(), torch._C.DisableTorchFunction():
+        released = parts_of(objects)
+        if to is not None:
+            _check_movable(released)
+        _end_loaders(released)
+        _cut_graphs(released, is_emptied=to is None)
+        for failure in released.failures:
+            clear_frames(failure)
+        if to is None:
+            _drop(released)
+        else:
+            _move(released, torch.device(to))
+        for capsule in released.capsules:
+            take_out(capsule)
+        for graph in released.graphs:
+            graph.reset()
+        del released
+    collect()
+    remaining = owners(0) if is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
+    return Certificate(
+        before_bytes=before,
+        after_bytes=_allocated_bytes(),
+        reserved_bytes=sum(map(torch.cuda.memory_reserved, devices())),
+        pooled_bytes=_pooled_bytes(),
+        outside_bytes=sum(map(_outside_bytes, devices())),
+        remaining=remaining,
+    )
+
+
+def _drop(released: ReleasedParts) -> None:
+    for optimizer in released.optimizers:
+        empty_optimizer(optimizer)
+    for module in released.modules:
+        mark(module)
+    for tensor in released.tensors:
+        empty(tensor)
+    for storage in released.storages:
+        empty_storage(storage)
+    _drop_gradients([*released.tensors, *(tensor for module in released.modules for tensor in tensors_of(module))])
+
+
+def _drop_gradients(tensors: list[Tensor]) -> None:
+    """Drop gradients, also of other tensors that share their memory: FSDP's flat parameters."""
+    gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
+    alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
+    for tensor in [*tensors, *alike]:
+        if tensor.is_leaf:
+            attribute.GRAD.__set__(tensor, None)
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return attribute.IS_LEAF.__get__(tensor) and attribute.GRAD.__get__(tensor) is not None
+
+
+def _storage_of(tensor: Tensor) -> int | None:
+    """Return a key of a tensor's storage; None for a tensor that has none."""
+    try:
+        found: int = Tensor.untyped_storage(tensor)._cdata
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return found
+
+
+def _check_movable(released: ReleasedParts) -> None:
+    for tensor in released.tensors:
+        is_in_parts = tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_nested or tensor.is_quantized
+        if tensor.is_cuda and is_in_parts:
+            raise UsageError(
+                f"a tensor of layout {tensor.layout}{', nested' if tensor.is_nested else ''} cannot be moved in place; "
+                "expected strided ones: move it by x = x.cpu(), or leave out to="
+            )
+
+
+def _move(released: ReleasedParts, device: torch.device) -> None:
+    moved: dict[int, tuple[Any, Any]] = {}  # with the old storage: no other may get its address meanwhile
+    for tensor in released.tensors:
+        if not tensor.is_cuda or is_emptied(tensor):
+            continue
+        gradient = attribute.GRAD.__get__(tensor) if tensor.is_leaf else None
+        tensor.data = _moved(tensor.data, device, moved)
+        if gradient is not None:
+            attribute.GRAD.__set__(tensor, _moved(gradient, device, moved))
+
+
+def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
+    """Return a copy of a tensor on another device; tensors that share memory share it there, too."""
+    if type(data) is not Tensor or data.layout is not torch.strided:
+        return data.to(device)
+    storage = data.untyped_storage()
+    if storage._cdata not in moved:
+        moved[storage._cdata] = storage, storage.to(device=device)
+    empty = torch.empty(0, dtype=data.dtype, device=device)
+    new = empty.set_(moved[storage._cdata][1], data.storage_offset(), data.size(), data.stride())
+    new = torch._conj(new) if data.is_conj() else new
+    return torch._neg_view(new) if data.is_neg() else new
+
+
+def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
+    """Detach tensors from the graphs that made them, so that what forward saved for backward is freed."""
+    uncut = list(released.functions)
+    for tensor in released.tensors:
+        if grad_fn_of(tensor) is None:
+            continue
+        with suppress(RuntimeError):  # a view cannot be taken out, and one of torch.func stays in
+            tensor.detach_()
+        if (function := grad_fn_of(tensor)) is not None:
+            uncut.append(function)
+    if uncut and is_emptied:
+        spared = _named_elsewhere(released)
+        for function in uncut:
+            _empty_graph(function, spared)
+
+
+def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
+    """Return the storages of tensors that other variables refer to as well; a graph may have saved them too."""
+    own = set(map(id, released.tensors))
+    named: set[int | None] = set()
+    search = OwnerSearch()
+    try:
+        search.follow_user()
+        search.follow_libraries()
+        for place in search.reach.found["tensor"]:
+            one = search.reach.objects[place]
+            if id(one) not in own and not search.is_in_graph(place):
+                named.add(_storage_of(one))
+    finally:
+        search.drop_references()
+    return named
+
+
+def _empty_graph(function: Any, spared: set[int | None]) -> None:
+    """Empty the tensors kept by a graph that cannot be cut, except those of a model and those with a variable."""
+    for found in saved_in([(0, function)], {}):
+        if not isinstance(found, Saved) or not is_tensor(found.value):
+            continue
+        for tensor in parts_of_tensor(found.value) or [found.value]:
+            is_trained = tensor.is_leaf and tensor.requires_grad
+            if not is_trained and _storage_of(tensor) not in spared:
+                empty(tensor)
+
+
+def _end_loaders(released: ReleasedParts) -> None:
+    """End the worker processes of loaders: persistent ones, and those of an iterator that is still in use."""
+    for loader in released.loaders:
+        loader._iterator = None
+    samplers = [loader._index_sampler for loader in released.loaders]
+    running = [one for one in gc.get_objects() if is_of(one, (_BaseDataLoaderIter,))] if samplers else []
+    for iterator in running:
+        if hasattr(iterator, "_shutdown_workers") and any(iterator._index_sampler is one for one in samplers):
+            iterator._shutdown_workers()
+
+
+def _allocated_bytes() -> int:
+    return sum(map(torch.cuda.memory_allocated, devices()))
+
+
+def _pooled_bytes() -> int:
+    if not is_in_use() or torch.cuda.get_allocator_backend() != "native":
+        return 0
+    return sum(one["total_size"] for one in segments() if tuple(one.get("segment_pool_id", (0, 0))) != (0, 0))
+
+
+def _outside_bytes(device: int) -> int:
+    """Return the bytes in use on a device, by the driver's count, beyond what PyTorch has reserved."""
+    if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
+        return 0  # to ask would make a context there
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - torch.cuda.memory_reserved(device))
