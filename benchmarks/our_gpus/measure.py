@@ -203,7 +203,8 @@ class Measurement:
 
 def decides(variable: str) -> bool:
     """Return whether a variable of the caller's would decide what a question answers."""
-    return DECIDING.match(variable) is not None and variable not in OWN_VARIABLES
+    is_place = variable in OWN_VARIABLES or variable.endswith(("_PATH", "_HOME"))  # where a driver or a compiler is
+    return DECIDING.match(variable) is not None and not is_place
 
 
 def say(*lines: str) -> None:
