@@ -74,10 +74,11 @@ def test_nothing_starts_that_would_end_too_late(tmp_path: Path, capsys: pytest.C
 def test_what_still_runs_at_the_deadline_is_ended(environment: dict[str, str], tmp_path: Path) -> None:
     """It is among what is left, and the record has no line of it."""
     question = replace(all_questions()[0], seconds=0.0)
+    before = set(psutil.Process().children())  # the servers of other tests
     measurement = Measurement(GpuUnderTest(emulated=GPU), Writer(tmp_path), jobs=2, deadline=time.monotonic() + 0.5)
     assert measurement.run([question]) == [question]
     assert not (tmp_path / RECORD).exists()
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
 
 
 def test_a_question_that_fails_is_an_error_and_is_asked_again(
