@@ -54,7 +54,7 @@ slow: our-gpus-packages  ## The whole suite with all that `make test` leaves out
 costs: our-gpus-packages  ## Run all of the suite that takes turns over days, and write how long each test takes (half an hour).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --write-costs tests
 
-coverage: setup  ## Run the suite with its branch coverage measured, and write docs/coverage.md (half an hour; ONLY="tests/unit").
+coverage: setup  ## Run the suite with its branch coverage measured, and write build/coverage.md (half an hour; ONLY="tests/unit").
 	tools/coverage.sh $(OLDEST_ENV) $(COVERAGE_ENV) $(JOBS) $(ONLY)
 
 lint: lint-style lint-types lint-c  ## Check style, types, layers, and the C code's warnings.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the suite with branch coverage of src/ullage, in the processes that tests start too, and write docs/coverage.md.
+# Run the suite with branch coverage of src/ullage, in the processes that tests start too, and write build/coverage.md.
 #
 #     tools/coverage.sh ENVIRONMENT FOLDER JOBS [TESTS...]
 #
@@ -38,4 +38,4 @@ python -m coverage run -m pytest -n "$jobs" --dist worksteal --all-turns --junit
 python -m coverage combine --quiet
 python -m coverage json --quiet -o "$folder/coverage.json"
 python tools/coverage_page.py "$folder/coverage.json" "$folder/tests.xml" "${tests[*]}" "$(git describe --always --dirty)" \
-  --write docs/coverage.md
+  --write build/coverage.md

@@ -1,6 +1,6 @@
-"""docs/coverage.md: how much of each package the tests run, and the functions that none of them enters.
+"""build/coverage.md: how much of each package the tests run, and the functions that none of them enters.
 
-    python tools/coverage_page.py COVERAGE.json TESTS.xml "tests" COMMIT [--write docs/coverage.md]
+    python tools/coverage_page.py COVERAGE.json TESTS.xml "tests" COMMIT [--write build/coverage.md]
 
 The first is what `coverage json` writes, the second what pytest's `--junitxml` does; then which tests were asked for,
 and the commit.
@@ -118,6 +118,7 @@ def main() -> None:
     measured, tests = json.loads(given.measured.read_text()), ElementTree.parse(given.tests).getroot()
     text = page(measured, tests, given.asked, given.commit)
     if given.write:
+        given.write.parent.mkdir(exist_ok=True)
         given.write.write_text(text)
     else:
         print(text, end="")
