@@ -19,8 +19,9 @@ COUNTS = ("num_statements", "covered_lines", "num_branches", "covered_branches")
 
 
 def package_of(file: str) -> str:
-    """Return the package of `ullage` that a file lies in, or the file's own name."""
-    return PurePosixPath(file).relative_to("src/ullage").parts[0]
+    """Return the package that a file lies in, with its family, or the file's own name."""
+    parts = PurePosixPath(file).relative_to("src/ullage").parts
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
 
 def row_of(name: str, counts: Counter[str]) -> str:
