@@ -296,6 +296,7 @@ def measure(
     with alone_in(folder, gpu):
         remove_left_folders()
         facts = facts_of(gpu, deadline)
+        uuid = facts.pop("uuid")  # questions find the GPU by it, and a record does not say which of all GPUs it was
         questions = left_of(questions, folder, facts)
         say(f"{facts['gpu']}, torch {facts['torch']}, driver {facts['driver']}")
         if facts["ignored_variables"]:
@@ -303,9 +304,7 @@ def measure(
         print_plan(questions, jobs, minutes)
         preparing = prepare_for(questions)
         try:
-            measurement = Measurement(
-                gpu, Writer(folder), jobs=jobs, deadline=deadline, preparing=preparing, uuid=facts["uuid"]
-            )
+            measurement = Measurement(gpu, Writer(folder), jobs=jobs, deadline=deadline, preparing=preparing, uuid=uuid)
             left = measurement.run(questions)
         finally:
             if preparing is not None:
