@@ -30,7 +30,8 @@ def _nvml() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     handle = ctypes.c_void_p()
     _check(nvml.nvmlInit_v2(), "nvmlInit_v2")
     uuid = os.environ.get(GPU_VARIABLE, "")
-    status = nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) if uuid else 1
+    name = f"GPU-{uuid.removeprefix('GPU-')}"  # as NVML writes it; PyTorch leaves the beginning out
+    status = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)) if uuid else 1
     if status:  # one GPU, and nobody has said which
         _check(nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)), "nvmlDeviceGetHandleByIndex_v2")
     return nvml, handle
