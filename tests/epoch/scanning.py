@@ -1,4 +1,7 @@
-"""Loaders that are gone through, checked where torch is: `results()` says what went wrong."""
+"""Loaders that are gone through, checked where torch is: `results()` says what went wrong.
+
+`python -m benchmarks.foretold_orders` goes through random orders, and counts those that are foretold wrongly.
+"""
 
 import random
 import time
@@ -51,13 +54,13 @@ def odd(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {"ids": torch.zeros(len(items), sum(len(item["ids"]) ** 2 for item in items) % 37 + 1)}
 
 
-def every_batch_is_as_foretold(collate: Any, *, is_foretold: bool, knows: bool) -> None:
+def every_batch_is_as_foretold(collate: Any, *, is_foretold: bool, knows: bool, seed: int = 0) -> None:
     """Whatever way the shapes were found, they are those that the loader gives.
 
-    The order is always the same. Of 800 random orders 23 were foretold wrongly (collations that truncate or pack): a
-    fault of `predicting.epoch.collated` that is known and not mended yet.
+    The order is that of a seed: some others are foretold wrongly if the collation truncates or packs, a fault of
+    `predicting.epoch.collated` that is known and not fixed yet.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     texts = Texts(700, knows=knows)
     loader = DataLoader(texts, batch_size=8, shuffle=True, collate_fn=collate)
     order = [torch.randperm(700)[:8].tolist() for _ in range(290)]

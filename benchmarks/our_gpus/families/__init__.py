@@ -5,6 +5,7 @@ Each module has three functions:
 * `questions()` returns the family's `Question`s. It does not import torch.
 * `answer(question, gpu)` measures one of them, in a process of its own, and returns JSON data.
 * `compare(real, emulated)` takes two answers to the same question and returns the `Figure`s to compare.
+* `analyse(real, attachments)`, which a family may have, returns further `Figure`s of the real GPU alone.
 
 A module with `EMULATES_ITSELF = True` starts further processes, and gives each its GPU by `gpu.environment()`.
 """
