@@ -64,16 +64,16 @@ def screenshot(name: str, report: Report, *, height: int) -> None:
 
 def predictions() -> None:
     script = Path("examples/train_gpt2.py")
-    small = Request(script=script, gpu="RTX 3060", arguments=("--batch-size", "12"))
+    small = Request.of(script, ("--batch-size", "12"), gpu="RTX 3060", steps=3)
     title = 'ullage predict examples/train_gpt2.py --gpu "RTX 3060" --batch-size 12'
     picture("predict", title, describe(predict(small)))
-    page = Request(script=script, gpu="RTX 3060", picture=True)
+    page = Request.of(script, gpu="RTX 3060", steps=3, picture=True)
     screenshot("page", describe(predict(page)), height=1500)
 
 
 def advices() -> None:
     """What each change needs beside the card's line: as docs/advise.md asks."""
-    request = Request(script=Path("examples/train_gpt2.py"), gpu="RTX 3060", arguments=("--batch-size", "16"), draws=1)
+    request = Request.of("examples/train_gpt2.py", ("--batch-size", "16"), gpu="RTX 3060", steps=3, draws=1)
     screenshot("advise", describe_advice(advise(request)), height=1130)
 
 

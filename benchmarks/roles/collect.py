@@ -22,7 +22,7 @@ def collect(name: str, folder: Path, *, script: Path = SCRIPT) -> None:
     if truth.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    request = Request(script=script, arguments=(name,), gpu=CARD, snapshot=snapshot, picture=True)
+    request = Request.of(script, (name,), gpu=CARD, steps=3, snapshot=snapshot, picture=True)
     answer = predict(request)
     picture = answer.picture
     if picture is None or answer.snapshot_error:

@@ -48,7 +48,7 @@ ALWAYS_HELD, ALWAYS_CLEAN, ALWAYS_KINDS = 2, 2, 1
 
 
 def request(script: Path, *, diagnose: bool) -> Request:
-    return Request(script=script, gpu="A100", diagnose=diagnose)
+    return replace(Request.of(script, gpu="A100", steps=3), diagnose=diagnose)
 
 
 @cache

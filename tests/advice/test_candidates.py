@@ -1,7 +1,5 @@
 """What a change costs in one run: accumulation is dearer where its gradients may be others."""
 
-from pathlib import Path
-
 import pytest
 
 from ullage.predicting.advice.candidates import candidates_of
@@ -28,6 +26,6 @@ def facts(loss: LossForm, batch_norms: int = 0) -> TrainingFacts:
 )
 def test_parts_with_other_gradients_are_as_dear_as_other_numbers(given: TrainingFacts, cost: ChangeCost) -> None:
     """A change with the same gradients is chosen before it."""
-    found = candidates_of(given, Request(script=Path("train.py"), gpu="T4")).settings["accumulate"]
+    found = candidates_of(given, Request.of("train.py", gpu="T4")).settings["accumulate"]
     assert [each.setting for each in found] == ["2", "4", "8"]
     assert {each.change.cost for each in found} == {cost}

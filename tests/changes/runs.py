@@ -45,11 +45,12 @@ def peaks(
     *changes: str,
     edited: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
+    diagnose: bool = False,
     **options: Any,
 ) -> Prediction:
     """Predict a script with changes made from outside, or with edited texts in place of files."""
-    request = Request(script=script, arguments=arguments, gpu=GPU, changes=changes, edited=edited or {})
-    return client.call(predict, replace(request, **options))
+    request = Request.of(script, arguments, gpu=GPU, **{"steps": 3, **options})
+    return client.call(predict, replace(request, changes=changes, edited=edited or {}, diagnose=diagnose))
 
 
 def bytes_of(prediction: Prediction) -> tuple[int, int]:

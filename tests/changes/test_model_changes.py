@@ -21,7 +21,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def peaks(script: str, gpu: str, **options: object) -> Prediction:
-    request = replace(Request(script=SCRIPTS / script, gpu=gpu, steps=2), **options)  # type: ignore[arg-type]
+    request = replace(Request.of(SCRIPTS / script, gpu=gpu, steps=2), **options)  # type: ignore[arg-type]
     return client.call(predict, request)
 
 

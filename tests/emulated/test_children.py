@@ -134,7 +134,7 @@ def test_a_child_does_not_speak_for_its_parent(workplace: Path) -> None:
         "assert os.wait()[1] == 0\n"
     )
     progress: list[str] = []
-    prediction = predict_here(Request(script=script, gpu="T4"), progress=progress.append)
+    prediction = predict_here(Request.of(script, gpu="T4", steps=3), progress=progress.append)
     assert prediction.reason.startswith("the script's own process allocated nothing on the GPU")
     assert (prediction.ended, prediction.steps) == ("ended", [])
     told = [text for text in progress if not text.startswith("no step yet")]  # which is of a machine that is busy

@@ -60,7 +60,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
     [
         (["--gpu", "RTX 4900"], "no card named 'RTX 4900' is known; nearest: "),
         (["--gpu", "T4", "--steps", "0"], "--steps 0 leaves nothing to measure; expected 1 or more"),
-        (["--gpu", "T4", "--seconds", "nan"], "--seconds nan is no time to stop after; expected a number above 0"),
+        (["--gpu", "T4", "--seconds", "nan"], "--seconds nan is not a time to stop after; expected a number above 0"),
         (["--gpu", "T4", "--total-memory", "0GiB"], "leaves no room on a card of 0 B"),
         (["--gpu", "T4", "--total-memory", "100MiB"], "a context of 141.0 MiB leaves no room on a card of 100.0 MiB"),
         (["--gpu", "T4", "--context", "20GiB"], "a context of 20.00 GiB leaves no room on a card of 14.74 GiB"),

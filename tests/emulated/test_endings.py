@@ -1,6 +1,5 @@
 """However a script ends, there is one answer, one exit code, and nothing left of it."""
 
-import dataclasses
 import os
 import re
 import signal
@@ -240,7 +239,7 @@ def test_a_script_that_cannot_be_stopped_is_killed(monkeypatch: pytest.MonkeyPat
     # What is waited for in vain is waited for a short time; an answer has all the time that a busy machine takes.
     in_vain = "STOP_SECONDS" if how == "deaf" else "UNWIND_SECONDS"
     monkeypatch.setattr(ullage.predicting.prediction.process, in_vain, 0.5)
-    request = Request(script=SCRIPTS / "ends.py", arguments=(how,), gpu="T4", seconds=0.5)
+    request = Request.of(SCRIPTS / "ends.py", (how,), gpu="T4", steps=3, seconds=0.5)
     if how == "deaf":
         with pytest.raises(ScriptError, match=r"ends.py did not end after 0\.5 s and could not be stopped"):
             predict_here(request)
@@ -336,10 +335,10 @@ def test_steps_are_counted(predict: Predict, how: str, last: str | None, ended_b
 
 def test_a_request_is_plain_data() -> None:
     """What travels to the script's process has nothing of the caller's folder in it."""
-    request = Request(script=Path("a.py"), gpu="T4")
+    request = Request.of("a.py", gpu="T4")
     assert request.for_child().script == str(Path.cwd() / "a.py")
     assert request.for_child().name == "a.py"
-    assert dataclasses.replace(request, snapshot=Path("b")).for_child().snapshot == str(Path.cwd() / "b")
+    assert request.with_options(snapshot="b").for_child().snapshot == Path.cwd() / "b"
 
 
 # ---- what the script may do to us
@@ -371,6 +370,6 @@ def test_running_out_beside_free_memory_that_is_no_whole_segment_does_not_fit(tm
         "kept = torch.empty(96 << 20, dtype=torch.uint8, device='cuda')\n"
         "more = torch.empty(8_500_000, dtype=torch.uint8, device='cuda')\n"
     )
-    found = predict_here(Request(script=script, gpu="T4", total_memory_bytes=1 << 30, context_bytes=(1024 - 112) << 20))
+    found = predict_here(Request.of(script, gpu="T4", steps=3, total_memory=1 << 30, context=(1024 - 112) << 20))
     assert found.oom is not None
     assert found.verdict.value == "does not fit"

@@ -33,7 +33,7 @@ def held() -> tuple[int, int, int, set[str]]:
 def test_many_predictions_leave_nothing(runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Descriptors, threads, processes and files are the same after many runs; memory grows by less than 8 MiB."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    request = Request(script=SCRIPTS / "ends.py", arguments=("exit 0",), gpu="T4")
+    request = Request.of(SCRIPTS / "ends.py", ("exit 0",), gpu="T4")
     predict(request)  # what is loaded once
     before, memory = held(), psutil.Process().memory_info().rss
     for _ in range(runs):

@@ -188,7 +188,7 @@ def test_where_the_host_has_no_memory_for_more_ranks_each_takes_its_own(
     monkeypatch.chdir(workplace)
     monkeypatch.setattr(HostRoom, "has_room", lambda self, coming: False)
     monkeypatch.setattr(several_ranks, "AT_ONCE", 1)  # or the two would tell each other
-    found = predict_all_ranks(Request(script=SCRIPTS / "gathered.py", gpu=GPU, world_size=2))
+    found = predict_all_ranks(Request.of(SCRIPTS / "gathered.py", gpu=GPU, steps=3, world_size=2))
     low, high = [rank.peak_allocated_bytes for rank in found.ranks or []]
     assert low < high, "each pads to its own length"
     assert "alike" in {read.certainty for read in found.reads}

@@ -40,7 +40,7 @@ NO_TIE = TIE.replace("y = empty(32)", "y = empty(30)")
 def predicted(folder: Path, script: str, **more: Any) -> Prediction:
     path = folder / "script.py"
     path.write_text(script)
-    request = Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more)
+    request = Request.of(path, gpu="T4", steps=3, context=CONTEXT_BYTES, **more)
     return client.call(predict, request)
 
 
@@ -81,7 +81,7 @@ def test_where_placement_decides_the_verdict_is_that_it_cannot_be_judged(
     tmp_path: Path, placement: str, total: int
 ) -> None:
     """A card of 240 MiB has room for what Linux needs and none for what the others do; 300 MiB are enough for both."""
-    found = predicted(tmp_path, TIE, placement=placement, total_memory_bytes=total * MIB)
+    found = predicted(tmp_path, TIE, placement=placement, total_memory=total * MIB)
     assert found.verdict is (Verdict.FITS if total == 300 else Verdict.UNKNOWN)
     if total == 240:
         assert "where the driver puts segments" in found.reason

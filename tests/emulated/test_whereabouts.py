@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ullage.base.errors import ScriptError
-from ullage.gpu.values.choice import ValuesChoice
 from ullage.predicting.prediction.script import Request, predict
 
 from .conftest import SCRIPTS
@@ -33,12 +32,7 @@ def test_progress_names_what_runs_when_no_step_does(tmp_path: Path, how: str, sa
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "a_library.py").write_text(LIBRARY)
-    request = Request(
-        script=SCRIPTS / "lingers.py",
-        arguments=(how, str(folder)),
-        gpu="T4",
-        values=ValuesChoice(mode="off"),
-    )
+    request = Request.of(SCRIPTS / "lingers.py", (how, str(folder)), gpu="T4", steps=3, values="off")
     told, is_found = [], threading.Event()
 
     def note(text: str) -> None:

@@ -181,7 +181,7 @@ for _ in range(3):
     model(torch.randn(10, 4, 64, device="cuda"))[0].sum().backward()
     optimizer.step()
 """)
-    found = client.call(predict, Request(script=script, gpu="T4", context_bytes=100 * MIB))
+    found = client.call(predict, Request.of(script, gpu="T4", steps=3, context=100 * MIB))
     (guess,) = found.guesses
     assert guess.kind == "rnn"
     assert guess.low_bytes < guess.guessed_bytes < guess.high_bytes
@@ -202,7 +202,7 @@ layers = [torch.nn.LSTM(512, 512).cuda() for _ in range(3)]
 x = torch.zeros(100, {batch}, 512, device="cuda", requires_grad=True)
 kept = [layer(x)[0] for layer in layers]
 """)
-    found = client.call(predict, Request(script=script, gpu="4GiB", context_bytes=100 * MIB))
+    found = client.call(predict, Request.of(script, gpu="4GiB", steps=3, context=100 * MIB))
     assert found.oom is not None
     assert found.verdict is verdict
     assert ("is guessed, and decides" in found.reason) == (verdict is Verdict.UNKNOWN)

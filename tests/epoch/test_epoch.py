@@ -179,7 +179,7 @@ def test_a_script_without_a_loader(predict: Predict) -> None:
     ("options", "said"),
     [
         (("--batches", "lightest"), "--batches 'lightest' is not a way to choose batches; expected heaviest"),
-        (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is no time to go through an epoch"),
+        (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is not a time limit for an epoch"),
         (("--batches", "heaviest", "--snapshot", "x.pickle"), "--snapshot records a run"),
     ],
 )

@@ -354,7 +354,7 @@ def _read_message(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     from ullage.predicting.prediction.request import Request
 
     report = ChildReport()
-    request = Request(script=Path("train.py"), gpu="T4", echo=False)
+    request = Request.of("train.py", gpu="T4")
     listener = Listener(cast(Any, None), request, lambda text: None, lambda: False)
     voice = _Voice(-1, report, 0)
 

@@ -48,8 +48,8 @@ def need_of(request: Request) -> int:
     """Return the bytes that a rank needs: its share of the weights, micro-batches by its stage, and of the sequence."""
     sizes = sizes_of(request)
     stages = sizes.get("pp", 1)
-    stage = request.rank * stages // (request.world_size or 1)
-    weights = 600 * GIB // (request.world_size or 1) + 13 * GIB // (sizes.get("tp", 1) * stages)
+    stage = request.options["rank"] * stages // (request.options["world_size"] or 1)
+    weights = 600 * GIB // (request.options["world_size"] or 1) + 13 * GIB // (sizes.get("tp", 1) * stages)
     parts = sizes.get("tp", 1) * sizes.get("cp", 1) * stages
     kept = (stages - stage) * sizes.get("micro-batch", 1) * 6 * GIB // parts
     return weights + kept + (2 * GIB if stage == stages - 1 else 0) + context_rank_of(request) * 3 % 7 * GIB
@@ -58,7 +58,7 @@ def need_of(request: Request) -> int:
 def context_rank_of(request: Request) -> int:
     """Return which part of the sequence a rank has, where tensor parallelism alone lies within."""
     sizes = sizes_of(request)
-    return request.rank // sizes.get("tp", 1) % sizes.get("cp", 1)
+    return request.options["rank"] // sizes.get("tp", 1) % sizes.get("cp", 1)
 
 
 def prediction_of(request: Request) -> Prediction:
@@ -69,10 +69,10 @@ def prediction_of(request: Request) -> Prediction:
         reason=f"{need} of {TOTAL} would be used",
         script=str(request.script),
         arguments=list(request.arguments),
-        gpu=request.gpu,
+        gpu=request.options["gpu"],
         torch="2.11.0",
-        world_size=request.world_size,
-        rank=request.rank,
+        world_size=request.options["world_size"],
+        rank=request.options["rank"],
         total_memory_bytes=TOTAL,
         context_bytes=0,
         context_interval_bytes=(0, 0),

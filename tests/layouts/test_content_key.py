@@ -55,11 +55,13 @@ def test_no_python_is_no_error(script: Path) -> None:
 
 
 def request_of(script: Path, **changes: object) -> Request:
-    return replace(Request(script=script, gpu="H100", arguments=("--config", "config.toml")), **changes)
+    made = {name: changes.pop(name) for name in ("arguments", "environment") if name in changes}
+    request = Request.of(script, ("--config", "config.toml"), **{"gpu": "H100", **changes})  # type: ignore[arg-type]
+    return replace(request, **made)  # type: ignore[arg-type]
 
 
 def test_the_same_has_the_same_key(script: Path) -> None:
-    first, second = request_of(script), request_of(script, echo=True, seconds=10.0)
+    first, second = request_of(script), request_of(script, output=True, seconds=10.0)
     assert ContentKeys(first).key_of(first) == ContentKeys(second).key_of(second)
 
 
@@ -71,7 +73,7 @@ def test_the_same_has_the_same_key(script: Path) -> None:
         {"rank": 1},
         {"steps": 2},
         {"environment": {"TP": "2"}},
-        {"total_memory_bytes": 1 << 30},
+        {"total_memory": 1 << 30},
     ],
 )
 def test_another_request_has_another_key(script: Path, changes: dict[str, object]) -> None:

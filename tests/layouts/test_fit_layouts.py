@@ -41,7 +41,7 @@ def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def question_of(folder: Path, *, cards: int = 64, most: tuple[str, ...] = (), every: bool = False) -> LayoutQuestion:
     space = LayoutSpace.parse("dp*tp*pp*cp", cards, most=most)
     return LayoutQuestion(
-        request=Request(script=folder / "train.py", gpu="H100", total_memory_bytes=TOTAL, world_size=cards),
+        request=Request.of(folder / "train.py", gpu="H100", total_memory=TOTAL, world_size=cards),
         space=space,
         option_map=map_of(None, OPTIONS, space),
         axis=Axis.parse("--micro-batch=1..64"),

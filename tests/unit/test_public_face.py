@@ -75,7 +75,7 @@ def test_every_field_of_an_answer_is_typed_and_pickles() -> None:
 )
 def test_a_function_has_the_options_of_its_command(command: Callable[..., None], function: Callable[..., Any]) -> None:
     def options_of(called: Callable[..., Any]) -> set[str]:
-        named = {"context_size": "context", "context": "arguments"} if called is command else {}
+        named = {"command": "arguments"} if called is command else {}
         return {named.get(name, name) for name in inspect.signature(called).parameters}
 
     only_printing = {"as_json", "is_whole"} | ({"advise"} if function is ullage.predict else set())
@@ -88,10 +88,7 @@ def test_a_function_has_the_options_of_its_command(command: Callable[..., None],
 
 def test_fit_has_the_options_of_two_functions() -> None:
     """With --layout the command is `ullage.fit_layout`."""
-    options = {
-        {"context_size": "context", "context": "arguments"}.get(name, name)
-        for name in inspect.signature(cli.fit.run_fit).parameters
-    }
+    options = {{"command": "arguments"}.get(name, name) for name in inspect.signature(cli.fit.fit).parameters}
     functions = {
         name for function in (ullage.fit, ullage.fit_layout) for name in inspect.signature(function).parameters
     }

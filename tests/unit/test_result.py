@@ -110,7 +110,7 @@ def test_a_result_arrives_as_it_was_sent(result: RunResult) -> None:
 
 
 def test_a_request_arrives_as_it_was_sent() -> None:
-    sent = Request(script=Path("a.py"), arguments=("--size", "3"), gpu="T4", snapshot=Path("b")).for_child()
+    sent = Request.of("a.py", ("--size", "3"), gpu="T4", snapshot="b").for_child()
     assert ChildRequest.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
@@ -140,7 +140,7 @@ def test_an_error_of_ours_in_the_child_is_one_in_the_parent(
     path = tmp_path / "a.py"
     path.write_text("")
     with pytest.raises(UllageError, match="the sentence that says what") as raised:
-        script.predict(Request(script=path, gpu="T4"))
+        script.predict(Request.of(path, gpu="T4"))
     assert type(raised.value) is kind
 
 

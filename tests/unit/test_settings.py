@@ -3,7 +3,6 @@
 import re
 import subprocess
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -189,11 +188,11 @@ def test_a_change_is_tried_on_top_of_what_pytorch_reads(
     """Of the variables that are set the one that wins; --alloc-conf takes the place of all, also where it is empty."""
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
-    request = Request(script=Path("train.py"), gpu="T4", alloc_conf=given)
+    request = Request.of("train.py", gpu="T4", alloc_conf=given)
     expandable, no_split = CHANGES[:2]  # each a change and its setting
     before = given if text is None else text
     wanted = f"{before},expandable_segments:True" if before else "expandable_segments:True"
-    assert changed(request, *expandable).alloc_conf == wanted
+    assert changed(request, *expandable).options["alloc_conf"] == wanted
     assert makes_a_difference(request, *no_split) is ("max_split" not in (before or ""))
 
 

@@ -14,7 +14,6 @@ from tests.emulated.fresh import USUAL
 from tests.forked import client
 from tests.golden.test_report import FITS
 from ullage.base.errors import ScriptError, ValuesError
-from ullage.gpu.values.choice import ValuesChoice
 from ullage.predicting.prediction.prediction import HostRead, Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several import draws
@@ -27,7 +26,7 @@ def request_for(tmp_path: Path, *, snapshot: Path | None = None) -> Request:
     """Return a request of three draws, from seed 5 on."""
     script = tmp_path / "train.py"
     script.write_text("")
-    return Request(script=script, gpu="T4", draws=3, values=ValuesChoice(seed=5), snapshot=snapshot)
+    return Request.of(script, gpu="T4", draws=3, values="on", values_seed=5, snapshot=snapshot)
 
 
 def predicting(

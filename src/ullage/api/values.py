@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from ullage.base.errors import UsageError, quoted, shortened
 from ullage.base.output import check_output
-from ullage.base.units import is_size, parse_bytes
+from ullage.base.units import is_size, parse_bytes, size_of
 from ullage.recorded.settings import semantics_of
 
 if TYPE_CHECKING:
@@ -15,20 +15,6 @@ if TYPE_CHECKING:
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
 """The value of --device that stands for every card of a snapshot."""
-
-
-def size_of(size: int | str | None, option: str) -> int | None:
-    """Return a size in bytes that was given in bytes or as a text; an error names the option.
-
-    Raises:
-        UsageError: it is no size.
-    """
-    if not isinstance(size, str):
-        return size
-    try:
-        return parse_bytes(size)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:

@@ -13,6 +13,7 @@ UllageError                 everything below; carries the exit code of the comma
 
 from typing import Final
 
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 
 _MOST_SHOWN_CHARACTERS: Final = 80
@@ -38,14 +39,14 @@ def quoted(text: object) -> str:
 class UllageError(Exception):
     """Base of every error that ullage raises on purpose."""
 
-    exit_code = 2
+    exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
 class UsageError(UllageError):
     """Report a request that cannot be carried out as it was given."""
 
-    exit_code = 2
+    exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
@@ -57,21 +58,21 @@ class UnknownGpuError(UsageError):
 class TorchMissingError(UllageError):
     """Report that there is no PyTorch built for CUDA to work with."""
 
-    exit_code = 4
+    exit_code: int = ExitCode.UNKNOWN
 
 
 @public
 class EmulationError(UllageError):
     """Report that this process cannot emulate a card, or emulates another one already."""
 
-    exit_code = 4
+    exit_code: int = ExitCode.UNKNOWN
 
 
 @public
 class ScriptError(UllageError):
     """Report that the user's script could not be run to a result."""
 
-    exit_code = 3
+    exit_code: int = ExitCode.SCRIPT_FAILED
 
 
 class ScriptKilledError(ScriptError):
@@ -82,7 +83,7 @@ class ScriptKilledError(ScriptError):
 class ValuesError(ScriptError):
     """Report that the user's script failed after it had read values that an emulated card does not have."""
 
-    exit_code = 4
+    exit_code: int = ExitCode.UNKNOWN
 
 
 class ValuesReadError(UllageError):
@@ -93,4 +94,4 @@ class ValuesReadError(UllageError):
 class IsolationError(UllageError):
     """Report that a function in a process of its own did not come to a result that can be handed over."""
 
-    exit_code = 3
+    exit_code: int = ExitCode.SCRIPT_FAILED

@@ -54,6 +54,20 @@ def parse_bytes(text: str) -> int:
     return n_bytes
 
 
+def size_of(size: int | str | None, option: str) -> int | None:
+    """Return a size in bytes that was given in bytes or as a text; an error names the option.
+
+    Raises:
+        UsageError: it is not a size.
+    """
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_bytes(size)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
 def text_of_bytes(n_bytes: int) -> str:
     """Write bytes for people: "512 B", "12.3 MiB", "23.64 GiB", "1.50 TiB"."""
     magnitude = abs(n_bytes)

@@ -14,6 +14,7 @@ import typer
 
 import ullage
 from ullage.base.errors import UllageError
+from ullage.base.exit_code import ExitCode
 from ullage.cli import advise, diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 from ullage.cli.command import Command, CommandGroup, LaunchCommand
 from ullage.cli.interruption import told_in_one_sentence
@@ -28,24 +29,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(
-    name="predict",
-    cls=LaunchCommand,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
-    epilog=predict.EPILOG,
-)(predict.predict)
-app.command(
-    name="fit",
-    cls=LaunchCommand,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
-    epilog=fit.EPILOG,
-)(fit.run_fit)
-app.command(
-    name="advise",
-    cls=LaunchCommand,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
-    epilog=advise.EPILOG,
-)(advise.advise)
+for each in (predict, fit, advise):
+    app.command(
+        cls=LaunchCommand,
+        context_settings={
+            "allow_extra_args": True,
+            "ignore_unknown_options": True,
+            "help_option_names": ["-h", "--help"],
+        },
+        epilog=each.EPILOG,
+    )(vars(each)[each.__name__.rpartition(".")[2]])
 app.command(
     name="run",
     cls=Command,
@@ -114,11 +107,11 @@ def _run(arguments: Sequence[str] | None) -> None:
     except OSError as error:
         _give_up(sys.stdout)
         sys.stderr.write(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else "") + "\n")
-        sys.exit(2)
+        sys.exit(ExitCode.WRONG_USAGE)
     except Exception:
         # Python's own exit code for it, 1, would say "does not fit".
         sys.stderr.write(f"ullage itself failed; please report this:\n{traceback.format_exc()}")
-        sys.exit(4)
+        sys.exit(ExitCode.UNKNOWN)
 
 
 def _prepare_streams() -> None:

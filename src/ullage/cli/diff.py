@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage.cli import options
+from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import DeviceOption, TorchVersionOption
 from ullage.cli.show import show
 
@@ -16,7 +17,7 @@ EPILOG: Final = (
     "ullage diff step_10.pickle step_20.pickle --json\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
     "torch.cuda.memory._dump_snapshot('monday.pickle') where you want to look.\n\n"
-    "[bold]Exit code[/] 0 compared, whatever differs; 2 wrong usage or a file that cannot be read."
+    f"{exit_codes('diff')}"
 )
 
 

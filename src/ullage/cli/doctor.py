@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage.cli import options
+from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show
 
 EPILOG: Final = (
@@ -12,13 +13,14 @@ EPILOG: Final = (
     "ullage doctor (in the shell, container or job whose settings are in doubt)\n\n"
     "ullage doctor --gpu 'RTX 4090' (the same settings and torch, with that card emulated)\n\n"
     "[bold]Within a program[/] import ullage; ullage.diagnose().findings\n\n"
-    "[bold]Exit code[/] 0 no problem (there may be things to know), 1 a problem, 2 wrong usage, "
-    "4 --gpu without a PyTorch for CUDA."
+    f"{exit_codes('doctor')}"
 )
 
 
 def doctor(
-    gpu: Annotated[str | None, typer.Option(help="Emulate this card. [default: this machine's cards]")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Emulate this GPU. By default, the GPUs of this machine are examined.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Say which settings of memory are in force here, what is wrong, and what to do.

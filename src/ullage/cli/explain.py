@@ -9,6 +9,7 @@ import typer
 from ullage.base.errors import UsageError
 from ullage.base.garbage_collector import without_collections
 from ullage.cli import options
+from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -29,7 +30,7 @@ EPILOG: Final = (
     "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
     "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught.\n\n"
-    "[bold]Exit code[/] 0 explained, 2 wrong usage, a file that cannot be read, or a text that has no such error."
+    f"{exit_codes('explain')}"
 )
 
 

@@ -9,11 +9,13 @@ SnapshotFile = Annotated[
     Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote; gzip too.")
 ]
 DeviceOption = Annotated[
-    int | None, typer.Option(help="Which card's history. [default: the one that failed or reserved most]")
+    int | None, typer.Option(help="The GPU whose history to read. By default the one that failed, or reserved most.")
 ]
 CapacityOption = Annotated[str | None, typer.Option(help="What the allocator could reserve at most.")]
 AllocConfOption = Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF of the run.")]
 TorchVersionOption = Annotated[
     str | None,
-    typer.Option(help="The torch that recorded it, such as 2.12. [default: 2.11, if nothing speaks against it]"),
+    typer.Option(
+        help="The torch version that recorded it, such as 2.12. By default 2.11, unless the file says otherwise."
+    ),
 ]

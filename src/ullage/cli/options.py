@@ -1,12 +1,18 @@
-"""Options that several subcommands have: each once, with its name and its help."""
+"""Options of the command line: made of a question's list, and those that several subcommands have."""
 
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from types import NoneType
+from typing import Annotated, Any, Final, TypeVar, get_origin
 
 import typer
 
+from ullage.base.options import Listed, alternatives_of, options_of, required_of
+
+Command = TypeVar("Command", bound=Callable[..., None])
 WORKSPACES: Final = (
-    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
+    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is installed or where ULLAGE_CUDNN names it, "
     "else estimated. [bold]ullage doctor --gpu T4[/] says which."
 )
 Script = Annotated[
@@ -16,42 +22,70 @@ Script = Annotated[
         metavar="COMMAND...",
     ),
 ]
-Card = Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")]
-Arch = Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")]
-TotalMemory = Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")]
-ContextSize = Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")]
-CudnnWorkspace = Annotated[
-    str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
-]
 Page = Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-Placement = Annotated[
-    str,
-    typer.Option(help="Whose driver: linux, wsl, windows, linux-host. Up to torch 2.11 it decides what is reserved."),
-]
-Values = Annotated[
-    str, typer.Option(help="What is read back from the card: auto, on, off (zero), all (everything is computed).")
-]
-Seed = Annotated[int, typer.Option(help="What values that nobody knows are drawn from.")]
-Draws = Annotated[int, typer.Option(help="How many seeds to try where drawn values may decide.")]
-Batches = Annotated[
-    str | None, typer.Option(help="heaviest: go through an epoch's batches, run the heaviest, foresee the rest.")
-]
-Minutes = Annotated[float, typer.Option(help="The time for --batches, beside --seconds.")]
-Routing = Annotated[
-    str,
-    typer.Option(
-        help="Experts that drawn scores choose: auto (ranks: balanced), drawn, balanced, worst, or a skew such as 1.5."
-    ),
-]
-RandomWeights = Annotated[
-    bool, typer.Option("--random-weights", help="Make weights that are not here up from their configuration.")
-]
-Config = Annotated[Path | None, typer.Option(help="A folder with the config.json of such models.")]
-MadeUpData = Annotated[
-    str | None,
-    typer.Option(help="Rows for a data set that is not here: text:length=2048,rows=64, chat, preference, image:224."),
-]
-Lengths = Annotated[
-    Path | None, typer.Option(help="A file with the lengths of such rows: one a line, or LENGTH,COUNT.")
-]
+
+
+def with_options(*listings: type, **other_defaults: Any) -> Callable[[Command], Command]:
+    """Decorate a command whose last parameter is `**options: Any`: it gets every option of the lists.
+
+    Args:
+        listings: the lists, as `ullage.base.options` reads them; of an option that several have, the first counts.
+        other_defaults: defaults that differ from those of the lists.
+    """
+
+    def decorate(command: Command) -> Command:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        listed: dict[str, Listed] = {}
+        for listing in listings:
+            listed |= {name: each for name, each in options_of(listing).items() if name not in listed}
+        required = set[str].intersection(*(required_of(listing) for listing in listings))
+        parameters = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default(each, other_defaults, is_required=name in required),
+                annotation=Annotated[
+                    _type_of(each.type, is_required=name in required),
+                    typer.Option(
+                        *_names(each),
+                        help=each.option.help,
+                        metavar=each.option.metavar,
+                        rich_help_panel=each.option.panel,
+                    ),
+                ],
+            )
+            for name, each in listed.items()
+            if each.option.is_of_command
+        ]
+        positional = [each for each in own if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+        keywords = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        vars(command)["__signature__"] = inspect.Signature([*positional, *parameters, *keywords])
+        return command
+
+    return decorate
+
+
+def _names(each: Listed) -> list[str]:
+    """Return the names of an option on the command line; none where typer makes them: --changes and --no-changes."""
+    return [] if each.option.default is True else [each.flag]
+
+
+def _default(each: Listed, other_defaults: dict[str, Any], *, is_required: bool) -> Any:
+    if is_required:
+        return inspect.Parameter.empty
+    default = other_defaults.get(each.name, each.option.default)
+    return [] if default == () else default
+
+
+def _type_of(kind: Any, *, is_required: bool) -> Any:
+    """Return the type as which typer reads an option's words: ours are checked by the question itself."""
+    kinds = set(alternatives_of(kind))
+    plain: Any
+    if any(get_origin(each) is Sequence for each in kinds):
+        plain = list[str]
+    elif Path in kinds:
+        plain = Path
+    else:
+        plain = next((each for each in (bool, float) if each in kinds), int if kinds <= {int, NoneType} else str)
+    return plain if is_required or not (NoneType in kinds or plain == list[str]) else plain | None

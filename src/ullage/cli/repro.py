@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage.cli import options
+from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -24,7 +25,7 @@ EPILOG: Final = (
     "python repro.py expandable_segments:True (does it fail with that, too?)\n\n"
     "ullage repro oom.pickle -o repro.py --keep-sizes (closer to the run: only leaves allocations out)\n\n"
     "ullage repro snapshot.pickle -o repro.py --capacity 10GiB (what would fail there?)\n\n"
-    "[bold]Exit code[/] 0 written, 2 wrong usage, a file that cannot be read, or nothing in it that fails."
+    f"{exit_codes('repro')}"
 )
 
 

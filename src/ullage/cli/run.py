@@ -41,7 +41,8 @@ def run(
     ] = "auto",
     history_budget: Annotated[str, typer.Option(help="Host memory for the history, per process.")] = "64MiB",
     folder: Annotated[
-        Path | None, typer.Option(help="Where to write. [default: ullage-runs/..., kept if memory ran out or grew]")
+        Path | None,
+        typer.Option(help="Folder to write to. By default ullage-runs/..., which is kept if memory ran out or grew."),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write every sample into this file, as they come.")] = None,
     parquet: Annotated[Path | None, typer.Option(help="The same as Parquet, complete at the end.")] = None,
@@ -58,7 +59,7 @@ def run(
     What follows is the command: a script with its options, -m and a module, torchrun, accelerate launch. It runs
     unchanged; a report is printed under its error, and written with everything that it was made from.
     """
-    from ullage.api.values import size_of
+    from ullage.base.units import size_of
     from ullage.predicting.prediction.command.words import command_of
     from ullage.running.export.export import open_exports
     from ullage.running.recording.plan import HistoryMode, RecordingPlan

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage.cli import options
+from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -22,7 +23,7 @@ EPILOG: Final = (
     "ullage tune snapshot.pickle --torch-version 2.8 --html page.html\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start of the process, and "
     "torch.cuda.memory._dump_snapshot('snapshot.pickle') at the end, or where the error is caught.\n\n"
-    "[bold]Exit code[/] 0 other settings are better, 1 none is, 2 wrong usage or a file that cannot be read."
+    f"{exit_codes('tune')}"
 )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from ullage.cli.exit_codes import exit_codes
+
 if TYPE_CHECKING:
     from ullage.running.watch.plain import JsonLines, PlainText
     from ullage.running.watch.view import View
@@ -20,7 +22,7 @@ EPILOG: Final = (
     "ullage watch 4242 (one process: `ullage run`, one that it has started, or any other)\n\n"
     "ullage watch RUN_FOLDER (a run, after its end too)\n\n"
     "ullage watch --json | jq .processes (one JSON object a second; docs/watch.md has its fields)\n\n"
-    "[bold]Exit code[/] 0 ended by what it watched, by q or by Ctrl-C, 2 wrong usage."
+    f"{exit_codes('watch')}"
 )
 
 
@@ -28,7 +30,9 @@ def watch(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PID|FOLDER]", show_default=False, help="A process, or a run's folder. [default: all that is here]"
+            metavar="[PID|FOLDER]",
+            show_default=False,
+            help="A process, or the folder of a run. By default everything on this machine.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Sample once, print lines, and stop.")] = False,

@@ -7,6 +7,7 @@ come from the same object, so they cannot disagree.
 from dataclasses import dataclass
 from enum import Enum
 
+from ullage.base.exit_code import ExitCode
 from ullage.report.blocks import BlockHistory
 
 
@@ -18,6 +19,11 @@ class Tone(Enum):
     UNSURE = "unsure"
     PLAIN = "plain"
     QUIET = "quiet"
+
+    @classmethod
+    def of_exit_code(cls, code: ExitCode) -> "Tone":
+        """Return the tone of an answer that ends its command with a code."""
+        return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

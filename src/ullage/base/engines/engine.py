@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 from ullage.base.errors import UllageError
+from ullage.base.exit_code import ExitCode
 
 PlainData = dict[str, Any]
 
@@ -19,7 +20,7 @@ PlainData = dict[str, Any]
 class EngineError(UllageError):
     """Report that an engine could not do work: it is not there, or lost what it ran."""
 
-    exit_code = 4
+    exit_code: int = ExitCode.UNKNOWN
 
 
 class WorkEngine(ABC):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ullage.base.errors import UsageError
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.assumption import closest
@@ -68,9 +69,9 @@ class Tuning:
     notes: tuple[str, ...]
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 0 where other settings are better, 1 where none are."""
-        return 0 if self.best else 1
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage tune`."""
+        return ExitCode.YES if self.best else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

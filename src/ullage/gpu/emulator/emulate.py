@@ -26,7 +26,7 @@ from ullage.gpu.emulator.torch_build import find_torch
 from ullage.gpu.emulator.use import put_in_path, show_use
 from ullage.gpu.gpus import Gpu, find_gpu
 from ullage.gpu.tracing.torch_import import ImportWatch
-from ullage.gpu.values.choice import ValuesChoice
+from ullage.gpu.values.choice import ValuesChoice, ValuesMode
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
 _MAX_COUNT: Final = 16
@@ -48,7 +48,7 @@ class Emulation:
     context_bytes: int
     cudnn_workspace_bytes: int | None
     """The workspace given for every cuDNN plan; None: cuDNN's own answers."""
-    placement: str = library.PLACEMENTS[0]
+    placement: library.Placement = library.PLACEMENTS[0]
     """The driver whose addresses are emulated: one of `ullage.gpu.emulator.library.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
@@ -75,9 +75,9 @@ def emulate(
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
-    placement: str = library.PLACEMENTS[0],
+    placement: library.Placement = library.PLACEMENTS[0],
     count: int = 1,
-    values: str = "on",
+    values: ValuesMode = "on",
     values_seed: int = 0,
     routing: str = "drawn",
 ) -> Emulation:
@@ -162,7 +162,7 @@ def _emulation_of(
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
-    placement: str = library.PLACEMENTS[0],
+    placement: library.Placement = library.PLACEMENTS[0],
     count: int = 1,
     values: ValuesChoice | None = None,
 ) -> Emulation:

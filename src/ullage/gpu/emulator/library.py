@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from ullage.base.errors import EmulationError
 
@@ -37,7 +37,8 @@ FIGURES: Final = (
     "placement",
 )
 # The order of `enum placement` in cuda/card.h.
-PLACEMENTS: Final = ("linux", "wsl", "windows", "linux-host")
+Placement = Literal["linux", "wsl", "windows", "linux-host"]
+PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
 """The drivers whose placement of memory can be emulated; the rules are in cuda/address.c."""
 
 

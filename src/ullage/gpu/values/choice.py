@@ -1,11 +1,12 @@
 """How values on an emulated card are to be treated. It knows no torch."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from ullage.base.errors import UsageError, quoted
 
-MODES: Final = ("auto", "on", "off", "all")
+ValuesMode = Literal["auto", "on", "off", "all"]
+MODES: Final[tuple[ValuesMode, ...]] = get_args(ValuesMode)
 """The modes that may be asked for: see `ValuesChoice.mode`."""
 ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
@@ -16,7 +17,7 @@ _MOST_SKEW: Final = 100.0
 class ValuesChoice:
     """How values are treated, and what is drawn where nobody knows them."""
 
-    mode: str = "on"
+    mode: ValuesMode = "on"
     """"on": worked out where they are read; "auto": the same, until two steps have read nothing; "off": every read is
     zero; "all": everything is computed on the host, which is slow and right."""
     seed: int = 0

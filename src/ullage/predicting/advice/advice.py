@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from ullage.base.errors import UllageError
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
-from ullage.gpu.gpus import find_gpu
 from ullage.predicting.advice.candidates import Candidates, candidates_of
 from ullage.predicting.advice.cost import TimeEstimate, estimate_of
 from ullage.predicting.advice.largest import LargestWith, largest_as_it_is, largest_by_cost
@@ -64,14 +64,14 @@ class Advice:
     seconds: float
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 0 it fits, as it is or with the advice; 1 nothing that was tried fits; 4 cannot be judged."""
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage advise`."""
         if self.axis is not None and self.largest:
             if any(each.value is not None for each in self.largest):
-                return 0
+                return ExitCode.YES
         elif self.base.verdict is Verdict.FITS or self.best is not None:
-            return 0
-        return self.base.verdict.exit_code or 1
+            return ExitCode.YES
+        return self.base.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
@@ -124,8 +124,8 @@ class Adviser:
 
     def __init__(self, request: Request, runs: ParallelRuns) -> None:
         self.request = request
-        self.total_bytes = request.total_bytes(find_gpu(request.gpu, arch=request.arch))
-        self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
+        self.total_bytes = request.total_bytes
+        self.roomy = request.with_options(total_memory=max(ROOM_BYTES, self.total_bytes))
         self.facts = TrainingFacts()
         self.runs = runs
         self._asked: list[Combination] = []
@@ -137,7 +137,7 @@ class Adviser:
             ScriptError: the script fails for another reason than memory.
         """
         diagnosed = replace(self.roomy, diagnose=True)
-        counted = replace(diagnosed, changes=("count_flops=on",), steps=1, more_steps=0)
+        counted = replace(diagnosed, changes=("count_flops=on",)).with_options(steps=1)
         base, need, count = self.runs.run_all(
             [self.request, diagnosed, counted],
             ["the script as it is", "it on a card with room", "it with its operations counted"],

@@ -27,7 +27,7 @@ def candidates_of(facts: TrainingFacts, request: Request) -> Candidates:
     not_made = []
     for change in CHANGES:
         applicable, here = change.settings_for(facts), _as_dear_as(change, facts)
-        if change.world_size is not None and (request.world_size or request.is_command):
+        if change.world_size is not None and (request.options["world_size"] or request.is_command):
             applicable = Applicable(why_not="the run has several processes already, or is a command that starts them")
         wanted = [
             ChangeSetting(change=here, setting=setting)

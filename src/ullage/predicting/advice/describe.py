@@ -30,7 +30,7 @@ def describe(advice: Advice) -> Report:
     script = shown([advice.script, *advice.arguments])
     return Report(
         headline=_headline(advice),
-        tone=Tone.GOOD if advice.exit_code == 0 else Tone.UNSURE if advice.exit_code == 4 else Tone.BAD,
+        tone=Tone.of_exit_code(advice.exit_code),
         subject=f"{script} on {advice.gpu}",
         sentence=_sentence(advice),
         sections=tuple(_sections(advice)),

@@ -84,7 +84,7 @@ def written(
     for part, recipe in recipes:
         if recipe.environment and part.change.alloc_conf is not None:
             by_hand = changed(by_hand, part.change, part.setting)
-            command.append(f"export PYTORCH_CUDA_ALLOC_CONF={by_hand.alloc_conf}")
+            command.append(f"export PYTORCH_CUDA_ALLOC_CONF={by_hand.options['alloc_conf']}")
         elif recipe.arguments:
             by_hand = replace(by_hand, arguments=(*by_hand.arguments, *recipe.arguments))
             command.append(f"{request.name} ... {' '.join(recipe.arguments)}")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ullage.base.errors import ScriptError, UllageError, UsageError
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
-from ullage.gpu.gpus import find_gpu
 from ullage.predicting.changes.allocator import expandable_segments, large_blocks
 from ullage.predicting.changes.change import Change, text_of
 from ullage.predicting.changes.optimizer import for_loop_optimizer, fused_optimizer
@@ -106,9 +106,11 @@ class Fit:
     seconds: float
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 0 a value fits, 1 none does, 4 the lowest cannot be judged."""
-        return 0 if self.largest.best else self.largest.probes[0].prediction.verdict.exit_code or 1
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage fit`; where the lowest value cannot be judged, the answer is unknown."""
+        if self.largest.best:
+            return ExitCode.YES
+        return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
@@ -180,7 +182,7 @@ class Fitter:
     @property
     def total_bytes(self) -> int:
         """The memory of the card."""
-        return self.request.total_bytes(find_gpu(self.request.gpu, arch=self.request.arch))
+        return self.request.total_bytes
 
     def largest(
         self,
@@ -300,7 +302,7 @@ def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
 def _how(request: Request, change: Change, setting: str) -> str:
     """Return what to write for a change; for an allocator setting, the whole text to set."""
     if change.alloc_conf is not None:
-        return changed(request, change, setting).alloc_conf or ""
+        return changed(request, change, setting).options["alloc_conf"] or ""
     return change.recipe_for(TrainingFacts(), setting).snippet
 
 

@@ -20,9 +20,9 @@ from ullage.predicting.layouts.sources import sources_of
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.sent import plain_request
 
-_FORMAT: Final = 1
-_NOT_DECISIVE: Final = frozenset({"echo", "snapshot", "seconds", "job_request"})
-"""Parts of a request that do not change the answer of a run that has come to its end."""
+_FORMAT: Final = 2
+_NOT_DECISIVE: Final = ("output", "snapshot", "seconds", "request")
+"""Options that do not change the answer of a run that has come to its end."""
 _COUNTS: Final = re.compile(
     r"(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL|HF|TRANSFORMERS|ACCELERATE|DEEPSPEED|PARALLELISM|FSDP|ULLAGE|XFORMERS)_\w+|"
     r"PYTHON(PATH|HASHSEED|OPTIMIZE)|OMP_NUM_THREADS|MKL_NUM_THREADS|TF32_\w+|DISABLE_\w+"
@@ -52,9 +52,9 @@ class ContentKeys:
 
     def key_of(self, request: Request) -> str:
         """Return the key of a request that runs the same script with other options."""
-        plain: dict[str, Any] = {
-            name: value for name, value in plain_request(request).items() if name not in _NOT_DECISIVE
-        }
+        plain: dict[str, Any] = plain_request(request)
+        for name in _NOT_DECISIVE:
+            del plain["options"][name]
         told = json.dumps({**self._common, "request": plain, "folder": os.getcwd()}, sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ullage.base.exit_code import ExitCode
 from ullage.base.units import text_of_bytes
 from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
 from ullage.predicting.layouts.option_map import CONTEXT, PIPELINE
@@ -34,7 +35,7 @@ def describe(found: LayoutFit) -> Report:
     drawn = fullest.prediction if fullest is not None and fullest.prediction.picture is not None else None
     return Report(
         headline=_headline(found),
-        tone=Tone.GOOD if best else Tone.UNSURE if found.exit_code == 4 else Tone.BAD,
+        tone=Tone.of_exit_code(found.exit_code),
         subject=f"{script} on {found.cards} x {found.gpu}",
         sentence=_sentence(found),
         sections=tuple(_sections(found)),
@@ -49,7 +50,8 @@ def _headline(found: LayoutFit) -> str:
     if fitting or partly:
         more = f", {partly} MORE AS FAR AS WAS RUN" if partly else ""
         return f"{fitting} OF {len(found.rows)} LAYOUTS FIT{more}{cut}"
-    return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if found.exit_code == 1 else f"CANNOT BE JUDGED{cut}"
+    is_no = found.exit_code is ExitCode.NO
+    return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if is_no else f"CANNOT BE JUDGED{cut}"
 
 
 def _sentence(found: LayoutFit) -> str:

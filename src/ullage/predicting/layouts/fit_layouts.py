@@ -12,7 +12,6 @@ from ullage.base.engines.engine import WorkEngine
 from ullage.base.errors import ScriptError, UllageError
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
-from ullage.gpu.gpus import find_gpu
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.search import ProbedNeed
 from ullage.predicting.layouts.content_key import ContentKeys
@@ -59,16 +58,15 @@ class LayoutQuestion:
     @property
     def total_bytes(self) -> int:
         """The memory of the card."""
-        return self.request.total_bytes(find_gpu(self.request.gpu, arch=self.request.arch))
+        return self.request.total_bytes
 
     def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
         """Return the request of one rank of a layout."""
         arguments, environment = put(self.option_map, layout, self.request.arguments)
         if self.axis is not None:
             arguments = self.axis.put_into(arguments, value)
-        return replace(
-            self.request, arguments=arguments, environment=environment, world_size=self.space.cards, rank=rank
-        )
+        request = replace(self.request, arguments=arguments, environment=environment)
+        return request.with_options(world_size=self.space.cards, rank=rank)
 
     def fits(self, prediction: Prediction) -> bool:
         """Tell whether a run proves that its rank fits: it ran to its end, and the script handled no error."""
@@ -264,7 +262,7 @@ def _answer(
     return LayoutFit(
         script=str(question.request.script),
         arguments=list(without_secrets(question.request.arguments)),
-        gpu=find_gpu(question.request.gpu, arch=question.request.arch).short_name,
+        gpu=question.request.gpu.short_name,
         cards=question.space.cards,
         layout=question.layout_text,
         option=question.axis.option if question.axis is not None else None,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.predicting.layouts.layout import CardLayout
 from ullage.predicting.prediction.prediction import Prediction, Verdict
@@ -144,14 +145,15 @@ class LayoutFit:
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 0 a layout fits, 1 none does, 3 the script fails with each, 4 none can be judged."""
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage fit --layout`."""
         if self.best is not None:
-            return 0
+            return ExitCode.YES
         verdicts = {row.verdict for row in self.rows} - {NOT_RUN}
         if verdicts == {FAILS}:
-            return 3
-        return 4 if verdicts & {Verdict.UNKNOWN.value, PARTLY} or not verdicts else 1
+            return ExitCode.SCRIPT_FAILED
+        is_unknown = verdicts & {Verdict.UNKNOWN.value, PARTLY} or not verdicts
+        return ExitCode.UNKNOWN if is_unknown else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -18,8 +18,6 @@ from ullage.predicting.layouts.option_map import CONTEXT, PIPELINE, OptionMap
 ALL_RANKS: Final = "all ranks"
 FIRST: Final = "first stage"
 LAST: Final = "last stage"
-RANKS: Final = ("alike", "stages")
-"""The words for what is run: one of each kind that is alike by construction, or one of every stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 def changed(request: Request, change: Change, setting: str) -> Request:
     """Return the request with a change made; options of the allocator are added to those that are there."""
     if change.alloc_conf is not None:
-        return replace(request, alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
+        return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
     request = replace(request, changes=(*request.changes, text_of(change, setting)))
-    return request if change.world_size is None else replace(request, world_size=change.world_size(setting))
+    return request if change.world_size is None else request.with_options(world_size=change.world_size(setting))
 
 
 def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
@@ -27,6 +27,6 @@ def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
 
 def settings_of(request: Request) -> str:
     """Return the run's allocator settings: those asked for, or those of this environment."""
-    if request.alloc_conf is not None:
-        return request.alloc_conf
+    if request.options["alloc_conf"] is not None:
+        return request.options["alloc_conf"]
     return settings_in_force(os.environ, semantics_of(find_torch().version))[0]

@@ -18,7 +18,7 @@ def needs_of(request: Request, prediction: Prediction) -> JobNeeds:
         used_bytes=prediction.interval_bytes[1],
         fits=prediction.verdict.value == "fits",
         nodes=math.ceil((prediction.world_size or 1) / ranks),
-        gpus=max(request.count, ranks),
+        gpus=max(request.options["count"], ranks),
         ranks=ranks,
         workers=host.workers if host is not None else 0,
         host_bytes=None if host is None else host.total_bytes,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.epoch.use import EpochUse
@@ -27,9 +28,10 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
     @property
-    def exit_code(self) -> int:
-        """The exit code of `ullage predict`: 0 fits, 1 does not fit, 4 cannot be judged."""
-        return {Verdict.FITS: 0, Verdict.DOES_NOT_FIT: 1, Verdict.UNKNOWN: 4}[self]
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage predict`."""
+        codes = {Verdict.FITS: ExitCode.YES, Verdict.DOES_NOT_FIT: ExitCode.NO, Verdict.UNKNOWN: ExitCode.UNKNOWN}
+        return codes[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

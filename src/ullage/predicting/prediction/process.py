@@ -18,12 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ullage.base.child_process import ChildProcess, new_pipe
 from ullage.gpu.emulator.emulate import emulate_in
-from ullage.gpu.gpus import find_gpu
 from ullage.predicting.prediction.child.attachment import Attachment
 from ullage.predicting.prediction.child.whereabouts import words_for
 from ullage.predicting.prediction.command.standard_input import standard_input
@@ -130,27 +129,30 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
-    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
-    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
+    # A launcher may be in a script of a shell's.
+    own = 1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
+    child = request.with_options(count=max(request.options["count"], launch.cards, own)).for_child()
     environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
-    if request.world_size:
-        environment |= environment_of(request.rank, request.world_size)
-    gpu = find_gpu(request.gpu, arch=request.arch)
+    if request.options["world_size"]:
+        environment |= environment_of(request.options["rank"], request.options["world_size"])
+    gpu = request.gpu
     emulate_in(
         environment,
         gpu,
         total_memory_bytes=request.total_memory_bytes,
         context_bytes=child.context_bytes,
         cudnn_workspace_bytes=request.cudnn_workspace_bytes,
-        placement=request.placement,
-        count=child.count,
+        placement=request.options["placement"],
+        count=child.options["count"],
         values=request.values,
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
         address = f"ullage-{secrets.token_hex(16)}"
         door.bind("\0" + address)  # no file, and gone with this process
         door.listen()
-        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
+        attachment = Attachment(
+            address=address, request=child, processes=request.options["processes"], nodes=launch.nodes
+        )
         attachment.put_into(environment)
         with standard_input(launch.words) or nullcontext() as given:
             process = ChildProcess(
@@ -359,7 +361,7 @@ class Listener:
     def _take_output(self, data: bytes) -> None:
         text = self._decoder.decode(data)
         self.output = (self.output + text)[-_TAIL_CHARACTERS:]
-        if self.request.echo:
+        if self.request.options["output"]:
             with suppress(OSError, ValueError):  # nobody reads it: the script goes on all the same
                 sys.stderr.write(text)
                 sys.stderr.flush()
@@ -441,7 +443,11 @@ class Listener:
 
     def _why_further(self) -> str:
         """Say why there are more steps than were asked for."""
-        return "" if self.request.batches else f", {_FURTHER.get(self.request.until or '', 'until the peaks settle')}"
+        return (
+            ""
+            if self.request.options["batches"]
+            else f", {_FURTHER.get(self.request.options['until'] or '', 'until the peaks settle')}"
+        )
 
     def _begin_import(self, voice: _Voice, now: float) -> None:
         """Leave the import of torch out of the time limit; of several processes that import at once, the first's."""

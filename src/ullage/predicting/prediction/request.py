@@ -4,24 +4,23 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from ullage.base.errors import UsageError, quoted
+from ullage.base.errors import UsageError
+from ullage.base.options import check_choices, defaults_of
 from ullage.base.output import check_output
-from ullage.base.units import text_of_bytes
-from ullage.gpu.emulator.emulate import check_placement
-from ullage.gpu.emulator.library import PLACEMENTS
+from ullage.base.units import size_of, text_of_bytes
 from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.gpus import Gpu, find_gpu
 from ullage.gpu.tracing.edited_source import packed
 from ullage.gpu.values.choice import ValuesChoice
 from ullage.predicting.made_up.choice import MadeUpChoice
+from ullage.predicting.options import RunChanges, RunOptions
 from ullage.predicting.prediction.command.notebook import cells_of
 from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
-from ullage.predicting.prediction.job_request import check_job_request
 from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.predicting.prediction.plain_data import from_plain, to_plain
 
@@ -33,56 +32,112 @@ STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
 """Asks it to end and to tell nothing: its answer is not wanted any more."""
 MOST_DRAWS: Final = 100
-ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
+ALONE: Final = "alone"
+REAL: Final = "real"
+ALL: Final = "all"
 """Ways to run what a launcher starts: one process, as a rank alone; all of them together; each of them, each alone."""
-UNTIL: Final = ("eval", "save", "end")
-"""The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
-HEAVIEST: Final = "heaviest"
+_STEPS: Final = 3
+_MORE_STEPS: Final = 6
 _MOST_EDITED: Final = 1 << 16
 """The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildRequest:
-    """What the script's process has to know, with nothing in it of the caller's folder; fields are as in `Request`."""
+class RunRequest:
+    """What a run is asked for, as the caller and the script's process both know it."""
+
+    arguments: tuple[str, ...] = ()
+    options: RunOptions
+    """Every option, with its default where it was not given; sizes are in bytes, and files have absolute paths."""
+    changes: tuple[str, ...] = ()
+    """The changes to make to the run from outside, as `key=setting` of `ullage.predicting.changes.all_changes`."""
+    picture: bool = False
+    """Whether to report what a page draws too: memory by role over time, the peak by module, the segments."""
+    eager: bool = False
+    """Whether torch.compile is switched off."""
+    diagnose: bool = False
+    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
+    made_up_folder: str | None = None
+    """The folder for what is made up and has to be a file."""
+    helps: bool = False
+    """Whether a rank runs only so that others have what it sends."""
+    asks_all: bool = False
+    """Whether the ranks of a group of up to 8 are asked for what they gather, sum or exchange; if not, or in a larger
+    group, a rank that runs alone takes its own for what the others have."""
+    begins_without_values: bool = False
+    """Whether values are not followed until something is read that may decide, which ends the run with a
+    ValuesReadError."""
+
+    def with_options(self, **options: Unpack[RunChanges]) -> Self:
+        """Return the same request with other options."""
+        return replace(self, options={**self.options, **options})
+
+    @property
+    def steps(self) -> int:
+        """The number of optimizer steps to run."""
+        steps = self.options["steps"]
+        return _STEPS if steps is None else steps
+
+    @property
+    def more_steps(self) -> int:
+        """The number of further steps to run while their peaks have not settled."""
+        return _MORE_STEPS if self.options["steps"] is None else 0
+
+    @property
+    def values(self) -> ValuesChoice:
+        """The way in which values that are read back from the card are answered."""
+        return ValuesChoice(
+            mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
+        )
+
+    @property
+    def made_up(self) -> MadeUpChoice:
+        """What is made up where it is missing."""
+        config, lengths = self.options["config"], self.options["lengths"]
+        return MadeUpChoice(
+            random_weights=self.options["random_weights"],
+            config=None if config is None else str(config),
+            data=self.options["made_up_data"],
+            lengths=None if lengths is None else str(lengths),
+            folder=self.made_up_folder,
+        )
+
+    @property
+    def gpu(self) -> Gpu:
+        """The card to emulate."""
+        return find_gpu(self.options["gpu"], arch=self.options["arch"])
+
+    @property
+    def snapshot(self) -> Path | None:
+        """The file for a snapshot of the run."""
+        return None if self.options["snapshot"] is None else Path(self.options["snapshot"])
+
+    @property
+    def total_memory_bytes(self) -> int | None:
+        """The card's memory, in place of the known one."""
+        return size_of(self.options["total_memory"], "--total-memory")
+
+    @property
+    def cudnn_workspace_bytes(self) -> int | None:
+        """The workspace of every cuDNN plan, in place of cuDNN's own."""
+        return size_of(self.options["cudnn_workspace"], "--cudnn-workspace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRequest(RunRequest):
+    """What the script's process has to know, with nothing in it of the caller's folder."""
 
     script: str
     """Its absolute path."""
     name: str
     """The script as it was given: its own `sys.argv[0]`."""
-    arguments: tuple[str, ...]
-    gpu: str
-    arch: str | None
-    count: int
-    world_size: int | None
-    rank: int
-    steps: int
-    more_steps: int
-    alloc_conf: str | None
-    eager: bool
-    changes: tuple[str, ...]
-    total_memory_bytes: int | None
     context_bytes: int
-    cudnn_workspace_bytes: int | None
-    placement: str
-    values: ValuesChoice
-    picture: bool
-    snapshot: str | None
-    """Its absolute path."""
-    until: str | None = None
-    batches: str | None = None
-    minutes: float = 0.0
-    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
-    diagnose: bool = False
     edited: str = ""
     """The texts that run in place of files, as `ullage.gpu.tracing.edited_source.packed` writes them."""
     exchange: str | None = None
     """The address of the messages of ranks that run alone."""
     variant: str = ""
     """The name of the run there."""
-    helps: bool = False
-    asks_all: bool = False
-    begins_without_values: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -96,74 +151,36 @@ class ChildRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(RunRequest):
     """What to run, on which card, and for how long."""
 
     script: Path
     """The path of a Python file or a notebook; or the first word of a command: "-m", torchrun, any program."""
-    arguments: tuple[str, ...] = ()
-    gpu: str
-    arch: str | None = None
-    count: int = 1
-    world_size: int | None = None
-    """Run as one rank of so many, in one process; None: as a script that is started alone."""
-    rank: int = 0
-    steps: int = 3
-    more_steps: int = 0
-    """The number of further steps to run while their peaks have not settled."""
-    seconds: float = 300.0
-    """The time limit of the script, the import of torch not counted."""
-    alloc_conf: str | None = None
-    changes: tuple[str, ...] = ()
-    """The changes to make to the run from outside, as `key=setting` of `ullage.predicting.changes.all_changes`."""
     edited: Mapping[str, str] = field(default_factory=dict)
     """The texts that run in place of files of the user's, by absolute path; the files stay as they are."""
-    total_memory_bytes: int | None = None
-    context_bytes: int | None = None
-    cudnn_workspace_bytes: int | None = None
-    placement: str = PLACEMENTS[0]
-    """The driver that chooses addresses: one of `ullage.gpu.emulator.library.PLACEMENTS`."""
-    values: ValuesChoice = field(default_factory=lambda: ValuesChoice(mode="auto"))
-    """The way in which values that are read back from the card are answered."""
-    draws: int = 3
-    """The number of seeds to try where values that nobody knows decide."""
-    eager: bool = False
-    """Whether torch.compile is switched off."""
-    snapshot: Path | None = None
-    picture: bool = False
-    """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
-    echo: bool = False
-    """Pass the script's output on to standard error."""
-    until: str | None = None
-    """One of `UNTIL`: how far to go on after the settled steps; None: no further."""
-    batches: str | None = None
-    """"heaviest": go through an epoch of the training loader, run few of its steps, and foresee the rest."""
-    minutes: float = 5.0
-    """The time for that, beside `seconds`."""
-
-    processes: str = ALONE
-    """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
-    host_memory_bytes: int | None = None
-    """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
-    job_request: str | None = None
-    """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
-    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
-    """Whether weights and data that are not here are made up."""
-    diagnose: bool = False
-    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the script finds beside, or in place of, those of this process."""
-
+    """Variables that the script finds in addition to, or in place of, those of this process."""
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
     """The messages of ranks that run alone; None: one is made where there are such ranks."""
-    helps: bool = False
-    """Whether a rank runs only so that others have what it sends."""
-    asks_all: bool = False
-    """Whether the ranks of a group of up to 8 are asked for what they gather, sum or exchange; if not, or in a larger
-    group, a rank that runs alone takes its own for what the others have."""
-    begins_without_values: bool = False
-    """Whether values are not followed until something is read that may decide, which ends the run with a
-    ValuesReadError."""
+
+    @classmethod
+    def of(
+        cls, script: str | Path, arguments: Sequence[str] = (), *, picture: bool = False, **options: Unpack[RunOptions]
+    ) -> "Request":
+        """Return the request to run a script or a command with options as the user gave them.
+
+        Raises:
+            UsageError: an option is not a size or not one of its values.
+        """
+        every: RunOptions = {**defaults_of(RunOptions), **options}  # type: ignore[typeddict-item]
+        check_choices(every, RunOptions)
+        every["total_memory"] = size_of(every["total_memory"], "--total-memory")
+        every["context"] = size_of(every["context"], "--context")
+        every["cudnn_workspace"] = size_of(every["cudnn_workspace"], "--cudnn-workspace")
+        every["host_memory"] = size_of(every["host_memory"], "--host-memory")
+        every["config"] = _absolute(every["config"])
+        every["lengths"] = _absolute(every["lengths"])
+        return cls(script=Path(script), arguments=tuple(arguments), options=every, picture=picture)
 
     @property
     def variant(self) -> str:
@@ -173,7 +190,7 @@ class Request:
     @property
     def limit_seconds(self) -> float:
         """The time after which the script is stopped in any case."""
-        return self.seconds + (60 * self.minutes if self.batches else 0)
+        return self.options["seconds"] + (60 * self.options["minutes"] if self.options["batches"] else 0)
 
     @property
     def is_command(self) -> bool:
@@ -183,7 +200,7 @@ class Request:
     @property
     def has_lone_ranks(self) -> bool:
         """Whether what runs are ranks, each alone in its process; of a command that is not known before."""
-        return bool(self.world_size and self.world_size > 1) or (self.is_command and self.processes != REAL)
+        return (self.options["world_size"] or 1) > 1 or (self.is_command and self.options["processes"] != REAL)
 
     @property
     def name(self) -> str:
@@ -198,50 +215,60 @@ class Request:
         """The command as it is run on this machine."""
         return launch_of([str(self.script), *self.arguments])
 
-    def total_bytes(self, gpu: Gpu) -> int:
-        """The memory of the card that the script sees."""
-        return gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
+    @property
+    def host_memory_bytes(self) -> int | None:
+        """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
+        return size_of(self.options["host_memory"], "--host-memory")
 
-    def emulated_context_bytes(self, gpu: Gpu) -> int:
-        """The context beside which the script runs: the given one, or the least that the card's profile allows.
+    @property
+    def context_bytes(self) -> int | None:
+        """What the CUDA context takes, if it was given."""
+        return size_of(self.options["context"], "--context")
+
+    @property
+    def total_bytes(self) -> int:
+        """The memory of the card that the script sees."""
+        return self.gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
+
+    @property
+    def emulated_context_bytes(self) -> int:
+        """The context next to which the script runs: the given one, or the least that the card's profile allows.
 
         So a script that runs out of memory does so for certain; the interval decides about one that does not.
         """
-        return profile_of(gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
+        return profile_of(self.gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 
-    def check(self, gpu: Gpu) -> None:
+    def check(self) -> None:
         """Raise UsageError where the request cannot be carried out."""
+        world_size, rank = self.options["world_size"], self.options["rank"]
         if self.is_command:
             self._check_command()
         elif not os.access(self.script, os.R_OK):
             raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
         elif self.script.suffix == NOTEBOOK:
             cells_of(self.script)
-        if self.world_size is not None and self.world_size < 1:
-            raise UsageError(f"--world-size {self.world_size} has no rank; expected 1 or more")
-        of_launcher = self.is_command and self.world_size is None  # how many there are is the launcher's business
-        if not 0 <= self.rank < (self.world_size or 1) and not (of_launcher and self.rank >= 0):
-            ranks = f"0 to {self.world_size - 1}" if self.world_size else "no --rank without --world-size"
-            raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
-        check_placement("--placement ", self.placement)
+        if world_size is not None and world_size < 1:
+            raise UsageError(f"--world-size {world_size} has no rank; expected 1 or more")
+        of_launcher = self.is_command and world_size is None  # how many there are is the launcher's business
+        if not 0 <= rank < (world_size or 1) and not (of_launcher and rank >= 0):
+            ranks = f"0 to {world_size - 1}" if world_size else "no --rank without --world-size"
+            raise UsageError(f"--rank {rank} is not a rank of the run; expected {ranks}")
         self.values.check()
-        check_job_request(self.job_request)
         self.made_up.check()
         self._check_changes()
         self._check_edited()
-        if not 1 <= self.draws <= MOST_DRAWS:
-            raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
+        draws, seconds = self.options["draws"], self.options["seconds"]
+        if not 1 <= draws <= MOST_DRAWS:
+            raise UsageError(f"--draws {draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
-        if not self.seconds > 0 or math.isinf(self.seconds):
-            raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
-        if self.until is not None and self.until not in UNTIL:
-            raise UsageError(f"--until {quoted(self.until)} is not known; expected one of {', '.join(UNTIL)}")
-        check_batches(self.batches, self.minutes, with_snapshot=self.snapshot is not None)
+        if not seconds > 0 or math.isinf(seconds):
+            raise UsageError(f"--seconds {seconds:g} is not a time to stop after; expected a number above 0")
+        self._check_batches()
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
-        total = self.total_bytes(gpu)
-        context = profile_of(gpu).context_bytes if self.context_bytes is None else self.context_bytes
+        total = self.total_bytes
+        context = profile_of(self.gpu).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
             raise UsageError(
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
@@ -279,75 +306,49 @@ class Request:
         if ("/" in first or first.endswith((*PYTHON_FILES, NOTEBOOK))) and not self.script.exists():
             raise UsageError(f"the script {first} does not exist; expected a Python file")
         command_of([first, *self.arguments])
-        if self.processes not in PROCESSES:
+
+    def _check_batches(self) -> None:
+        """Raise UsageError where --batches and what belongs to it make no sense."""
+        if self.options["batches"] is None:
+            return
+        minutes = self.options["minutes"]
+        if not minutes > 0 or math.isinf(minutes):
+            raise UsageError(f"--minutes {minutes:g} is not a time limit for an epoch; expected a number above 0")
+        if self.snapshot is not None:
             raise UsageError(
-                f"--processes {quoted(self.processes)} is not known; expected {' or '.join(PROCESSES[:2])}"
+                "--snapshot records a run, and with --batches heaviest most steps of an epoch are not run; leave one "
+                "out"
             )
 
     def for_child(self) -> ChildRequest:
         """Return what the child process has to know."""
+        shared = {each.name: getattr(self, each.name) for each in fields(RunRequest)}
+        snapshot = None if self.snapshot is None else str(self.snapshot.absolute())
+        count = max(self.options["count"], min(self.options["world_size"] or 1, CARDS_OF_A_NODE))
         return ChildRequest(
+            **{
+                **shared,
+                "options": {**self.options, "snapshot": snapshot, "count": count},
+                "asks_all": self.asks_all or self.options["processes"] == ALL,
+            },
             script=str(self.script.absolute()),
             name=str(self.script),
-            arguments=self.arguments,
-            gpu=self.gpu,
-            arch=self.arch,
-            count=max(self.count, min(self.world_size or 1, CARDS_OF_A_NODE)),
-            world_size=self.world_size,
-            rank=self.rank,
-            steps=self.steps,
-            more_steps=self.more_steps,
-            alloc_conf=self.alloc_conf,
-            eager=self.eager,
-            changes=self.changes,
-            total_memory_bytes=self.total_memory_bytes,
-            context_bytes=self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
-            cudnn_workspace_bytes=self.cudnn_workspace_bytes,
-            placement=self.placement,
-            values=self.values,
-            picture=self.picture,
-            snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
-            until=self.until,
-            batches=self.batches,
-            minutes=self.minutes,
-            made_up=self.made_up,
-            diagnose=self.diagnose,
+            context_bytes=self.emulated_context_bytes,
             edited=packed(self.edited),
             exchange=None if self.exchange is None else self.exchange.address,
             variant=self.variant,
-            helps=self.helps,
-            asks_all=self.asks_all or self.processes == ALL,
-            begins_without_values=self.begins_without_values,
         )
 
 
 def helper_of(request: Request, rank: int) -> Request:
     """Return the request of another rank, which runs until nobody waits for what it sends any more."""
-    return replace(
-        request,
-        rank=rank,
-        helps=True,
-        asks_all=request.asks_all or request.processes == ALL,
-        processes=ALONE,
-        steps=sys.maxsize,
-        more_steps=0,
-        snapshot=None,
-        picture=False,
-        echo=False,
-        until=None,
-        batches=None,
+    helper = replace(
+        request, helps=True, asks_all=request.asks_all or request.options["processes"] == ALL, picture=False
+    )
+    return helper.with_options(
+        rank=rank, processes=ALONE, steps=sys.maxsize, snapshot=None, output=False, until=None, batches=None
     )
 
 
-def check_batches(batches: str | None, minutes: float, *, with_snapshot: bool) -> None:
-    """Raise UsageError where --batches and what belongs to it make no sense."""
-    if batches is None:
-        return
-    if batches != HEAVIEST:
-        raise UsageError(f"--batches {quoted(batches)} is not a way to choose batches; expected {HEAVIEST}")
-    if not minutes > 0 or math.isinf(minutes):
-        raise UsageError(f"--minutes {minutes:g} is no time to go through an epoch; expected a number above 0")
-    if with_snapshot:
-        raise UsageError(
-            f"--snapshot records a run, and with --batches {HEAVIEST} most steps of an epoch are not run; leave one out"
-        )
+def _absolute(path: str | Path | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())

@@ -14,7 +14,7 @@ from ullage.base.errors import EmulationError, ScriptError, ScriptKilledError, U
 from ullage.base.secrets import without_secrets
 from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
-from ullage.gpu.gpus import Gpu, find_gpu
+from ullage.gpu.gpus import Gpu
 from ullage.gpu.tracing.source import is_users
 from ullage.gpu.values.likely_reads import seems_to_read_none
 from ullage.predicting.made_up.folder import with_folder
@@ -101,11 +101,17 @@ def _may_begin_without_values(request: Request) -> bool:
 
     It is so where the script looks as if it read none, and nothing is lost if it is begun anew because it does.
     """
-    is_plain = not (request.is_command or request.world_size or request.batches or request.diagnose or request.edited)
+    is_plain = not (
+        request.is_command
+        or request.options["world_size"]
+        or request.options["batches"]
+        or request.diagnose
+        or request.edited
+    )
     return (
         is_plain
         and request.values.mode == "auto"
-        and not request.echo
+        and not request.options["output"]
         and request.script.suffix == ".py"
         and request.script not in _known_to_read
         and seems_to_read_none(request.script)
@@ -113,12 +119,12 @@ def _may_begin_without_values(request: Request) -> bool:
 
 
 def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> Prediction:
-    gpu = find_gpu(request.gpu, arch=request.arch)
-    request.check(gpu)
+    gpu = request.gpu
+    request.check()
     torch = find_torch()
     began = time.perf_counter()
     with with_folder(request.made_up) as made_up:
-        reports = _run(replace(request, made_up=made_up), progress, cancelled)
+        reports = _run(replace(request, made_up_folder=made_up.folder), progress, cancelled)
     told = reports[0]
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
@@ -126,7 +132,7 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
     failed_again = None
     if result.missed_values and request.values.mode == "auto":
         progress("once more, as values are read after all")
-        followed = replace(request, values=replace(request.values, mode="on"), begins_without_values=False)
+        followed = replace(request, begins_without_values=False).with_options(values="on")
         try:
             return _predict(followed, progress, cancelled)
         except ScriptError as error:  # as where it makes a folder that is there by now: the first run counts
@@ -183,7 +189,9 @@ def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) ->
             failed = told.result is not None and told.result.outcome.kind in ("error", "oom")
             return f"{told.result.outcome.type}: {told.result.outcome.text}" if failed and told.result else None
 
-        with exchange.measures(asked.variant, asked.rank, help_with, are_all=asked.processes == ALL):
+        with exchange.measures(
+            asked.variant, asked.options["rank"], help_with, are_all=asked.options["processes"] == ALL
+        ):
             return runs(asked, progress, cancelled)
 
 
@@ -349,10 +357,10 @@ def _use(request: Request, gpu: Gpu, result: RunResult, measured: Measured) -> _
     cudnn, guesses = cudnn_of(measured), guesses_of(measured)
     below, above = doubt_of(cudnn, guesses)
     reserved = measured.peak_reserved_bytes
-    outside = outside_of(result.outside, reserved_bytes=reserved, context_bytes=request.emulated_context_bytes(gpu))
+    outside = outside_of(result.outside, reserved_bytes=reserved, context_bytes=request.emulated_context_bytes)
     placement = placement_of(request, measured)
     return _Use(
-        total_bytes=request.total_bytes(gpu),
+        total_bytes=request.total_bytes,
         context_bytes=context,
         context_interval_bytes=(low_context, high_context),
         low_bytes=reserved + outside.peak_bytes + low_context - below - (placement.below_bytes if placement else 0),
@@ -470,8 +478,10 @@ def _with_host(request: Request, told: ChildReport, prediction: Prediction) -> P
         also = f"; {prediction.reason}" if prediction.verdict is Verdict.DOES_NOT_FIT else ""
         prediction = replace(prediction, verdict=Verdict.DOES_NOT_FIT, reason=reason_of_host(host) + also)
     prediction = replace(prediction, host=host)
-    if request.job_request is not None:
-        prediction = replace(prediction, job_request=job_request_of(request.job_request, needs_of(request, prediction)))
+    if request.options["request"] is not None:
+        prediction = replace(
+            prediction, job_request=job_request_of(request.options["request"], needs_of(request, prediction))
+        )
     return prediction
 
 
@@ -515,7 +525,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
         notes.append(f"memory ran out {_times(result.oom_count)}, and the script went on")
     if result.outcome.kind == "ended" and result.measured is not None and not result.step_seconds:
         notes.append("no optimizer took a step: the whole run counts as one")
-    notes += unreached(request.until, result)
+    notes += unreached(request.options["until"], result)
     if result.outcome.kind == "time":
         notes.append(f"stopped after {request.limit_seconds:g} s; give it longer with --seconds")
     if not torch.is_tested:

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import ullage.base.errors
 from ullage.base.errors import ScriptError, ScriptKilledError, UllageError, UsageError
-from ullage.gpu.values.choice import ValuesChoice
-from ullage.predicting.made_up.choice import MadeUpChoice
 from ullage.predicting.prediction.plain_data import from_plain, to_plain
 from ullage.predicting.prediction.prediction import Prediction
 from ullage.predicting.prediction.request import Request
@@ -26,8 +24,9 @@ _AGAIN: Final = "its process was killed from outside once, and it was run again"
 
 def plain_request(request: Request) -> dict[str, Any]:
     """Return a request as plain data; the messages of an exchange do not travel."""
-    plain = {each.name: to_plain(getattr(request, each.name)) for each in fields(request) if each.name != "exchange"}
-    return plain | {"script": str(request.script), "snapshot": None}
+    sent = request.with_options(snapshot=None)
+    plain = {each.name: to_plain(getattr(sent, each.name)) for each in fields(sent) if each.name != "exchange"}
+    return plain | {"script": str(request.script)}
 
 
 def request_from(plain: Mapping[str, Any]) -> Request:
@@ -38,8 +37,6 @@ def request_from(plain: Mapping[str, Any]) -> Request:
             "script": Path(plain["script"]),
             "arguments": tuple(plain["arguments"]),
             "changes": tuple(plain["changes"]),
-            "values": from_plain(ValuesChoice, plain["values"]),
-            "made_up": from_plain(MadeUpChoice, plain["made_up"]),
         }
     )
 

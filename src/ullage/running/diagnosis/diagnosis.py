@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import told_environment
 from ullage.running.diagnosis.allocation import findings_of_allocation, text_in_force
@@ -30,9 +31,9 @@ class Diagnosis:
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
-    def exit_code(self) -> int:
-        """The exit code: 1 where there is a problem, 0 where there is none."""
-        return 1 if self.problems else 0
+    def exit_code(self) -> ExitCode:
+        """The exit code of `ullage doctor`."""
+        return ExitCode.NO if self.problems else ExitCode.YES
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -66,14 +66,14 @@ def _as_its_rank(attachment: Attachment) -> Attachment:
     """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
-    if rank is None or world_size is None or attachment.processes == REAL or request.world_size is not None:
+    if rank is None or world_size is None or attachment.processes == REAL or request.options["world_size"] is not None:
         return attachment
     local_world = local_world or min(world_size, CARDS_OF_A_NODE)
     world_size *= attachment.nodes
     if world_size == 1:
         return attachment
     if attachment.processes == ALONE:
-        wanted = request.rank if request.rank < world_size else 0
+        wanted = request.options["rank"] if request.options["rank"] < world_size else 0
         if (local if local is not None else rank) != wanted % local_world:
             os._exit(0)
         rank = wanted
@@ -81,7 +81,7 @@ def _as_its_rank(attachment: Attachment) -> Attachment:
     announce(rank, world_size)
     node = {"LOCAL_RANK": str(rank % local_world), "LOCAL_WORLD_SIZE": str(local_world)}
     os.environ |= master | node | {"GROUP_RANK": str(rank // local_world), "GROUP_WORLD_SIZE": str(attachment.nodes)}
-    return replace(attachment, request=replace(request, rank=rank, world_size=world_size))
+    return replace(attachment, request=request.with_options(rank=rank, world_size=world_size))
 
 
 def _number(text: str | None) -> int | None:

@@ -43,7 +43,7 @@ class EnoughSteps:
 
     def _is_far_enough(self) -> bool:
         """Tell whether the run has come to what it is to go on to."""
-        until = self._request.until
+        until = self._request.options["until"]
         if until is None:
             return True
         reached = self._observer.reached()
@@ -51,7 +51,7 @@ class EnoughSteps:
 
     def evaluation_follows(self) -> bool:
         """Tell whether an evaluation comes at once, which nobody has asked to go on to."""
-        if self._request.until is not None:
+        if self._request.options["until"] is not None:
             return False
         return bool(self._observer.phases.evaluation_is_due) and not self._observer.reached().evaluation
 

@@ -41,7 +41,7 @@ class EpochRun:
             progress=progress,
             compiled_graphs=compiled_graphs,
             first_steps=request.steps,
-            seconds=60 * request.minutes,
+            seconds=60 * request.options["minutes"],
         )
         self.watch.install()
 
@@ -57,7 +57,7 @@ class EpochRun:
             torch_version,
             ran_out=bool(observer.ooms),
             graphs=observer.graphs.captured,
-            ranks=self._request.world_size or 1,
+            ranks=self._request.options["world_size"] or 1,
         )
         if epoch is None:
             note(RAN_OUT_BEFORE if observer.ooms else NO_LOADER)

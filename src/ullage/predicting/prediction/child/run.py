@@ -29,7 +29,6 @@ from ullage.base.errors import UllageError, UsageError, ValuesReadError
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.emulate import Emulation, emulate
 from ullage.gpu.emulator.torch_build import find_torch
-from ullage.gpu.gpus import find_gpu
 from ullage.gpu.tracing.compiled import hurry_workers
 from ullage.gpu.tracing.edited_source import EditedSources
 from ullage.gpu.tracing.journal import EntryKind, Journal
@@ -112,18 +111,18 @@ class Run:
         request = self._request
         self._torch = find_torch()
         self._emulation = emulate(
-            find_gpu(request.gpu, arch=request.arch),
+            request.gpu,
             total_memory_bytes=request.total_memory_bytes,
             context_bytes=request.context_bytes,
             cudnn_workspace_bytes=request.cudnn_workspace_bytes,
-            placement=request.placement,
-            count=request.count,
+            placement=request.options["placement"],
+            count=request.options["count"],
             values="off" if request.begins_without_values else request.values.mode,
             values_seed=request.values.seed,
             routing=request.values.routing,
         )
-        if request.world_size:
-            lone_rank.announce(request.rank, request.world_size)
+        if request.options["world_size"]:
+            lone_rank.announce(request.options["rank"], request.options["world_size"])
         self._watch()
         install_made_up(request.made_up, self._notes.append)
         self._edited.install()
@@ -149,7 +148,7 @@ class Run:
         self._meter.look()
         self._import_began = time.perf_counter()
         assert self._emulation is not None
-        choose_allocator_settings(self._request.alloc_conf, self._environment, self._notes.append)
+        choose_allocator_settings(self._request.options["alloc_conf"], self._environment, self._notes.append)
         choose_cards(self._emulation, self._torch, self._notes.append)
 
     def _after_import(self, torch: ModuleType) -> None:
@@ -174,15 +173,15 @@ class Run:
             self._values.messages.post.without = self._end_with_others
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
-        if self._request.world_size:
+        if self._request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self._hear_of_others()
-        lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
+        lone_rank.run_spawned_here(torch, self._request.options["rank"], self._notes.append)
         self._inspection.make_changes(self._notes.append)
         self._keep_history(torch)
         self._watch_epoch()
         try:
-            check_allocator_settings(self._request.alloc_conf, torch)
+            check_allocator_settings(self._request.options["alloc_conf"], torch)
         except UsageError as error:
             self._refuse(error)
         self._import_seconds = time.perf_counter() - self._import_began
@@ -193,7 +192,9 @@ class Run:
         request, values = self._request, self._values
         if request.exchange is None or values is None or values.messages is None:
             return
-        self._post = LonePost(request.exchange, request.variant, request.rank, request.helps, self._channel.send)
+        self._post = LonePost(
+            request.exchange, request.variant, request.options["rank"], request.helps, self._channel.send
+        )
         self._post.largest_team = LARGEST_TEAM if request.asks_all else 0
         self._post.connect()
         values.messages.post = self._post
@@ -214,15 +215,15 @@ class Run:
     def _keep_history(self, torch: Any) -> None:
         """Have PyTorch record requests, with what the journal does not have."""
         request = self._request
-        with_stacks = not self._journal.stacks.are_recorded or request.snapshot is not None
+        with_stacks = not self._journal.stacks.are_recorded or request.options["snapshot"] is not None
         # Frees tell what another placement would do: only where addresses decide.
-        with_frees = addresses_count(self._torch.version) or request.batches is not None or request.diagnose
+        with_frees = addresses_count(self._torch.version) or request.options["batches"] is not None or request.diagnose
         self._history = AllocatorHistory(torch, with_stacks=with_stacks, with_frees=with_stacks or with_frees)
         self._meter.follow(self._values, history_entries=self._history.entries_of_a_block)
 
     def _watch_epoch(self) -> None:
         """Follow the loader that feeds training, where an epoch is asked for."""
-        if self._request.batches is None or self._observer is None or self._history is None:
+        if self._request.options["batches"] is None or self._observer is None or self._history is None:
             return
         from ullage.predicting.prediction.child.epoch_run import EpochRun
 
@@ -433,8 +434,8 @@ class Run:
             notes=self._notes,
             imported=self._observer is not None,
             import_seconds=self._import_seconds,
-            world_size=self._request.world_size,
-            rank=self._request.rank,
+            world_size=self._request.options["world_size"],
+            rank=self._request.options["rank"],
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
             epoch=self._epoch_use,
             sent_bytes_per_step=_last_rise(self._sent_at_ends),
@@ -448,7 +449,9 @@ class Run:
         if self._observer is None:
             result = replace(result, host=self._meter.figures())
             return (
-                replace(result, snapshot_error="the script did not import torch") if self._request.snapshot else result
+                replace(result, snapshot_error="the script did not import torch")
+                if self._request.options["snapshot"]
+                else result
             )
         self._observer.note_everything()
         self._journal.close()

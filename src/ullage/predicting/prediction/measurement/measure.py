@@ -51,7 +51,7 @@ def measure(
     observer: "Observer",
     reserved_at_ends: Sequence[Sequence[int]],
     *,
-    snapshot: str | None,
+    snapshot: Path | None,
     picture: bool,
     emulation: Emulation,
     values: "Values",
@@ -106,7 +106,7 @@ def measure(
         taken=history,
         diagnosis=diagnosis,
     )
-    error = _write_snapshot(Path(snapshot)) if snapshot else None
+    error = _write_snapshot(snapshot) if snapshot else None
     return replace(result, measured=measured, snapshot_error=error)
 
 

@@ -21,13 +21,8 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
         return prediction
     try:
         eager = predict(
-            replace(
-                request,
-                values=replace(request.values, seed=prediction.values.seed),
-                eager=True,
-                snapshot=None,
-                picture=False,
-                echo=False,
+            replace(request, eager=True, picture=False).with_options(
+                values_seed=prediction.values.seed, snapshot=None, output=False
             ),
             progress=lambda text: progress(f"without torch.compile: {text}"),
         )

@@ -12,6 +12,7 @@ from typing import Final
 
 from ullage.base.errors import ScriptError, ValuesError
 from ullage.base.units import text_of_bytes
+from ullage.gpu.values.choice import ValuesMode
 from ullage.predicting.prediction.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.prediction import DrawPeaks, Prediction, Verdict
 from ullage.predicting.prediction.request import Request
@@ -35,12 +36,12 @@ def predict_with_draws(
         UllageError: as `predict` does.
     """
     if request.values.routing == "auto":
-        routing = "balanced" if (request.world_size or 1) > 1 else "drawn"
-        request = replace(request, values=replace(request.values, routing=routing))
+        routing = "balanced" if (request.options["world_size"] or 1) > 1 else "drawn"
+        request = request.with_options(routing=routing)
         if routing == "balanced":
             return predict_with_worst_routing(request, progress=progress, cancelled=cancelled)
     first = predict(request, progress=progress, cancelled=cancelled)
-    if request.draws == 1 or not deciding(first.reads, "drawn"):
+    if request.options["draws"] == 1 or not deciding(first.reads, "drawn"):
         return first
     with _snapshots_beside(request.snapshot) as folder:
         ran, failed = [first], dict[int, ScriptError]()
@@ -52,7 +53,7 @@ def predict_with_draws(
         found = together(ran) if len(ran) > 1 else replace(first, draws=[_peaks_of(first)])
         if folder is not None and found.values.seed != first.values.seed:
             found = _moved(found, folder, request)
-    return _with_failures(found, failed, request.draws) if failed else found
+    return _with_failures(found, failed, request.options["draws"]) if failed else found
 
 
 def predict_with_worst_routing(
@@ -64,12 +65,12 @@ def predict_with_worst_routing(
     the first experts, and the rank that has them receives from all the others.
     """
     first = predict_with_draws(request, progress=progress, cancelled=cancelled)
-    if not first.values.routed or request.draws == 1:
+    if not first.values.routed or request.options["draws"] == 1:
         return first
     progress("all tokens to the first experts")
-    values = replace(request.values, mode=_later(request), routing="worst")
+    other = request.with_options(values=_later(request), routing="worst", snapshot=None, output=False)
     try:
-        worst = predict(replace(request, values=values, snapshot=None, echo=False), cancelled=cancelled)
+        worst = predict(other, cancelled=cancelled)
     except ScriptError as error:
         if cancelled():
             raise
@@ -101,14 +102,12 @@ def _others(
 ) -> list[tuple[int, Prediction | ScriptError]]:
     """Predict with each further seed; a script that fails with one is an answer, too."""
     stop = threading.Event()
-    plain = replace(request, values=replace(request.values, mode=_later(request)), echo=False)
+    plain = request.with_options(values=_later(request), output=False)
 
     def run(number: int) -> tuple[int, Prediction | ScriptError]:
-        progress(f"other values, {number + 1} of {request.draws}")
+        progress(f"other values, {number + 1} of {request.options['draws']}")
         seed = request.values.seed + number
-        own = replace(
-            plain, values=replace(plain.values, seed=seed), snapshot=snapshots and _snapshot_of(seed, snapshots)
-        )
+        own = plain.with_options(values_seed=seed, snapshot=snapshots and _snapshot_of(seed, snapshots))
         try:
             return seed, predict(own, cancelled=lambda: cancelled() or stop.is_set())
         except ScriptError as error:
@@ -117,7 +116,7 @@ def _others(
             return seed, error
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run, number) for number in range(1, request.draws)]
+        futures = [pool.submit(run, number) for number in range(1, request.options["draws"])]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -171,7 +170,7 @@ def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int
     return replace(found, notes=[*found.notes, note])
 
 
-def _later(request: Request) -> str:
+def _later(request: Request) -> ValuesMode:
     return "on" if request.values.mode == "auto" else request.values.mode
 
 

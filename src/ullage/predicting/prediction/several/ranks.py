@@ -24,7 +24,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
         UsageError: the request has no world size, or one of more than 64 ranks.
         ScriptError: a rank failed; the text names it.
     """
-    if request.world_size is None or not 1 <= request.world_size <= MOST:
+    if request.options["world_size"] is None or not 1 <= request.options["world_size"] <= MOST:
         raise UsageError(f"--rank all runs every rank; expected a --world-size of 1 to {MOST} beside it")
     predictions, refusal = _predict_each(request, progress, asks_all=True)
     notes: list[str] = []
@@ -35,7 +35,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     fullest = max(predictions, key=_fullness)
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
-        fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=refusal is None))
+        fullest = predict_with_draws(replace(request, asks_all=refusal is None).with_options(rank=fullest.rank))
     ranks = [_peaks(prediction) for prediction in predictions]
     return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
 
@@ -58,15 +58,15 @@ def _predict_each(
         return cancelled.is_set() or (asks_all and exchange.refusal is not None)
 
     def run(rank: int) -> Prediction:
-        progress(f"rank {rank} of {request.world_size}")
-        asked = replace(request, rank=rank, snapshot=None, exchange=exchange, asks_all=asks_all)
+        progress(f"rank {rank} of {request.options['world_size']}")
+        asked = replace(request, exchange=exchange, asks_all=asks_all).with_options(rank=rank, snapshot=None)
         try:
             return predict_with_draws(asked, cancelled=is_over)
         except ScriptError as error:
             raise type(error)(f"rank {rank}: {error}") from None
 
     with Exchange() as exchange, ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run, rank) for rank in range(request.world_size or 0)]
+        futures = [pool.submit(run, rank) for rank in range(request.options["world_size"] or 0)]
         try:
             predictions = [future.result() for future in futures]
         except BaseException as error:

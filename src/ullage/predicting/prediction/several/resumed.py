@@ -49,11 +49,11 @@ def predict_resumed(
     if resume is None:
         return work(request, progress=progress)
     arguments = arguments_of(resume)
-    first = work(replace(request, until=request.until or "save"), progress=progress)
+    first = work(request.with_options(until=request.options["until"] or "save"), progress=progress)
     if first.oom is not None:
         note = "the run that was to be resumed ran out of memory, so nothing was resumed"
         return replace(first, notes=[*first.notes, note])
-    second_request = replace(request, arguments=(*request.arguments, *arguments), snapshot=None, until=request.until)
+    second_request = replace(request, arguments=(*request.arguments, *arguments)).with_options(snapshot=None)
     try:
         second = work(second_request, progress=lambda text: progress(f"resumed: {text}"))
     except ScriptError as error:

@@ -41,7 +41,7 @@ def reason_of_unknown(reads: Sequence[HostRead]) -> str:
 def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:
     """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
     if at_oom is None:
-        return request.total_bytes(gpu)
+        return request.total_bytes
     limit = limit_that_refused(at_oom)
     left = at_oom.free_bytes if limit is None else limit - at_oom.levels.reserved_bytes
     return max(1, _driver_bytes(at_oom.levels.requested_bytes) - left)
@@ -127,7 +127,7 @@ def placement_of(request: Request, measured: Measured) -> Placement | None:
         return None
     reserved = measured.peak_reserved_bytes
     return Placement(
-        driver=request.placement,
+        driver=request.options["placement"],
         ties=elsewhere.ties,
         below_bytes=reserved - elsewhere.low_bytes,
         above_bytes=elsewhere.high_bytes - reserved,
