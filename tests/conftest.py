@@ -15,6 +15,9 @@ from tests.rotation import SLOW, CostWriter, leave_out_other_days, leave_out_oth
 if not SLOW:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What runs a command as a user does: `workplace` and `predict`.
+pytest_plugins = ["tests.shared.commands"]
+
 # How long an example takes says more of what else runs on the machine than of the code.
 settings.register_profile("ullage", deadline=None)
 settings.load_profile("ullage")
