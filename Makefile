@@ -30,7 +30,7 @@ OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
 OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 	$(MAKE) -j 2 lint setup-newest our-gpus-packages
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
+
+test-of: setup  ## Run the quick tests of the files that you have changed, in less than a minute (FILES="src/ullage/..."; without: all that differ from main).
+	$(OLDEST_ENV)/bin/python -m pytest --quick $$($(PYTHON) tools/tests_of.py $(FILES))
 
 slow: our-gpus-packages  ## The whole suite with all that `make test` leaves out (an hour and more).
 	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests

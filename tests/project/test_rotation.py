@@ -35,6 +35,17 @@ def test_what_takes_long_runs_within_a_week_on_days_of_like_length() -> None:
     assert max(lengths) - min(lengths) <= max(costs.values())
 
 
+def test_quick_runs_the_shortest_of_what_takes_long(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(test_some="\n".join(f"def test_{name}(): ..." for name in ("new", "longest", "long", "short")))
+    items, _ = pytester.inline_genitems("-p", "no:cacheprovider")
+    costs = pytester.path / "costs.json"
+    seconds = {"longest": 12.0, "long": 8.0, "short": 6.0}
+    costs.write_text(json.dumps({f"test_some.py::test_{name}": cost for name, cost in seconds.items()}))
+    monkeypatch.setattr(rotation, "COSTS", costs)
+    rotation.leave_out_costly(items)
+    assert [item.name for item in items if item.get_closest_marker("skip")] == ["test_longest"]
+
+
 def test_what_is_not_known_to_take_long_runs_every_day(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_some="def test_new(): ...\n\ndef test_long(): ...\n")
     items, _ = pytester.inline_genitems("-p", "no:cacheprovider")
