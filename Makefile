@@ -9,7 +9,7 @@ NEWEST := 2.15.0
 CUDA12 := 2.6.0 2.7.1 2.8.0
 JOBS ?= 2
 # What the newest torch is tried with on every change; `make truth` has the rest.
-NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py test_placement.py test_outside.py) tests/truth/test_roles.py tests/recording/test_recorder.py $(addprefix tests/cudnn/test_plans.py::,test_random_convolutions test_attention test_without_cudnn_it_is_said_once) tests/emulated/test_workspaces.py
+NEWEST_TESTS := $(addprefix tests/gpu/emulator/,test_torch.py test_card.py) tests/_child/test_children.py tests/recorded/allocator/test_allocator.py $(addprefix tests/predicting/prediction/,test_placement.py test_outside.py test_workspaces.py) tests/truth/test_roles.py tests/running/recording/test_recorder.py $(addprefix tests/gpu/emulator/cudnn/test_plans.py::,test_random_convolutions test_attention test_without_cudnn_it_is_said_once)
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
@@ -30,7 +30,7 @@ OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
 OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,13 +48,16 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
+test-of: setup  ## Run the quick tests of the files that you have changed, in less than a minute (FILES="src/ullage/..."; without: all that differ from main).
+	$(OLDEST_ENV)/bin/python -m pytest --quick $$($(PYTHON) tools/tests_of.py $(FILES))
+
 slow: our-gpus-packages  ## The whole suite with all that `make test` leaves out (an hour and more).
 	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 
 costs: our-gpus-packages  ## Run all of the suite that takes turns over days, and write how long each test takes (half an hour).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --write-costs tests
 
-coverage: setup  ## Run the suite with its branch coverage measured, and write build/coverage.md (half an hour; ONLY="tests/unit").
+coverage: setup  ## Run the suite with its branch coverage measured, and write build/coverage.md (half an hour; ONLY="tests/recorded").
 	tools/coverage.sh $(OLDEST_ENV) $(COVERAGE_ENV) $(JOBS) $(ONLY)
 
 lint: lint-style lint-types lint-c  ## Check style, types, layers, and the C code's warnings.
@@ -77,8 +80,8 @@ sanitize:  ## Build the allocator core alone with sanitizers and run random prog
 fuzz:  ## Random operations on torch's own allocator and on the core, and random recordings explained (new seeds; PROGRAMS=400, VERSIONS="2.11.0 2.15.0").
 	set -e; for version in $(or $(VERSIONS),$(OLDEST) $(NEWEST)); do \
 	  tools/environment.sh $$version $(call environment,$$version); \
-	  $(call environment,$$version)/bin/python -m tests.emulated.twin --programs $(or $(PROGRAMS),400); \
-	  $(call environment,$$version)/bin/python -m tests.emulated.recordings --programs $(or $(PROGRAMS),400); done
+	  $(call environment,$$version)/bin/python -m tests.recorded.allocator.twin --programs $(or $(PROGRAMS),400); \
+	  $(call environment,$$version)/bin/python -m tests.explaining.analysis.recordings --programs $(or $(PROGRAMS),400); done
 
 fuzz-readers: setup  ## Random inputs for everything that is read of others, also guided by coverage (new seeds; MINUTES=10).
 	tools/fuzz_readers.sh $(OLDEST_ENV) $(or $(MINUTES),10)
@@ -94,7 +97,7 @@ cuda12: $(CUDA12:%=cuda12-%)  ## Run the tests of the emulated card on torch 2.6
 
 cuda12-%:
 	tools/environment.sh $* $(call environment,$*)
-	$(call environment,$*)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/emulated/test_torch.py tests/emulated/test_card.py
+	$(call environment,$*)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/gpu/emulator/test_torch.py tests/gpu/emulator/test_card.py
 
 versions: setup  ## Try the emulated card on torch 2.6 to 2.15 and write docs/versions.md (slow: downloads nine; ONLY="2.8.0 2.15.0").
 	tools/versions.sh $(CACHE) $(if $(ONLY),"$(ONLY)")
@@ -155,7 +158,7 @@ ranks: setup  ## Run each kind of rank alone and among others, and write the tab
 
 deploy: setup  ## Have a real Prometheus (Debian's, fetched into build/) take the rules and dashboard of deploy/, scrape and fire.
 	tools/prometheus.sh build/prometheus
-	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/export/test_deploy.py
+	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/running/export/test_deploy.py
 
 layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, and compare (installs ray, submitit; two hours; goes on where it was cut off; ARGUMENTS="--cards 8 --sizes tiny").
 	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
@@ -163,7 +166,7 @@ layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, a
 
 clusters: setup  ## Run the tests of the engines with Ray and submitit (installs both beside the environment).
 	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
-	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m pytest -W ignore tests/engines tests/layouts
+	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m pytest -W ignore tests/base/engines tests/predicting/layouts
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

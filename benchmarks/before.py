@@ -18,7 +18,7 @@ from figure import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUND = 1.1
-SNAPSHOT = ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz"
+SNAPSHOT = ROOT / "tests" / "snapshots" / "variable_length_oom.pickle.gz"
 REPLAYS = f"""
 from pathlib import Path
 import ullage.recorded.allocator.replay as core

@@ -1,6 +1,7 @@
 """Count the random orders whose batches `--batches heaviest` foretells wrongly: `python -m benchmarks.foretold_orders`.
 
-The collations are those of tests/epoch that truncate or pack texts. Exit code 1 if any order is foretold wrongly.
+The collations are those of tests/predicting/epoch that truncate or pack texts. Exit code 1 if any order is foretold
+wrongly.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import ullage
 
 ullage.emulate("T4", values="off")  # torch's CUDA build asks for CUDA when it is imported; all of this is on the CPU
 
-from tests.epoch.scanning import every_batch_is_as_foretold, packed, padded  # noqa: E402  the GPU has to be there first
+from tests.predicting.epoch.scanning import every_batch_is_as_foretold, packed, padded  # noqa: E402  the GPU has to be there first
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """How large the page of `ullage explain --html` is, how soon it is drawn, and how long it ever stalls: `make bench`.
 
-A recorded run of tests/snapshot/data is repeated to 10^4, 10^5 and 10^6 events; and one report is made up whose columns
+A recorded run of tests/snapshots is repeated to 10^4, 10^5 and 10^6 events; and one report is made up whose columns
 cannot be compressed, with 10^5 blocks alive at once. Each page is opened in Chromium at 1200 and 400 pixels, and used
 as people do: pointed at, zoomed, stepped through, filtered, searched, each three times. Exits 1 past a bound of size.
 """
@@ -95,7 +95,7 @@ def random_report() -> Report:
 
 def pages(folder: Path) -> Iterator[tuple[str, Path]]:
     """Pages of recorded runs and of a made-up one, with their names."""
-    small = ROOT / "tests" / "snapshot" / "data" / "normal.pickle.gz"
+    small = ROOT / "tests" / "snapshots" / "normal.pickle.gz"
     large = folder / "large.pickle"
     for megabytes in (0, 5, 62):
         if megabytes:

@@ -1,6 +1,6 @@
 """How fast snapshots are opened and explained, beside other tools on the same files: `make bench`.
 
-The files are recorded runs of tests/snapshot/data, the largest that `make snapshots` has fetched, if any, and one that
+The files are recorded runs of tests/snapshots, the largest that `make snapshots` has fetched, if any, and one that
 is made of a million entries: a recorded run is repeated, its times shifted. The others are torch.cuda._memory_viz and
 mosaic, which is fetched from GitHub, or from where ULLAGE_REPOSITORIES says.
 
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from benchmarks.snapshot_tools import END, END_OF_VIEWER, KEPT, PEAK, PEAK_OF_MOSAIC, mosaic  # noqa: E402
 
-DATA = ROOT / "tests" / "snapshot" / "data"
+DATA = ROOT / "tests" / "snapshots"
 LARGE_BYTES = 50_000_000
 MILLION_MEGABYTES = 62
 """So large is a file with a million entries."""

@@ -3,7 +3,8 @@
 Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
 takes half a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of
 the whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that
-is not in the file yet, or has the marker `every_run`, runs every day.
+is not in the file yet, or has the marker `every_run`, runs every day. With `--quick` only
+the shortest of what is in the file run, 15 seconds of them in all.
 """
 
 import json
@@ -19,6 +20,8 @@ import pytest
 SLOW: Final = "ULLAGE_SLOW" in os.environ
 WEEK_DAYS: Final = 7
 LEFT_OUT: Final = "another day's; make slow runs all"
+QUICK_SECONDS: Final = 15
+NOT_QUICK: Final = "takes long, and --quick was given"
 TURNS: Final = WEEK_DAYS
 COSTS: Final = Path(__file__).parent / "costly_tests.json"
 COSTLY_SECONDS: Final = 0.5
@@ -60,6 +63,16 @@ def leave_out_other_turns(items: Sequence[pytest.Item], today: date | None = Non
     for item in items:
         if not SLOW and turns.get(item.nodeid, now) != now and not item.get_closest_marker("every_run"):
             item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+def leave_out_costly(items: Sequence[pytest.Item]) -> None:
+    """Skip what takes long, but for the shortest, as many as take `QUICK_SECONDS` together."""
+    costs = json.loads(COSTS.read_text())
+    total = 0.0
+    for item in sorted((each for each in items if each.nodeid in costs), key=lambda each: costs[each.nodeid]):
+        total += costs[item.nodeid]
+        if total > QUICK_SECONDS:
+            item.add_marker(pytest.mark.skip(reason=NOT_QUICK))
 
 
 class CostWriter:

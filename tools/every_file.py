@@ -1,7 +1,7 @@
 """Write the section "Every file" of docs/design.md from the first line of each file: `python tools/every_file.py`.
 
 A Python file is described by the first line of its docstring, one in C or C++ by the first line of its first
-comment, or of its header's. `tests/unit/test_layers.py` fails where the section is not what this writes.
+comment, or of its header's. `tests/project/test_layers.py` fails where the section is not what this writes.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Make tests/allocator/corpus from recorded runs of PyTorch's own allocator: one sequence of every configuration.
+"""Make tests/recorded/allocator/corpus from recorded runs of PyTorch's own allocator: a sequence of each configuration.
 
     python tools/pick_corpus.py FOLDER     with FOLDER/2.11.0/*.jsonl.gz and FOLDER/2.15.0/*.jsonl.gz
 
@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).resolve().parents[1] / "tests" / "allocator" / "corpus"
+OUT = Path(__file__).resolve().parents[1] / "tests" / "recorded" / "allocator" / "corpus"
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def advices() -> None:
 
 
 def explanations() -> None:
-    history = load_snapshot(ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz").devices[0]
+    history = load_snapshot(ROOT / "tests" / "snapshots" / "variable_length_oom.pickle.gz").devices[0]
     report = describe_explanation(explain(history, source="variable_length_oom.pickle.gz", with_picture=True))
     screenshot("explain", report, height=1760)
 
@@ -141,7 +141,8 @@ def shown_by(command: Sequence[str], *, width: int) -> list[str]:
 
 def runs() -> None:
     """A run that fails, with its verdict; the middle of the report is left out."""
-    command = ["ullage", "run", "--gpu", "RTX 2080 Ti", "--folder", "run", "tests/supervision/scripts/pieces.py"]
+    script = "tests/running/supervision/scripts/pieces.py"
+    command = ["ullage", "run", "--gpu", "RTX 2080 Ti", "--folder", "run", script]
     lines = shown_by(["bash", "-c", '"$@"', "bash", *command], width=110)
     error = next(n for n, line in enumerate(lines) if "OutOfMemoryError" in line)
     rest = next(n for n, line in enumerate(lines) if "Who held the " in line)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put Debian's Prometheus and promtool into a folder, without installing them: for tests/export/test_deploy.py.
+# Put Debian's Prometheus and promtool into a folder, without installing them: for tests/running/export/test_deploy.py.
 #
 #     tools/prometheus.sh FOLDER      (then ULLAGE_PROMETHEUS=FOLDER/usr/bin)
 set -euo pipefail

@@ -22,7 +22,7 @@ from ullage.recorded.settings import Settings, parse_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parent.parent
-SNAPSHOT = ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz"
+SNAPSHOT = ROOT / "tests" / "snapshots" / "variable_length_oom.pickle.gz"
 DOCUMENT = ROOT / "docs" / "settings.md"
 PICTURES = ROOT / "docs" / "pictures"
 SETTINGS = {

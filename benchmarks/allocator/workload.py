@@ -8,7 +8,7 @@ from ullage.recorded.program import Op, Program
 from ullage.recorded.rebuild import program_of
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
-RECORDED = Path(__file__).parents[2] / "tests" / "snapshot" / "data"
+RECORDED = Path(__file__).parents[2] / "tests" / "snapshots"
 MIB = 1 << 20
 
 

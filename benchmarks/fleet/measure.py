@@ -2,8 +2,9 @@
 
     python -m benchmarks.fleet.measure [--ranks 256,512,1024] [--workers 2] [--folder FOLDER]
 
-The snapshots are those of tests.fleet.made: one recorded rank at many addresses, and five that differ. Times are of the
-processor, of all processes together; memory is what all of them have resident at once, looked at ten times a second.
+The snapshots are those of tests.explaining.fleet.made: one recorded rank at many addresses, and five that differ. Times
+are of the processor, of all processes together; memory is what all of them have resident at once, looked at ten times a
+second.
 Exits 1 where another rank than the five is named, 1,024 ranks take more than three minutes of two cores or 2 GiB, or
 twice the ranks take more than two and a half times as long.
 """
@@ -23,7 +24,7 @@ from typing import Final
 
 import psutil
 
-from tests.fleet.made import KINDS, make, record
+from tests.explaining.fleet.made import KINDS, make, record
 
 _MOST_SECONDS: Final = 360.0
 """Of a processor: three minutes of two."""

@@ -2,11 +2,11 @@
 
     python benchmarks/guard/rivals.py [--only TEXT ...]
 
-A fault is an error of PyTorch's allocator, raised before one operation of a step runs (tests/guard/faults.py), or at
-every operation on more items than a limit. Everybody trains the same model on the same batches in float64. Beside the
-parameters that the run without faults ends with, each item is counted with the weight that it had in the optimizer's
-steps: one number of an extra parameter belongs to each item, and its gradient is that weight. Exits 1 where the guard
-lost anything, or is further than 1e-12 from the run without faults.
+A fault is an error of PyTorch's allocator, raised before one operation of a step runs (tests/training/guard/faults.py),
+or at every operation on more items than a limit. Everybody trains the same model on the same batches in float64. Beside
+the parameters that the run without faults ends with, each item is counted with the weight that it had in the
+optimizer's steps: one number of an extra parameter belongs to each item, and its gradient is that weight. Exits 1 where
+the guard lost anything, or is further than 1e-12 from the run without faults.
 
 Composer's own trainer takes micro-batches by itself on a GPU alone and asks for a torch before 2.7.1: what stands for
 it here is its published rule, written anew (`composers_rule`).
@@ -37,7 +37,7 @@ import torch.nn.functional as F  # noqa: E402  # the card has to be there first
 from torch import Tensor, nn  # noqa: E402  # the card has to be there first
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
+from tests.training.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
 
 STEPS, ITEMS, WIDTH = 48, 16, 24
 LIMIT_ITEMS = 6

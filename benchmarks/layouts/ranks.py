@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-SCRIPTS: Final = ROOT / "tests" / "emulated" / "ranks"
+SCRIPTS: Final = ROOT / "tests" / "predicting" / "prediction" / "ranks"
 GPU: Final = "H100"
 STEPS: Final = 3
 _BEGIN, _END = "<!-- ranks -->\n", "<!-- end of ranks -->"
@@ -37,7 +37,7 @@ class RunError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A layout: a script of tests/emulated/ranks, with its arguments, on so many ranks."""
+    """A layout: a script of tests/predicting/prediction/ranks, with its arguments, on so many ranks."""
 
     kind: str
     script: str

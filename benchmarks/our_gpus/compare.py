@@ -43,7 +43,7 @@ UNKNOWN = "cause unknown"
 MOST_SHOWN = 300
 MOST_SECONDS = 4 * 3600
 JOBS = 2
-SOURCES = ("src/ullage", "benchmarks", "tests/truth", "tests/guard", "examples")
+SOURCES = ("src/ullage", "benchmarks", "tests/truth", "tests/training/guard", "examples")
 """What decides the emulated GPU's answers, besides the installed packages."""
 KEYS_OF_CAUSE = {"question", "figure", "cause"}
 

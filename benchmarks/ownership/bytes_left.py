@@ -2,10 +2,10 @@
 
     python benchmarks/ownership/bytes_left.py [--only NAME ...] [--write docs/bytes_left.md]
 
-The culprits are the scripts of tests/ownership/scenarios, each of which ends with its variables still alive. Every
-script and every way has a process of its own with an emulated T4; the figures are torch.cuda.memory_allocated() and
-memory_reserved() after it. Exits 1 where `release` leaves a byte that its certificate does not name, or one that could
-have been given back.
+The culprits are the scripts of tests/training/ownership/scenarios, each of which ends with its variables still alive.
+Every script and every way has a process of its own with an emulated T4; the figures are
+torch.cuda.memory_allocated() and memory_reserved() after it. Exits 1 where `release` leaves a byte that its certificate
+does not name, or one that could have been given back.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import ullage
 from ullage.base.units import text_of_bytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.ownership.scenarios.scenario import Entry, Scenario, entries, load
+from tests.training.ownership.scenarios.scenario import Entry, Scenario, entries, load
 
 CARD = "T4"
 
@@ -226,8 +226,9 @@ def rows(only: list[str]) -> Iterator[Row]:
 PAGE = """# What is left on the card
 
 Written by `make bytes-left` (`benchmarks/ownership/bytes_left.py`). Each row is one small script that leaves memory
-held by one culprit (tests/ownership/scenarios), run by torch {torch} on an emulated {card}; its variables are alive
-when it comes to its end, as in a notebook. A cell has the bytes that `torch.cuda` still says are allocated / reserved.
+held by one culprit (tests/training/ownership/scenarios), run by torch {torch} on an emulated {card}; its variables
+are alive when it comes to its end, as in a notebook. A cell has the bytes that `torch.cuda` still says are allocated /
+reserved.
 
 * *del*: the names of what a user thinks of (the model, the optimizer) are deleted, then `gc.collect()` and
   `torch.cuda.empty_cache()`.

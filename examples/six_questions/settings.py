@@ -2,5 +2,5 @@
 
 import ullage
 
-tuning = ullage.tune("tests/snapshot/data/variable_length_oom.pickle.gz", budget=5)
+tuning = ullage.tune("tests/snapshots/variable_length_oom.pickle.gz", budget=5)
 print(tuning.line)

@@ -2,7 +2,7 @@
 
 import ullage
 
-explanation = ullage.explain("tests/snapshot/data/variable_length_oom.pickle.gz")
+explanation = ullage.explain("tests/snapshots/variable_length_oom.pickle.gz")
 print(explanation.headline)
 print(explanation.sentence)
 for remedy in explanation.remedies[:3]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.emulated.conftest import SCRIPTS, command
 from tests.forked import client
 from tests.forked.client import COMPILER_LATER
+from tests.shared.commands import SCRIPTS, command
 
 _OF_THE_PROCESS = ("seconds", "host", "import_seconds", "step_seconds")
 """What belongs to the process: times, and what it has resident."""

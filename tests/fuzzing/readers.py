@@ -26,7 +26,7 @@ from ullage.running.run_files.folder import ENVIRONMENT
 from ullage.running.run_files.live import LiveWriter, Sample
 
 CORPUS: Final = Path(__file__).parent / "corpus"
-TEXTS: Final = Path(__file__).parents[1] / "analysis/data/texts.jsonl"
+TEXTS: Final = Path(__file__).parents[1] / "explaining/analysis/data/texts.jsonl"
 _MIB: Final = 1 << 20
 
 

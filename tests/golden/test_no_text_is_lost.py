@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tests.analysis.test_explain_text import CASES
+from tests.explaining.analysis.test_explain_text import CASES
 from tests.golden.test_report import REPORTS
-from tests.unit.test_message import WORDINGS
+from tests.recorded.message.test_message import WORDINGS
 from ullage.explaining.analysis.describe import describe as describe_explanation
 from ullage.explaining.analysis.explain import explain
 from ullage.explaining.analysis.text.describe import describe_text
@@ -49,7 +49,7 @@ WIDE = 20_000
 """Columns on which nothing has to be wrapped."""
 PRIVATE = range(0xF0000, 0xFFFFE)
 MARKS = frozenset(map(chr, PRIVATE))
-SNAPSHOTS = sorted((Path(__file__).parents[1] / "snapshot" / "data").glob("*.pickle.gz"))
+SNAPSHOTS = sorted((Path(__file__).parents[1] / "snapshots").glob("*.pickle.gz"))
 TEXTS = {name: text for name, (text, *_) in (*WORDINGS.items(), *CASES.items())}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulated.fresh import answer
+from tests.shared.fresh import answer
 
 _ROOT = Path(__file__).parents[2]
 

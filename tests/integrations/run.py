@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from tests.guard.faults import TEXT, Faults
+from tests.training.guard.faults import TEXT, Faults
 from ullage.training.guard.guard import Guard
 
 

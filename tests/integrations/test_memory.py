@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulated.fresh import answer
+from tests.shared.fresh import answer
 
 NAMES = ("alloc_retries", "allocated_bytes", "growth_bytes_per_step", "peak_allocated_bytes", "reserved_bytes")
 KEPT_BYTES = 64 << 10

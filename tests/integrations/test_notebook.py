@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.guard.inside import inside
+from tests.shared.inside import inside
 
 pytest.importorskip("IPython")
 

@@ -11,8 +11,8 @@ from accelerate.utils import DistributedType
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.guard.faults import Faults
 from tests.integrations.run import AtMost, at_every, farthest, faults_in_guard, on_a_small_card, run_the_docs
+from tests.training.guard.faults import Faults
 from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
 

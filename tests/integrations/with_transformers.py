@@ -9,8 +9,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from tests.guard.faults import Faults
 from tests.integrations.run import AtMost, at_every, farthest, faults_in_guard, on_a_small_card, run_the_docs
+from tests.training.guard.faults import Faults
 from ullage.base.errors import UsageError
 from ullage.integrations.transformers import Guarded
 

@@ -10,7 +10,7 @@ from benchmarks.real_cards.compare import clears_of, compared, equal_events, eve
 from ullage.recorded.history import Action, Frame, History
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
-DATA = Path(__file__).parents[1] / "snapshot" / "data"
+DATA = Path(__file__).parents[1] / "snapshots"
 
 
 @pytest.fixture(scope="module")

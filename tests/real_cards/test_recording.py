@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.real_cards.facts import facts_of, history_of
-from tests.emulated.fresh import run
+from tests.shared.fresh import run
 
 FACTS = json.loads((Path(__file__).parent / "data" / "attention.json").read_text())
 # Attention as its formula says it, with a softmax of four operations: what the recorded program computes, in our words.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.emulated.fresh import USUAL
 from tests.forked import client
+from tests.shared.fresh import USUAL
 from tests.truth.record import CONTEXT_BYTES, Record
 from tests.truth.runner import ROOT, STEPS
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import ullage
-from tests.guard.world import Left, World, bare, guard_of, left_of
+from tests.training.guard.world import Left, World, bare, guard_of, left_of
 
 from .cases import EQUAL, PARTS, REFUSED
 from .trainings import PlacedFaults, enter, made

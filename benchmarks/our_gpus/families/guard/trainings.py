@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
-from tests.guard.faults import Faults
-from tests.guard.world import World
+from tests.training.guard.faults import Faults
+from tests.training.guard.world import World
 
 STEPS = 3
 PADDING = -100

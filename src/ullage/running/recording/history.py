@@ -29,7 +29,7 @@ _CHEAP_SHARE = 0.01
 _ENTRY_BYTES: Final = 400
 _FRAME_BYTES: Final = 16
 """The host memory of a stack's frame; `_ENTRY_BYTES` is that of an entry of PyTorch's ring with a stack of its own
-(tests/recording/test_history.py)."""
+(tests/running/recording/test_history.py)."""
 _USUAL_DEPTH: Final = 64
 _COMPARED_STEPS: Final = 20
 """The number of steps with and without history whose durations are compared."""

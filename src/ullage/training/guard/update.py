@@ -39,8 +39,8 @@ _RESUMABLE: Final = (
     torch.optim.Adagrad,
 )
 """Optimizers whose step can be resumed, because they never use an old value after writing the new one: a second run can
-skip the writes already made. tests/guard/test_update.py tries each at every operation. All others are retried operation
-by operation."""
+skip the writes already made. tests/training/guard/test_update.py tries each at every operation. All others are
+retried operation by operation."""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()

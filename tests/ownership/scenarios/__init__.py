@@ -1,1 +1,0 @@
-"""Scripts that leave device memory held, each by one culprit; tests/ownership/test_scenarios.py tries them."""
