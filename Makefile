@@ -117,7 +117,7 @@ host: setup  ## Compare the host's memory that predictions tell with the kernel'
 	$(OLDEST_ENV)/bin/python benchmarks/host/run.py
 
 habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
-	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md
+	$(OLDEST_ENV)/bin/python benchmarks/common_advice/habits.py --write docs/habits.md
 
 rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's rule on the same faults (downloads two).
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard

@@ -15,7 +15,7 @@ PICTURES = 96
 
 @dataclass(kw_only=True)
 class Loop:
-    """The loop of benchmarks/guard/habits.py, which everything about it can be changed of.
+    """The loop of habits.py, which everything about it can be changed of.
 
     Autocast is to fp16, on the card alone.
     """

@@ -1,6 +1,6 @@
 """What the habits of people whose loops run out of memory do, measured on an emulated T4 that GPT-2 small nearly fills.
 
-    python benchmarks/guard/habits.py [--only TEXT] [--write docs/habits.md]
+    python benchmarks/common_advice/habits.py [--only TEXT] [--write docs/habits.md]
 
 Memory and calls are torch.cuda's own statistics, after the first steps. Time is that of the process, beside the same
 loop without the habit in the same process, in blocks that take turns; the card itself takes none. Each habit has a
@@ -21,11 +21,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counted import build, counting
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks" / "guard"), str(ROOT / "examples")]
 
-import ullage
+from counted import build, counting  # noqa: E402  # the path has to be there first
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import ullage  # noqa: E402  # the path has to be there first
+
 CARD, VOCABULARY, LENGTH = "T4", 50257, 1024
 ITEMS = 12
 WARM, STEPS, PERIOD, TURNS = 3, 16, 8, 4
@@ -446,10 +448,11 @@ def figures(own: Measured) -> str:
 
 HEAD = """# What habits against running out of memory do
 
-Written by `make habits` (`benchmarks/guard/habits.py`), which measures each of these on an emulated {card}: GPT-2 small
-with AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}. Memory and calls are
-torch.cuda's own statistics after {warm} steps. *Calls* are those that ask the driver for memory or give it back
-(cudaMalloc, cudaFree, or mapping and unmapping), a step; *reads* are values that come back from the card, a step, each
+Written by `make habits` (`benchmarks/common_advice/habits.py`), which measures each of these on an emulated
+{card}: GPT-2 small with AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}.
+Memory and calls are torch.cuda's own statistics after {warm} steps. *Calls* are those that ask the driver for memory
+or give it back (cudaMalloc, cudaFree, or mapping and unmapping), a step;
+*reads* are values that come back from the card, a step, each
 of which waits for it; *grows* is by how many bytes a step has more allocated at its end. *Host time* is the process's
 own beside the loop without the habit (none where it could not be measured in one process); 0.8 to 1.2 is the noise of
 the machine. An emulated card itself takes no time, so on a real one calls and reads cost more than this shows: cudaFree
