@@ -30,7 +30,7 @@ OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
 OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -116,9 +116,6 @@ bytes-left: setup  ## Measure what is left on the card after del, accelerate, Li
 host: setup  ## Compare the host's memory that predictions tell with the kernel's own high water of unobserved runs.
 	$(OLDEST_ENV)/bin/python benchmarks/host/run.py
 
-habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
-	$(OLDEST_ENV)/bin/python benchmarks/common_advice/habits.py --write docs/habits.md
-
 rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's rule on the same faults (downloads two).
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
 	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
@@ -126,8 +123,8 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 libraries: setup  ## Load and run the CUDA libraries people use beside torch on an emulated card, and write docs/libraries.md (downloads 4 GiB; ONLY=name, FROM=index).
 	$(OLDEST_ENV)/bin/python benchmarks/libraries/run.py $(LIBRARIES) $(CACHE) $(if $(FROM),--from "$(FROM)") $(if $(ONLY),--only "$(ONLY)",--write docs/libraries.md)
 
-common-advice: setup  ## Measure what threads advise against running out of memory, and write docs/common_advice.md (a quarter of an hour).
-	$(OLDEST_ENV)/bin/python benchmarks/common_advice/run.py --write docs/common_advice.md
+common-advice: setup  ## Measure what people do and are advised to do against running out of memory, and write docs/common_advice.md (half an hour; ONLY=text).
+	$(OLDEST_ENV)/bin/python -m benchmarks.common_advice.run $(if $(ONLY),--only "$(ONLY)",--write docs/common_advice.md)
 
 advise: setup  ## Advise scripts on cards on which they do not fit, prove each answer, and write docs/advised_scripts.md (half an hour and more; ONLY=text; goes on where it was cut off).
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public

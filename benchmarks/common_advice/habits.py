@@ -1,159 +1,95 @@
-"""What the habits of people whose loops run out of memory do, measured on an emulated T4 that GPT-2 small nearly fills.
+"""What the habits of people whose loops run out of memory do: each is a step of the loop, and what is said of it.
 
-    python benchmarks/common_advice/habits.py [--only TEXT] [--write docs/habits.md]
-
-Memory and calls are torch.cuda's own statistics, after the first steps. Time is that of the process, beside the same
-loop without the habit in the same process, in blocks that take turns; the card itself takes none. Each habit has a
-process of its own. Exits 1 where what the table says beside a habit is not what was measured.
+What is said is said by hand, and `holds` is what must have been measured for it to be true. Memory and calls are
+torch.cuda's own statistics, after the first steps. Time is that of the process next to the same loop without the habit
+in the same process, in blocks that take turns; the emulated GPU takes none.
 """
 
-import argparse
 import gc
-import importlib.metadata
-import json
+import random
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "benchmarks" / "guard"), str(ROOT / "examples")]
+from benchmarks.common_advice.loop import FULL, Loop, plain
 
-from counted import build, counting  # noqa: E402  # the path has to be there first
-
-import ullage  # noqa: E402  # the path has to be there first
-
-CARD, VOCABULARY, LENGTH = "T4", 50257, 1024
-ITEMS = 12
 WARM, STEPS, PERIOD, TURNS = 3, 16, 8, 4
-GIB = 1 << 30
-TITLES = (
-    "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | what it does | instead |"
-)
-
-
-class Loop:
-    """A training loop as people write it: what a step made lives until the next one makes it anew."""
-
-    def __init__(self) -> None:
-        import torch
-        from train_gpt2 import GPT2
-
-        torch.manual_seed(0)
-        with torch.device("cuda"):
-            self.model = GPT2(vocabulary=VOCABULARY, length=LENGTH, width=768, layers=12, heads=12, checkpointing=False)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
-        self.output: Any = None
-        self.loss: Any = None
-        self.kept: list[Any] = []
-
-    def batch(self, length: int = LENGTH) -> Any:
-        import torch
-
-        return torch.randint(0, VOCABULARY, (ITEMS, length + 1)).cuda()
-
-    def forward(self, tokens: Any) -> None:
-        import torch
-        import torch.nn.functional as F
-
-        with torch.autocast("cuda", dtype=torch.float16):
-            self.output = self.model(tokens[:, :-1])
-            self.loss = F.cross_entropy(self.output.flatten(0, 1), tokens[:, 1:].flatten())
-
-    def train(self, tokens: Any, number: int, *, parts: int = 1, set_to_none: bool = True) -> None:
-        for part in tokens.chunk(parts):
-            self.forward(part)
-            (self.loss / parts).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=set_to_none)
-
-    def drop(self) -> None:
-        self.output = self.loss = None
-
-
 Step = Callable[[Loop, Any, int], None]
+"""Takes the tokens of a batch, and its number."""
+
+
+def trained(loop: Loop, tokens: Any, number: int) -> None:
+    plain(loop, tokens)
 
 
 def deleted(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
-    loop.drop()
+    plain(loop, tokens)
+    loop.output = loop.loss = None
 
 
-def collected(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+def garbage_collected(loop: Loop, tokens: Any, number: int) -> None:
+    plain(loop, tokens)
     gc.collect()
 
 
 def emptied(loop: Loop, tokens: Any, number: int) -> None:
     import torch
 
-    loop.train(tokens, number)
+    plain(loop, tokens)
     torch.cuda.empty_cache()
 
 
 def emptied_at_times(loop: Loop, tokens: Any, number: int) -> None:
-    import torch
-
-    loop.train(tokens, number)
-    if number % PERIOD == 0:
-        torch.cuda.empty_cache()
+    (trained if number % PERIOD else emptied)(loop, tokens, number)
 
 
 def all_three(loop: Loop, tokens: Any, number: int) -> None:
-    deleted(loop, tokens, number)
-    gc.collect()
     import torch
 
+    deleted(loop, tokens, number)
+    gc.collect()
     torch.cuda.empty_cache()
 
 
-def in_two(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number, parts=2)
-
-
-def in_four(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number, parts=4)
-
-
 def zeroed(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number, set_to_none=False)
+    loop.forward(tokens)
+    loop.loss.backward()
+    loop.optimizer.step()
+    loop.optimizer.zero_grad(set_to_none=False)
 
 
 def losses_kept(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+    plain(loop, tokens)
     loop.kept.append(loop.loss)
 
 
 def losses_read(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+    plain(loop, tokens)
     loop.kept.append(loop.loss.item())
 
 
 def outputs_kept(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+    plain(loop, tokens)
     loop.kept.append(loop.output.detach())
 
 
 def outputs_to_host(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+    plain(loop, tokens)
     loop.kept = [loop.output.detach().cpu()]  # one of them: the host of this measurement is small
 
 
 def evaluated(loop: Loop, tokens: Any, number: int) -> None:
     import torch
 
-    loop.train(tokens, number)
+    plain(loop, tokens)
     with torch.no_grad():
         loop.forward(tokens)
 
 
 def evaluated_with_graph(loop: Loop, tokens: Any, number: int) -> None:
-    loop.train(tokens, number)
+    plain(loop, tokens)
     loop.forward(tokens)
 
 
@@ -168,7 +104,7 @@ class Measured:
     driver_calls: float
     reads: float
     seconds_ratio: float | None
-    """None where memory ran out, or where the loop beside it would need another process."""
+    """None where memory ran out, or where there is no loop to compare with."""
     failed_at: int | None
     """The batch at which memory ran out."""
 
@@ -183,7 +119,6 @@ class Habit:
     instead: str = ""
     holds: Callable[[Measured, Measured], bool] = lambda own, plain: True
     lengths: str = ""
-    conf: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +138,7 @@ GROUPS = (
     Group(
         title="Batches of one shape",
         habits=[
-            Habit(name="none", step=Loop.train, reading="The loop as most people write it."),
+            Habit(name="none", step=trained, reading="The loop as most people write it."),
             Habit(
                 name="`del loss, output` after each batch",
                 step=deleted,
@@ -213,7 +148,7 @@ GROUPS = (
             ),
             Habit(
                 name="`gc.collect()` after each batch",
-                step=collected,
+                step=garbage_collected,
                 reading="Frees nothing: no tensor of the loop hangs in a cycle of references.",
                 instead="Look for the cycle, if there is one; collect after an error, outside the `except`.",
                 holds=lambda own, none: own.allocated == none.allocated and (own.seconds_ratio or 0) > 2,
@@ -238,20 +173,6 @@ GROUPS = (
                 reading="The peak is that of the loop without them.",
                 instead="A smaller batch, in parts; `ullage.Guard` does it when memory runs out.",
                 holds=is_same_peak,
-            ),
-            Habit(
-                name="accumulation over 2 micro-batches",
-                step=in_two,
-                reading="Saves nearly half of what is not parameters, gradients and optimizer state.",
-                instead="This is what works; mind the weights where micro-batches have unequal numbers of tokens.",
-                holds=lambda own, none: own.allocated < 0.7 * none.allocated,
-            ),
-            Habit(
-                name="accumulation over 4 micro-batches",
-                step=in_four,
-                reading="Saves half of the rest again, for as many more calls of forward and backward.",
-                instead="As few parts as fit.",
-                holds=lambda own, none: own.allocated < 0.45 * none.allocated,
             ),
             Habit(
                 name="`zero_grad(set_to_none=False)`",
@@ -304,38 +225,29 @@ GROUPS = (
         ],
     ),
     Group(
-        title=f"Batches of 64 to {LENGTH:,} tokens an item, no two alike",
+        title=f"Batches of 64 to {FULL['length']:,} tokens an item, no two alike",
         habits=[
             Habit(
                 name="none",
-                step=Loop.train,
+                step=trained,
                 lengths="random",
                 reading="Each new length asks for pieces of new sizes, and those of earlier ones do not fit it.",
                 holds=lambda own, none: own.failed_at is not None,
             ),
             Habit(
                 name="the longest first",
-                step=Loop.train,
+                step=trained,
                 lengths="longest first",
                 reading="Pieces for the longest serve all others: less is reserved, and nothing runs out.",
                 instead="Run the longest batch first, once; `Guard.rehearse` does. Lengths in few sizes do the rest.",
                 holds=lambda own, none: own.failed_at is None and own.reserved <= none.reserved,
             ),
             Habit(
-                name="`expandable_segments:True`",
-                step=Loop.train,
-                lengths="random",
-                conf="expandable_segments:True",
-                reading="Pieces grow instead of being asked for anew: hardly more is reserved than was allocated.",
-                instead="This is the one to set; it has to be in the environment before the process begins.",
-                holds=lambda own, none: own.failed_at is None and own.reserved < 1.05 * own.allocated,
-            ),
-            Habit(
                 name="`empty_cache()` after each batch",
                 step=emptied,
                 lengths="random",
                 reading="Gets through, and asks the driver for every segment again in every step.",
-                instead="The two lines above.",
+                instead="The line above, or `expandable_segments:True` (below).",
                 holds=lambda own, none: own.driver_calls > 100,
             ),
             Habit(
@@ -343,7 +255,7 @@ GROUPS = (
                 step=deleted,
                 lengths="random",
                 reading="Pieces come back in another order; they do not fit the next length any better.",
-                instead="The same two lines.",
+                instead="The same.",
                 holds=lambda own, none: own.failed_at is not None,
             ),
         ],
@@ -352,151 +264,71 @@ GROUPS = (
 HABITS = [(group, habit) for group in GROUPS for habit in group.habits]
 
 
-def lengths_of(habit: Habit, count: int) -> list[int]:
-    if not habit.lengths:
-        return [LENGTH] * count
-    import random
+def lengths_of(lengths: str, count: int) -> list[int]:
+    """Return the tokens of an item, batch by batch: "random", "longest first", or all of one length ("")."""
+    if not lengths:
+        return [FULL["length"]] * count
+    found = random.Random(1).sample(range(64, FULL["length"]), count - 1)
+    found.insert(count // 2, FULL["length"])
+    return sorted(found, reverse=True) if lengths == "longest first" else found
 
-    lengths = random.Random(1).sample(range(64, LENGTH), count - 1)
-    lengths.insert(count // 2, LENGTH)
-    return sorted(lengths, reverse=True) if habit.lengths == "longest first" else lengths
 
+def measure(step: Step, lengths: str, reads: Callable[[], int], without: Step | None = None) -> Measured:
+    """Run a habit's loop and read torch's statistics; `reads` counts what came back from the card so far.
 
-def measure(habit: Habit, plain: Habit, calls: Callable[[], dict[str, int]]) -> Measured:
-    """Run a habit's loop and read torch's statistics."""
+    Time is compared with that of a loop without the habit.
+    """
     import torch
 
-    loop = Loop()
-    count = 4 * STEPS if habit.lengths else STEPS
+    loop = Loop(sizes=FULL, step=plain, kept=[])
+    loop.build()
+    count = 4 * STEPS if lengths else STEPS
     # A shape of its own each: what counts is how they come. One shape: what counts is the steady loop.
-    warm = 0 if habit.lengths else WARM
+    warm = 0 if lengths else WARM
     before: dict[str, int] = {}
     read = held = holds = 0
     failed_at = None
-    for number, length in enumerate(lengths_of(habit, warm + count), 1 - warm):
+    for number, length in enumerate(lengths_of(lengths, warm + count), 1 - warm):
         if number == 1:
             torch.cuda.reset_peak_memory_stats()
-            before, read, held = torch.cuda.memory_stats(), calls()["reads of the card"], torch.cuda.memory_allocated()
+            before, read, held = torch.cuda.memory_stats(), reads(), torch.cuda.memory_allocated()
         try:
-            habit.step(loop, loop.batch(length), number)
+            step(loop, loop.batch(length), number)
         except torch.OutOfMemoryError:
             failed_at = number + warm
             break
         holds = torch.cuda.memory_allocated()
     stats = torch.cuda.memory_stats()
+    is_timed = without is not None and failed_at is None
     took = max(number if failed_at is None else number - 1, 1)
     asked = sum(stats[name] - before.get(name, 0) for name in ("num_device_alloc", "num_device_free"))
     return Measured(
         allocated=stats["allocated_bytes.all.peak"],
         reserved=stats["reserved_bytes.all.peak"],
-        grown=0 if habit.lengths else (holds - held) // took,
+        grown=0 if lengths else (holds - held) // took,
         driver_calls=asked / took,
-        reads=(calls()["reads of the card"] - read) / took,
-        seconds_ratio=None if failed_at is not None or habit.conf else ratio_of_seconds(loop, habit, plain),
+        reads=(reads() - read) / took,
+        seconds_ratio=ratio_of_seconds(loop, lengths, step, without) if is_timed else None,
         failed_at=failed_at,
     )
 
 
-def ratio_of_seconds(loop: Loop, habit: Habit, plain: Habit) -> float | None:
+def ratio_of_seconds(loop: Loop, lengths: str, step: Step, without: Step) -> float | None:
     """Time both loops in blocks that take turns; the first step of each pays for what the other has left."""
     import torch
 
-    lengths = lengths_of(habit, PERIOD)
+    batches = lengths_of(lengths, PERIOD)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(TURNS):
         for is_plain in (True, False) if turn % 2 else (False, True):
-            step = plain.step if is_plain else habit.step
+            each = without if is_plain else step
             loop.kept = []
             try:
-                step(loop, loop.batch(lengths[0]), 1)
+                each(loop, loop.batch(batches[0]), 1)
                 began = time.process_time()
-                for number, length in enumerate(lengths, 1):
-                    step(loop, loop.batch(length), number)
+                for number, length in enumerate(batches, 1):
+                    each(loop, loop.batch(length), number)
             except torch.OutOfMemoryError:
                 return None
             seconds[is_plain].append(time.process_time() - began)
     return statistics.median(seconds[False]) / statistics.median(seconds[True])
-
-
-def run_alone(index: int, library: Path) -> None:
-    """What a process of its own does: one habit."""
-    import os
-
-    group, habit = HABITS[index]
-    calls = counting(library)
-    os.environ["PYTORCH_ALLOC_CONF"] = habit.conf
-    ullage.emulate(CARD)
-    print(json.dumps(asdict(measure(habit, group.habits[0], calls))))
-
-
-def alone(index: int, library: Path) -> Measured:
-    command = [sys.executable, __file__, "--habit", str(index), "--library", library]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{HABITS[index][1].name} failed:\n{done.stderr}")
-    return Measured(**json.loads(done.stdout))
-
-
-def figures(own: Measured) -> str:
-    """A row's cells."""
-    if own.failed_at is not None:
-        return f"**runs out at batch {own.failed_at}** | | | | | "
-    ratio = f"{own.seconds_ratio:.1f}" if own.seconds_ratio is not None else ""
-    cells = (f"{own.allocated / GIB:.2f}", f"{own.reserved / GIB:.2f}", f"{own.driver_calls:.1f}", f"{own.reads:.0f}")
-    return " | ".join((*cells, f"{own.grown:,}", ratio))
-
-
-HEAD = """# What habits against running out of memory do
-
-Written by `make habits` (`benchmarks/common_advice/habits.py`), which measures each of these on an emulated
-{card}: GPT-2 small with AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}.
-Memory and calls are torch.cuda's own statistics after {warm} steps. *Calls* are those that ask the driver for memory
-or give it back (cudaMalloc, cudaFree, or mapping and unmapping), a step;
-*reads* are values that come back from the card, a step, each
-of which waits for it; *grows* is by how many bytes a step has more allocated at its end. *Host time* is the process's
-own beside the loop without the habit (none where it could not be measured in one process); 0.8 to 1.2 is the noise of
-the machine. An emulated card itself takes no time, so on a real one calls and reads cost more than this shows: cudaFree
-and a read wait until the card has done all that was asked of it.
-
-How to do it right is short: drop nothing by hand, `zero_grad()`, `torch.no_grad()` where nothing is trained, keep
-numbers and not outputs, split a batch that does not fit, and for lengths that vary run the longest first or set
-`expandable_segments:True`. [Variable lengths](variable_lengths.md) says more about the last.
-"""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="habits whose name has this text")
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--habit", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--library", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.habit is not None:
-        run_alone(options.habit, options.library)
-        return 0
-    version = importlib.metadata.version("torch").split("+")[0]
-    lines = [HEAD.format(card=CARD, items=ITEMS, length=LENGTH, version=version, warm=WARM)]
-    wrong = []
-    with tempfile.TemporaryDirectory() as folder:
-        library = build(Path(folder))
-        for group in GROUPS:
-            lines += [f"## {group.title}", "", TITLES, "|---|---|---|---|---|---|---|---|---|"]
-            plain: Measured | None = None
-            for habit in group.habits:
-                if options.only not in habit.name and plain is not None:
-                    continue
-                own = alone(HABITS.index((group, habit)), library)
-                plain = plain or own
-                lines.append(f"| {habit.name} | {figures(own)} | {habit.reading} | {habit.instead} |")
-                print(lines[-1], flush=True)
-                if not habit.holds(own, plain):
-                    wrong.append(f"{group.title}, {habit.name}: measured {own}, which is not what is said of it")
-            lines.append("")
-    print("\n".join(wrong), file=sys.stderr)
-    if options.write:
-        options.write.write_text("\n".join(lines).rstrip() + "\n")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
