@@ -29,6 +29,7 @@ from benchmarks.common_advice.advice import Advice, Conf, Measured
 from benchmarks.common_advice.advices import AFTER, CONFS, GROUPS, PLAIN, PLAIN_PICTURES
 from benchmarks.common_advice.loop import CARD, FULL, ITEMS, PICTURES, SMALL, Loop, PictureLoop
 from benchmarks.guard.counted import build, counting
+from tools.stale_pages import write_page
 
 ROOT = Path(__file__).resolve().parents[2]
 WARM, STEPS, TURNS, TIMED = 3, 4, 5, 2
@@ -37,11 +38,10 @@ MIB, GIB = 1 << 20, 1 << 30
 ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
 HEAD = """# What the threads say, measured
 
-Written by `make common-advice` (`benchmarks/common_advice/run.py`): what people do, and are told to do, when memory
-runs out, each done to the same loop: GPT-2 small (or ResNet-50) with AdamW and fp16 autocast, {items} sequences of
-{length:,} tokens a batch, torch {version}, on an emulated {card}. *Allocated* and *reserved* are the highest of
-torch.cuda's own statistics after {warm} steps. An advice that does not fit on the card is run again on one like it with
-64 GiB, to say what it needs.
+What people do, and are told to do, when memory runs out, each done to the same loop: GPT-2 small (or ResNet-50) with
+AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}, on an emulated {card}.
+*Allocated* and *reserved* are the highest of torch.cuda's own statistics after {warm} steps. An advice that does not
+fit on the card is run again on one like it with 64 GiB, to say what it needs.
 
 *Time* is the one thing that an emulated card cannot tell: it computes nothing. Where the work to be done is what
 changes, a small model's step was timed on a CPU (one thread), beside the loop without the advice: 1.3 is 30 % longer,
@@ -293,7 +293,7 @@ def main() -> int:
     print("\n".join(page.wrong), file=sys.stderr)
     if options.write:
         text = "\n".join([head, *page.lines, "", (Path(__file__).parent / "beyond.md").read_text()])
-        options.write.write_text(text.replace("\n\n\n", "\n\n").rstrip() + "\n")
+        write_page(options.write, text.replace("\n\n\n", "\n\n").rstrip() + "\n")
     return 1 if page.wrong else 0
 
 
