@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.rotation import SLOW
 from ullage.cli.app import app
 
 WIDTH_OF_FILES = 150
@@ -51,9 +52,15 @@ def test_every_marked_command_is_there() -> None:
                 assert known, f"{block.place}: {part}"
 
 
-@pytest.mark.parametrize("block", [one for one in blocks() if not one.is_slow], ids=lambda block: block.place)
+slow = pytest.mark.skipif(not SLOW, reason="needs torch, and takes up to a minute: ULLAGE_SLOW=1")
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(one, marks=slow if one.is_slow else (), id=one.place) for one in blocks()]
+)
 def test_what_the_documents_show_is_what_commands_print(block: Any) -> None:
-    """Every block that needs no torch is run: nothing but a time may differ. `make docs` writes it anew."""
+    """Every block that needs no torch is run: nothing but a time may differ. `make docs` writes it anew, with SLOW=1
+    the others too."""
     shown = docs.steady(block.document.read_text().split("\n")[block.first : block.last])
     printed = docs.lines_of(block)
     assert docs.steady(printed) == shown
