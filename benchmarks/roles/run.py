@@ -26,8 +26,8 @@ HEAD = """# How right the roles of `explain` are
 `ullage explain` tells from a snapshot alone what memory was for: by the stacks (`Optimizer.step`, a module's call,
 `Module._apply`, what runs in autograd's threads), by the lives (what a forward pass makes and backward still finds is
 an activation), and by the sizes (a gradient has its parameter's). Here it is compared with
-[what `ullage predict` knows](roles.md), which watches the same run from inside and asks every tensor's owner. These are
-{count} workloads on an emulated A100, with torch's Python stacks.
+[what `ullage predict` knows](roles.md), which watches the same run from inside and asks every tensor's owner. The
+{count} workloads ran on an emulated A100, with torch's Python stacks.
 
 How sure a role is, is one of three words. *certain*: PyTorch's own functions are on the stack, and the block's life
 agrees. *likely*: its life and its size say so. *a guess*: its life was not seen whole, or nothing but a size says so.
