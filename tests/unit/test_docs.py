@@ -128,12 +128,22 @@ def test_a_block_is_written_anew_once(tmp_path: Path) -> None:
     ("one", "other", "is_same"),
     [
         ("2 failed in 3.2s", "2 failed in 14.25s", True),
-        ("runs/train-20260101-101500-17/oom-18-1/report.txt", "runs/train-20260203-091501-4/oom-5-1/report.txt", True),
+        ("runs/a-20260101-101500-3fa90c/oom-18-1/report.txt", "runs/a-20260203-091501-4/oom-5-1/report.txt", True),
         ("runs/process-17.live", "runs/process-5.live", True),
         ("steps take about 1.05 times as long", "steps take about 1.7 times as long", True),
         ("runs/oom-17-1", "runs/oom-17-2", False),
         ("2 failed in 3.2s", "3 failed in 3.2s", False),
         ("17.0 MiB", "18.0 MiB", False),
+        (
+            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            "The host's memory at its fullest\n9 MiB\n\nB",
+            True,
+        ),
+        (
+            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            "The host's memory at its fullest\n9 MiB\n\nC",
+            False,
+        ),
     ],
 )
 def test_what_is_another_each_time_counts_as_equal(tmp_path: Path, one: str, other: str, is_same: bool) -> None:
@@ -141,6 +151,14 @@ def test_what_is_another_each_time_counts_as_equal(tmp_path: Path, one: str, oth
     page = tmp_path / "page.md"
     page.write_text(f"<!-- run -->\n```console\n$ echo {one}\n{other}\n```\n")
     assert (docs.renewed(page, slow=False)[1] == []) == is_same
+
+
+def test_the_memory_of_the_machine_counts_as_equal() -> None:
+    """Figures of the host in a report are those of who made the page; that it has the section is not."""
+    page = ["a", docs.HOST, "resident 400 MiB", "", "b"]
+    assert docs.steady(page) == docs.steady(["a", docs.HOST, "resident 9 MiB", "pinned 1 MiB", "", "b"])
+    for other in (["a", "b"], ["a", docs.HOST, "resident 400 MiB", "", "c"], ["c", *page[1:]]):
+        assert docs.steady(page) != docs.steady(other)
 
 
 def test_what_takes_long_is_run_on_request_only(tmp_path: Path) -> None:
