@@ -30,7 +30,7 @@ OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
 OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots stale-pages docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -104,7 +104,7 @@ versions: setup  ## Try the emulated card on torch 2.6 to 2.15 and write docs/ve
 
 public: setup  ## Predict public scripts of others on three cards, and write docs/public_scripts.md (fetches them from GitHub).
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
-	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
+	$(OLDEST_ENV)/bin/python -m benchmarks.public.run $(PUBLIC) --write docs/public_scripts.md
 
 BENCHMARKS := predict.py help.py allocator/run.py snapshot.py page.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
 bench: setup  ## Measure the speed of predictions, of --help, of the allocator core beside PyTorch's own, of pages in a browser, of owners, of guards, monitors and runs, and of all beside the commit before (COMMIT=...); exit 1 past a bound.
@@ -114,23 +114,20 @@ bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT
 	$(OLDEST_ENV)/bin/python benchmarks/before.py $(or $(COMMIT),HEAD~1)
 
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
-	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
+	$(OLDEST_ENV)/bin/python -m benchmarks.ownership.bytes_left --write docs/bytes_left.md
 
 host: setup  ## Compare the host's memory that predictions tell with the kernel's own high water of unobserved runs.
 	$(OLDEST_ENV)/bin/python benchmarks/host/run.py
-
-habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
-	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md
 
 rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's rule on the same faults (downloads two).
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
 	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
 
 libraries: setup  ## Load and run the CUDA libraries people use beside torch on an emulated card, and write docs/libraries.md (downloads 4 GiB; ONLY=name, FROM=index).
-	$(OLDEST_ENV)/bin/python benchmarks/libraries/run.py $(LIBRARIES) $(CACHE) $(if $(FROM),--from "$(FROM)") $(if $(ONLY),--only "$(ONLY)",--write docs/libraries.md)
+	$(OLDEST_ENV)/bin/python -m benchmarks.libraries.run $(LIBRARIES) $(CACHE) $(if $(FROM),--from "$(FROM)") $(if $(ONLY),--only "$(ONLY)",--write docs/libraries.md)
 
-common-advice: setup  ## Measure what threads advise against running out of memory, and write docs/common_advice.md (a quarter of an hour).
-	$(OLDEST_ENV)/bin/python benchmarks/common_advice/run.py --write docs/common_advice.md
+common-advice: setup  ## Measure what people do and are advised to do against running out of memory, and write docs/common_advice.md (half an hour; ONLY=text).
+	$(OLDEST_ENV)/bin/python -m benchmarks.common_advice.run $(if $(ONLY),--only "$(ONLY)",--write docs/common_advice.md)
 
 advise: setup  ## Advise scripts on cards on which they do not fit, prove each answer, and write docs/advised_scripts.md (half an hour and more; ONLY=text; goes on where it was cut off).
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
@@ -169,7 +166,7 @@ clusters: setup  ## Run the tests of the engines with Ray and submitit (installs
 	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m pytest -W ignore tests/base/engines tests/predicting/layouts
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
-	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
+	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python -m benchmarks.cudnn.compare --write docs/cudnn_plans.md
 
 tables: setup  ## Measure cuDNN's workspaces for where it is not installed, on every card, and write the table (an hour).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/measure.py all build/answers src/ullage/gpu/emulator/cudnn/tables/9.19.csv
@@ -200,6 +197,9 @@ real: setup  ## Run again what others measured on real cards, and write docs/rea
 
 snapshots: setup  ## Explain the 151 snapshots of 37 public repositories, and write docs/snapshots.md (FROM=where repositories are, ONLY=name).
 	$(OLDEST_ENV)/bin/python -m benchmarks.snapshots.run $(SNAPSHOTS) $(if $(FROM),--from '$(FROM)') $(if $(ONLY),--only '$(ONLY)',--write docs/snapshots.md)
+
+stale-pages:  ## List the pages of docs/ that commands wrote, with the commits that have changed since then what they describe.
+	@$(PYTHON) tools/stale_pages.py
 
 docs: setup  ## Run the commands in the documents, and build the site build/site (SLOW=1: those that need torch, too).
 	tools/site.sh $(OLDEST_ENV) $(DOCS_ENV) $(if $(SLOW),--slow)

@@ -78,7 +78,6 @@ def _beginning(found: list[Reading]) -> list[str]:
     ]
     return [
         "# CUDA contexts",
-        "<!-- written by tools/read_contexts.py --write docs/contexts.md -->",
         _wrapped(
             "What a process holds on a card outside PyTorch's allocator, in MiB, from readings that others "
             "published: above all the texts of running out of memory, which since torch 2.1 say what the process "

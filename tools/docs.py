@@ -8,8 +8,8 @@ with that exit code, else with 0. `<!-- run slow -->`: it needs torch, and is ru
 1 -->`: both.
 
 Commands run in bash, in a folder of their own where the tree's files are to be seen, 100 columns wide and without
-colours; `python` and `ullage` are those of the Python that runs this. What differs only in how long something took, or
-in the date and the process of a run, counts as equal.
+colours; `python` and `ullage` are those of the Python that runs this. What differs only in how long something took, in
+the date and the process of a run, or in the memory of the machine that runs it, counts as equal.
 """
 
 import argparse
@@ -32,8 +32,11 @@ PROMPT = "$ "
 SECONDS = 300
 VARYING = re.compile(
     r"\b\d+(?:\.\d+)? ?(?:s|ms|us)\b|\b\d+\.\d+ times\b"  # a time, and one beside another
-    r"|-\d{8}-\d{6}-\d+\b|(?<=\boom-)\d+|(?<=\bprocess-)\d+|(?<=\bprocess )\d+"  # a run's folder, and what is in it
+    r"|-\d{8}-\d{6}-[0-9a-f]+\b|(?<=\boom-)\d+|(?<=\bprocess-)\d+|(?<=\bprocess )\d+"  # a run's folder, and in it
 )
+
+HOST = "The host's memory at its fullest"
+"""The section of a report whose lines are those of the machine."""
 
 
 class DocumentError(Exception):
@@ -174,8 +177,14 @@ def renewed(document: Path, *, slow: bool) -> tuple[str, list[Block]]:
 
 
 def steady(lines: list[str]) -> list[str]:
-    """Leave out of lines what is another each time."""
-    return [VARYING.sub("", line) for line in lines]
+    """Leave out of lines what is another each time, or on another machine."""
+    kept = []
+    is_of_host = False
+    for line in lines:
+        if not is_of_host or not line:
+            kept.append(VARYING.sub("", line))
+        is_of_host = line.startswith(HOST) or (is_of_host and bool(line))
+    return kept
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from contexts import FEWEST, ROOT, Population, populations, readings, rule_of
 from contexts_page import page
+from stale_pages import write_page
 
 from ullage.gpu.gpus import find_gpu
 from ullage.recorded.message.log import find_messages
@@ -92,7 +93,7 @@ def main() -> int:
         (PROFILES / name).write_text(text, encoding="utf-8")
     text = page(found, known)
     if options.write is not None:
-        options.write.write_text(text, encoding="utf-8")
+        write_page(options.write, text)
     else:
         print(text)
     return 0

@@ -14,7 +14,9 @@ python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:
 {
   echo "# Versions of PyTorch"
   echo
-  echo "Written by \`make versions\`: ${tests[*]##*/} on PyPI's CUDA build of each version, Python $python."
+  "${PYTHON:-python3}" "$here/tools/stale_pages.py" --stamp "$table" ${2:+--part}
+  echo
+  echo "${tests[*]##*/} on PyPI's CUDA build of each version, Python $python."
   echo "Recorded workloads are compared to the byte on 2.11, 2.13 and 2.15 (\`make truth\`)."
   echo "Where Inductor chooses between kernels, a first step takes 256 MiB more on 2.6: Triton 3.2 measures them with that."
   echo

@@ -7,7 +7,7 @@ from benchmarks.advise.row import AdvisedRow
 
 PAGE: Final = """# Advised scripts
 
-`make advise` writes this page. Each script was given to [`ullage advise`](advise.md) with a card on which it does not
+Each script was given to [`ullage advise`](advise.md) with a card on which it does not
 fit. Git applied the patch in a copy, and `ullage predict` ran the copy on the same card with nothing changed from
 outside (torch {torch}): "proved" means that it fits there and needs the bytes that were promised, allocated and
 reserved. {proved} of {count} are proved.{others}

@@ -28,6 +28,7 @@ import ullage
 from benchmarks.advise.page import page_of
 from benchmarks.advise.row import AdvisedRow
 from benchmarks.public import run as public
+from tools.stale_pages import write_page
 
 HERE: Final = Path(__file__).parent
 TOP: Final = HERE.parent.parent
@@ -194,7 +195,7 @@ def main() -> int:
         rows.append(AdvisedRow(**known["row"]))
         print(rows[-1].text, flush=True)
     if options.write and not options.only:
-        options.write.write_text(page_of(rows, missing=len(cases()) - len(rows)))
+        write_page(options.write, page_of(rows, missing=len(cases()) - len(rows)))
     return 0 if all(row.is_proved for row in rows) else 1
 
 

@@ -19,6 +19,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
+from tools.stale_pages import write_page
+
 from .cases import HERE, SCRIPTS, Case, cases
 
 ROOT: Final = HERE.parents[1]
@@ -140,8 +142,7 @@ def main() -> int:
             print(row, flush=True)
     if options.write and not options.only:
         table = TABLE.format(gpu=options.gpu, torch=torch, rows="\n".join(rows), equal=equal, count=len(rows))
-        before, _, rest = options.write.read_text().partition(_BEGIN)
-        options.write.write_text(f"{before}{_BEGIN}{table}{_END}{rest.partition(_END)[2]}")
+        write_page(options.write, table, between=(_BEGIN, _END))
     return 0 if equal == len(rows) else 1
 
 

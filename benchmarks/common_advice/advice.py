@@ -1,11 +1,11 @@
-"""An advice, a setting, a habit: what is done, and what is said of it."""
+"""An advice, a setting: what is done, and what is said of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import habits
-from loop import Loop
+from benchmarks.common_advice import habits
+from benchmarks.common_advice.loop import CARD, Loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +33,11 @@ class Advice:
     is_timed: bool = False
     """Whether time on a CPU says something of time on a card: the same work is done, or more, or less."""
     length: int | None = None
-    card: str = habits.CARD
+    card: str = CARD
     environment: dict[str, str] = field(default_factory=dict)
     of: type[Loop] = Loop
     after: Callable[[Loop], None] | None = None
     """What is done after the steps; then the bytes are those that are left."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habit:
-    """An advice that `make habits` has measured: a row of docs/habits.md."""
-
-    name: str
-    section: str
-    verdict: str
-    shown: str = ""
-    """Another name, where that of the row needs the words around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 What is said is said by hand, and `holds` is what must have been measured for it to be true.
 """
 
-import habits
-from advice import Advice, Conf, Habit, is_same, less
-from change import (
+from benchmarks.common_advice.advice import Advice, Conf, is_same, less
+from benchmarks.common_advice.change import (
     all_data_on_card,
     all_gone,
     attention_by_hand,
@@ -31,7 +30,7 @@ from change import (
     workers_and_pinned,
     zeroed_late,
 )
-from loop import PictureLoop, plain
+from benchmarks.common_advice.loop import PictureLoop, plain
 
 PLAIN = Advice(name="the loop without any", verdict="", changes={"step": plain})
 PLAIN_PICTURES = Advice(name="ResNet-50 without any", verdict="", of=PictureLoop, changes={"step": plain})
@@ -46,9 +45,17 @@ SIZE = (
     ),
     Advice(
         name="accumulate over 2 parts",
-        verdict="**Works**, with the gradient of the whole batch.",
+        verdict="**Works**, with the gradient of the whole batch; mind the weights where parts have unequal numbers "
+        "of tokens.",
         changes={"step": in_parts(2)},
         holds=less(0.65),
+        is_timed=True,
+    ),
+    Advice(
+        name="accumulate over 4 parts",
+        verdict="**Works.** Saves half of the rest again. As few parts as fit are the fastest.",
+        changes={"step": in_parts(4)},
+        holds=less(0.45),
         is_timed=True,
     ),
     Advice(
@@ -306,7 +313,8 @@ CONFS = (
     ),
     Conf(
         text="expandable_segments:True",
-        verdict="**Works**, and reserves hardly more than was allocated. The one to try first.",
+        verdict="**Works**, and reserves hardly more than was allocated. The one to try first; it has to be in "
+        "the environment before the process begins.",
         holds=lambda own: own.failed_at is None and own.reserved < 1.05 * own.allocated and own.driver_calls < 5,
     ),
     Conf(
@@ -341,42 +349,3 @@ CONFS = (
     ),
 )
 """With batches of 64 to 1,024 tokens an item, no two alike."""
-ONE, EVALUATION, VARIED = (group.title for group in habits.GROUPS)
-HABITS = (
-    Habit(name="none", section=ONE, verdict=""),
-    Habit(name="`del loss, output` after each batch", section=ONE, verdict="Nothing."),
-    Habit(name="`gc.collect()` after each batch", section=ONE, verdict="Nothing, and is slow."),
-    Habit(
-        name="`empty_cache()` after each batch",
-        section=ONE,
-        verdict="Allocates as much; the driver is asked for all of it again in each step.",
-    ),
-    Habit(name="`zero_grad(set_to_none=False)`", section=ONE, verdict="**Harms.** None is the default."),
-    Habit(name="`losses.append(loss)`", section=ONE, verdict="512 bytes a step: it does not run out by this."),
-    Habit(name="`losses.append(loss.item())`", section=ONE, verdict="Keeps nothing; waits for the card in each step."),
-    Habit(name="`outputs.append(output.detach())`", section=ONE, verdict="**Harms**: runs out."),
-    Habit(
-        name="under `torch.no_grad()`",
-        shown="evaluation under `torch.no_grad()`",
-        section=EVALUATION,
-        verdict="**Works**: without it the same loop runs out.",
-    ),
-    Habit(
-        name="without `torch.no_grad()`",
-        shown="evaluation without, `model.eval()` or not",
-        section=EVALUATION,
-        verdict="**Harms**: runs out.",
-    ),
-    Habit(
-        name="the longest first",
-        shown="lengths that vary, the longest first",
-        section=VARIED,
-        verdict="**Works**, where the same in random order runs out.",
-    ),
-    Habit(
-        name="`empty_cache()` after each batch",
-        shown="lengths that vary, `empty_cache()` after each batch",
-        section=VARIED,
-        verdict="Gets through; the setting above does it without those calls.",
-    ),
-)

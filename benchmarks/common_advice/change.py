@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from loop import Loop, plain
+from benchmarks.common_advice.loop import Loop, plain
 
 Step = Callable[[Loop, Any], None]
 

@@ -5,22 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-import habits
-
 SMALL = {"vocabulary": 1024, "length": 64, "width": 192, "layers": 4, "heads": 4}
-FULL = {"vocabulary": habits.VOCABULARY, "length": habits.LENGTH, "width": 768, "layers": 12, "heads": 12}
+FULL = {"vocabulary": 50257, "length": 1024, "width": 768, "layers": 12, "heads": 12}
+CARD, ITEMS = "T4", 12
 PICTURES = 96
 """Items of a batch of ResNet-50, of 224 x 224 pixels."""
 
 
 @dataclass(kw_only=True)
 class Loop:
-    """The loop of benchmarks/guard/habits.py, which everything about it can be changed of.
+    """A training loop as people write it: what a step made lives until the next one makes it anew.
 
-    Autocast is to fp16, on the card alone.
+    Everything about it can be changed. Autocast is to fp16, on the GPU alone.
     """
 
-    items: int = habits.ITEMS
+    items: int = ITEMS
     device: str = "cuda"
     sizes: dict[str, int]
     checkpointing: bool = False
@@ -38,7 +37,8 @@ class Loop:
     def build(self) -> None:
         """Make the model and its optimizer."""
         import torch
-        from train_gpt2 import GPT2
+
+        from examples.train_gpt2 import GPT2
 
         torch.manual_seed(0)
         with torch.device(self.device):
@@ -46,11 +46,12 @@ class Loop:
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = (self.optimizer_of or torch.optim.AdamW)(parameters)
 
-    def batch(self) -> Any:
-        """Return tokens."""
+    def batch(self, length: int | None = None) -> Any:
+        """Return tokens; of another length than the model's where it is given."""
         import torch
 
-        return torch.randint(0, self.sizes["vocabulary"], (self.items, self.sizes["length"] + 1)).to(self.device)
+        shape = (self.items, (length or self.sizes["length"]) + 1)
+        return torch.randint(0, self.sizes["vocabulary"], shape).to(self.device)
 
     def casting(self) -> Any:
         """Return the context of forward."""
@@ -87,7 +88,7 @@ class PictureLoop(Loop):
             list(self.model.parameters())
         )
 
-    def batch(self) -> Any:
+    def batch(self, length: int | None = None) -> Any:
         import torch
 
         return torch.zeros(self.items, 3, 224, 224, device=self.device)

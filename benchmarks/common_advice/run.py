@@ -1,11 +1,11 @@
-"""Measure what people are advised to do when memory runs out, and write docs/common_advice.md.
+"""Measure what people do, and are advised to do, when memory runs out, and write docs/common_advice.md.
 
-    python benchmarks/common_advice/run.py [--only TEXT] [--write docs/common_advice.md]
+    python -m benchmarks.common_advice.run [--only TEXT] [--write docs/common_advice.md]
 
 Bytes are torch.cuda's own statistics on an emulated T4, each advice in a process of its own; where it runs out, it runs
 again on a card like it with 64 GiB, to say how much it needs. Time is that of a small loop on this machine's CPU
-beside the one without the advice, in blocks that take turns. Exits 1 where what is said of an advice is not what was
-measured, or a habit of docs/habits.md that is named here is not there.
+beside the one without the advice, in blocks that take turns. Exits 1 where what is said of an advice, a setting or a
+habit is not what was measured.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,27 +23,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ullage
+from benchmarks.common_advice import habits
+from benchmarks.common_advice.advice import Advice, Conf, Measured
+from benchmarks.common_advice.advices import AFTER, CONFS, GROUPS, PLAIN, PLAIN_PICTURES
+from benchmarks.common_advice.loop import CARD, FULL, ITEMS, PICTURES, SMALL, Loop, PictureLoop
+from benchmarks.guard.counted import build, counting
+from tools.stale_pages import write_page
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "guard"))
-
-import habits  # noqa: E402  # the path has to be there first
-from advice import Advice, Conf, Measured  # noqa: E402  # the path has to be there first
-from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES  # noqa: E402  # the path has to be there first
-from loop import FULL, PICTURES, SMALL, Loop, PictureLoop  # noqa: E402  # the path has to be there first
-
-import ullage  # noqa: E402  # the path has to be there first
-
 WARM, STEPS, TURNS, TIMED = 3, 4, 5, 2
 ROOMY_BYTES = 64 << 30
 MIB, GIB = 1 << 20, 1 << 30
 ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
 HEAD = """# What the threads say, measured
 
-Written by `make common-advice` (`benchmarks/common_advice/run.py`): what people are told to do when memory runs out,
-each done to the same loop: GPT-2 small (or ResNet-50) with AdamW and fp16 autocast, {items} sequences
-of {length:,} tokens a batch, torch {version}, on an emulated {card}. *Allocated* and *reserved* are the
-highest of torch.cuda's own statistics after {warm} steps. An advice that does not fit on the card is run again on one
-like it with 64 GiB, to say what it needs.
+What people do, and are told to do, when memory runs out, each done to the same loop: GPT-2 small (or ResNet-50) with
+AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}, on an emulated {card}.
+*Allocated* and *reserved* are the highest of torch.cuda's own statistics after {warm} steps. An advice that does not
+fit on the card is run again on one like it with 64 GiB, to say what it needs.
 
 *Time* is the one thing that an emulated card cannot tell: it computes nothing. Where the work to be done is what
 changes, a small model's step was timed on a CPU (one thread), beside the loop without the advice: 1.3 is 30 % longer,
@@ -50,11 +49,33 @@ changes, a small model's step was timed on a CPU (one thread), beside the loop w
 only a real card can say it, and nothing is claimed.
 
 In a hurry: smaller parts of a batch, checkpointing, the loss in parts, autocast and `scaled_dot_product_attention` save
-bytes; where lengths vary, `expandable_segments:True` does. Most of the others change nothing here, because they are
-about a moment at which memory is not fullest: GPT-2's is where backward begins, with all that forward kept and the
-logits.
+bytes; where lengths vary, the longest batch first or `expandable_segments:True` does. Drop nothing by hand,
+`zero_grad()`, `torch.no_grad()` where nothing is trained, and keep numbers and not outputs. Most of the others change
+nothing here, because they are about a moment at which memory is not fullest: GPT-2's is where backward begins, with all
+that forward kept and the logits.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
+HABITS = """
+## Habits
+
+*Calls* are those that ask the driver for memory or give it back (cudaMalloc, cudaFree, or mapping and unmapping), a
+step; *reads* are values that come back from the card, a step, each of which waits for it; *grows* is by how many bytes
+a step has more allocated at its end. *Host time* is the process's own beside the loop without the habit (none where it
+could not be measured in one process); 0.8 to 1.2 is the noise of the machine. An emulated card itself takes no time, so
+on a real one calls and reads cost more than this shows: cudaFree and a read wait until the card has done all that was
+asked of it.
+"""
+HABIT_TITLES = (
+    "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | what it does | instead |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+SETTINGS = """
+## The allocator's settings, with batches of 64 to 1,024 tokens an item
+
+*Calls* of the driver are a batch, of 64. [Variable lengths](variable_lengths.md) says more.
+
+| setting | allocated, GiB | reserved, GiB | calls | verdict |
+|---|---|---|---|---|"""
 
 
 def sizes_of(advice: Advice, *, is_small: bool) -> dict[str, int]:
@@ -103,7 +124,7 @@ def calls() -> int:
 
 def time_on_cpu(advice: Advice) -> float:
     """Return the seconds of a step beside the plain loop's, both small."""
-    ullage.emulate(habits.CARD)  # torch's build for CUDA cannot be imported without
+    ullage.emulate(CARD)  # torch's build for CUDA cannot be imported without
     import torch
 
     torch.set_num_threads(1)
@@ -123,9 +144,9 @@ def time_on_cpu(advice: Advice) -> float:
 def alone(**task: Any) -> Any:
     """Run one task in a process of its own."""
     advice = ADVICES[task["index"]] if "index" in task else None
-    environment = {**os.environ, "PYTORCH_ALLOC_CONF": "", **(advice.environment if advice else {})}
-    command = [sys.executable, __file__, "--task", json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    environment = {**os.environ, "PYTORCH_ALLOC_CONF": task.get("conf", ""), **(advice.environment if advice else {})}
+    command = [sys.executable, "-m", "benchmarks.common_advice.run", "--task", json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     if done.returncode:
         sys.exit(f"{advice.name if advice else task} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -133,11 +154,15 @@ def alone(**task: Any) -> Any:
 
 def do(task: dict[str, Any]) -> Any:
     """What a process of its own does."""
+    if "habit" in task:
+        group, habit = habits.HABITS[task["habit"]]
+        calls = counting(Path(task["library"]))  # before the emulated CUDA is loaded
+        ullage.emulate(CARD)
+        without = group.habits[0].step
+        return asdict(habits.measure(habit.step, habit.lengths, lambda: calls()["reads of the card"], without))
     if "conf" in task:
-        os.environ["PYTORCH_ALLOC_CONF"] = task["conf"]
-        ullage.emulate(habits.CARD)
-        habit = habits.Habit(name="", step=habits.Loop.train, reading="", lengths=task["lengths"], conf="given")
-        return asdict(habits.measure(habit, habit, lambda: {"reads of the card": 0}))
+        ullage.emulate(CARD)
+        return asdict(habits.measure(habits.trained, task["lengths"], lambda: 0))
     advice = ADVICES[task["index"]]
     return time_on_cpu(advice) if task.get("is_timed") else measure(advice, task.get("total_bytes"))
 
@@ -180,18 +205,14 @@ def conf_row(conf: Conf, own: habits.Measured) -> str:
     return f"| {name} | {figures} | {conf.verdict} |"
 
 
-def habit_rows() -> list[str]:
-    """Rows out of docs/habits.md, which `make habits` has measured: a figure is measured once."""
-    text = (ROOT / "docs" / "habits.md").read_text()
-    sections = {part.split("\n")[0]: part.split("\n") for part in text.split("\n## ")[1:]}
-    rows = []
-    for habit in HABITS:
-        row = next((line for line in sections[habit.section] if line.startswith(f"| {habit.name} |")), None)
-        if row is None:
-            sys.exit(f"docs/habits.md has no row {habit.name!r} below {habit.section!r}: `make habits` writes it")
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        rows.append(f"| {habit.shown or habit.name} | {' | '.join(cells[1:4])} | {habit.verdict} |")
-    return rows
+def habit_row(habit: habits.Habit, own: habits.Measured) -> str:
+    if own.failed_at is not None:
+        figures = f"**runs out at batch {own.failed_at}** | | | | | "
+    else:
+        ratio = f"{own.seconds_ratio:.1f}" if own.seconds_ratio is not None else ""
+        cells = (f"{own.allocated / GIB:.2f}", f"{own.reserved / GIB:.2f}", f"{own.driver_calls:.1f}")
+        figures = " | ".join((*cells, f"{own.reads:.0f}", f"{own.grown:,}", ratio))
+    return f"| {habit.name} | {figures} | {habit.reading} | {habit.instead} |"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +243,25 @@ class Page:
             none = PLAIN_PICTURES if group[0].of is PictureLoop else PLAIN
             self.compare((none, *group), none, row_of)
 
+    def habits(self) -> None:
+        self.tell(HABITS.rstrip())
+        with tempfile.TemporaryDirectory() as folder:
+            library = str(build(Path(folder)))
+            for group in habits.GROUPS:
+                self.tell(f"\n### {group.title}\n\n{HABIT_TITLES}")
+                none: habits.Measured | None = None
+                for habit in group.habits:
+                    if self.only in habit.name or none is None:
+                        own = habits.Measured(**alone(habit=habits.HABITS.index((group, habit)), library=library))
+                        none = none or own
+                        self.tell(habit_row(habit, own))
+                        if not habit.holds(own, none):
+                            self.wrong.append(
+                                f"{habit.name}: measured {own} beside {none}; that is not what is said of it"
+                            )
+
     def settings(self) -> None:
-        self.tell("\n## The allocator's settings, with batches of 64 to 1,024 tokens an item\n")
-        self.tell("*Calls* of the driver are a batch, of 64.\n")
-        self.tell("| setting | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
+        self.tell(SETTINGS)
         for conf in CONFS:
             if self.only in conf.text:
                 found = habits.Measured(**alone(conf=conf.text, lengths=conf.lengths))
@@ -239,20 +275,10 @@ class Page:
         self.tell("| what is done | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)
 
-    def habits(self) -> None:
-        self.tell("\n## Habits\n")
-        self.tell(
-            "Measured by `make habits` with the same model, with more figures and what to do instead: "
-            "[habits](habits.md).\n"
-        )
-        self.tell("| habit | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
-        for row in habit_rows():
-            self.tell(row)
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="advices whose name has this text")
+    parser.add_argument("--only", default="", help="advices, habits and settings whose name has this text")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -260,14 +286,14 @@ def main() -> int:
         print(json.dumps(do(options.task)))
         return 0
     version = importlib.metadata.version("torch").split("+")[0]
-    head = HEAD.format(items=habits.ITEMS, length=habits.LENGTH, version=version, card=habits.CARD, warm=WARM)
+    head = HEAD.format(items=ITEMS, length=FULL["length"], version=version, card=CARD, warm=WARM)
     page = Page(only=options.only)
-    for measure_all in (page.advices, page.settings, page.endings, page.habits):
+    for measure_all in (page.advices, page.habits, page.settings, page.endings):
         measure_all()
     print("\n".join(page.wrong), file=sys.stderr)
     if options.write:
         text = "\n".join([head, *page.lines, "", (Path(__file__).parent / "beyond.md").read_text()])
-        options.write.write_text(text.replace("\n\n\n", "\n\n").rstrip() + "\n")
+        write_page(options.write, text.replace("\n\n\n", "\n\n").rstrip() + "\n")
     return 1 if page.wrong else 0
 
 

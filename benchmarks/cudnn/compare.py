@@ -1,6 +1,6 @@
 """Nets on emulated cards: workspaces against an independent script's; peaks with and without cuDNN's plans.
 
-    python benchmarks/cudnn/compare.py [--quick] [--only resnet50 unet] [--gpus A100 T4] [--write docs/cudnn_plans.md]
+    python -m benchmarks.cudnn.compare [--quick] [--only resnet50 unet] [--gpus A100 T4] [--write docs/cudnn_plans.md]
 
 Exit code 1: a workspace differs from what cuDNN answers to `independent.py`, which knows only the layers' shapes.
 cuDNN has to be installed beside torch, or in the folder of packages that ULLAGE_CUDNN names.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tools.stale_pages import write_page
 from ullage.base.units import MIB
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.cudnn.card import json_of
@@ -149,15 +150,10 @@ def text_of(form: str) -> str:
 
 def write(page: Path, found: list[Row], wheel: CudnnWheel) -> None:
     """Write the table between its marks."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page} has no place for the table; expected {BEGIN.strip()} and {END}, each in a line")
     made = f"Made with torch {importlib.metadata.version('torch')} and cuDNN {wheel.text}; sizes in MiB."
     head = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     lines = [row.line for row in sorted(found, key=lambda row: (NAMES.index(row.net), row.gpu))]
-    table = "\n".join([made, "", *head, *lines])
-    page.write_text(f"{before}{begin}{table}\n{end}{after}")
+    write_page(page, "\n".join([made, "", *head, *lines]), between=(BEGIN, END))
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from tools.stale_pages import write_page
+
 ROOT: Final = Path(__file__).parents[2]
 SCRIPTS: Final = ROOT / "tests" / "predicting" / "prediction" / "ranks"
 GPU: Final = "H100"
@@ -238,9 +240,7 @@ def main() -> int:
         equal += same
         print(row, flush=True)
     if options.write:
-        before, _, rest = options.write.read_text().partition(_BEGIN)
-        after = rest.partition(_END)[2]
-        options.write.write_text(f"{before}{_BEGIN}{_page(rows, equal, tree)}{_END}{after}")
+        write_page(options.write, _page(rows, equal, tree), between=(_BEGIN, _END))
     return 0 if equal == len(rows) else 1
 
 

@@ -1,6 +1,6 @@
 """Load the CUDA libraries that people use beside torch on an emulated card, run each, and write the table of the docs.
 
-    python benchmarks/libraries/run.py FOLDER ENVIRONMENTS [--only NAME] [--from URL] [--write docs/libraries.md]
+    python -m benchmarks.libraries.run FOLDER ENVIRONMENTS [--only NAME] [--from URL] [--write docs/libraries.md]
 
 Each library of `libraries.toml` is installed into FOLDER/NAME, beside the torch of ENVIRONMENTS/torch-VERSION-pyX.Y
 (made by tools/environment.sh where it is missing), without the nvidia-* wheels that a card would need. A fresh process
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tools.stale_pages import write_page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -164,7 +166,7 @@ def last_line(text: str) -> str:
 
 HEAD = """# Libraries beside torch
 
-Written by `make libraries`: packages with CUDA code of their own, from PyPI, as they are, in a process with an emulated
+Packages with CUDA code of their own, from PyPI, as they are, in a process with an emulated
 card, without the nvidia-* wheels that a card would need (faiss, Numba and nvcc ask for some of their own). Each was
 loaded and ran what the table says; nothing is computed, so this says nothing of values. *Allocated* is the peak of
 PyTorch's allocator. *Outside* is the most that was seen in use beside it and the CUDA context. *To the byte* are sizes
@@ -205,7 +207,7 @@ def main() -> int:
             state = "runs, though the table says why not" if outcome.ran else "does not run"
             print(f"{library['name']}: {state}\n{outcome.error}", file=sys.stderr)
     if options.write:
-        options.write.write_text(HEAD.format(ran=ran, tried=len(libraries)) + "\n".join(rows) + "\n")
+        write_page(options.write, HEAD.format(ran=ran, tried=len(libraries)) + "\n".join(rows) + "\n")
     return 1 if failures else 0
 
 

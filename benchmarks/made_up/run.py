@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tools.stale_pages import without_stamp, write_page
+
 HERE: Final = Path(__file__).parent
 CONFIG: Final = HERE / "config"
 SCRIPTS: Final = HERE / "scripts"
@@ -186,8 +188,8 @@ def main() -> int:
     lines = [
         "# Programs on made-up weights and data",
         "",
-        "Written by `make made-up`: programs of others, or a few lines of ours on libraries of others, on a machine",
-        f"that has none of their weights or data, with torch {importlib.metadata.version('torch')}. *Real*: the peaks",
+        "Programs of others, or a few lines of ours on libraries of others, on a machine that has none of their",
+        f"weights or data, with torch {importlib.metadata.version('torch')}. *Real*: the peaks",
         "of every step, beside those with a checkpoint that the library has saved. *Host*: the most that a process had",
         "resident.",
         "",
@@ -209,8 +211,9 @@ def main() -> int:
             failures += not is_good
             lines.append(line)
     if options.write:
-        lines = renewed(options.write.read_text().splitlines(), lines) if options.only else lines
-        options.write.write_text("\n".join(lines) + "\n")
+        if options.only:
+            lines = renewed(without_stamp(options.write.read_text()).splitlines(), lines)
+        write_page(options.write, "\n".join(lines) + "\n", part=bool(options.only))
     return 1 if failures else 0
 
 

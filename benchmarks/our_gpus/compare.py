@@ -23,6 +23,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tools.stale_pages import stamped
 from ullage import UllageError
 from ullage.gpu.gpus import find_gpu
 
@@ -289,7 +290,7 @@ def compare_all(given: list[Path], emulated: Path | None, write: Path | None) ->
             comparisons.append(comparison)
         status = max(status, int(not comparison.is_as_expected))
     if write is not None and status < 2:
-        write_whole(write, page(comparisons))
+        write_whole(write, stamped(write, page(comparisons)))
     if not paths:
         say("there is no record of a real GPU in benchmarks/our_gpus/records; CONTRIBUTING.md says how to make one")
     return status

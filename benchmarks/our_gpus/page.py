@@ -12,8 +12,6 @@ MOST_RECORDED = 12
 """A question with more figures that are only recorded does not show them: they are in the record."""
 HEAD = """# Our GPUs
 
-<!-- written by make gpu-compare -->
-
 What real GPUs answered to the questions of `make gpu`, next to the emulated GPU. A figure is *equal*, *inside the
 interval* that ullage states, or *different*; *recorded only* are durations and what only a driver decides. The records
 are in `benchmarks/our_gpus/records/`; CONTRIBUTING.md says how to add one.

@@ -1,6 +1,6 @@
 """Bytes still on the card after what people do to give them back, beside `ullage.release`: one row for each culprit.
 
-    python benchmarks/ownership/bytes_left.py [--only NAME ...] [--write docs/bytes_left.md]
+    python -m benchmarks.ownership.bytes_left [--only NAME ...] [--write docs/bytes_left.md]
 
 The culprits are the scripts of tests/training/ownership/scenarios, each of which ends with its variables still alive.
 Every script and every way has a process of its own with an emulated T4; the figures are
@@ -25,10 +25,9 @@ from types import FrameType
 from typing import Any
 
 import ullage
-from ullage.base.units import text_of_bytes
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.training.ownership.scenarios.scenario import Entry, Scenario, entries, load
+from tools.stale_pages import write_page
+from ullage.base.units import text_of_bytes
 
 CARD = "T4"
 
@@ -225,10 +224,9 @@ def rows(only: list[str]) -> Iterator[Row]:
 
 PAGE = """# What is left on the card
 
-Written by `make bytes-left` (`benchmarks/ownership/bytes_left.py`). Each row is one small script that leaves memory
-held by one culprit (tests/training/ownership/scenarios), run by torch {torch} on an emulated {card}; its variables
-are alive when it comes to its end, as in a notebook. A cell has the bytes that `torch.cuda` still says are allocated /
-reserved.
+Each row is one small script that leaves memory held by one culprit (tests/training/ownership/scenarios), run by torch {torch}
+on an emulated {card}; its variables are alive when it comes to its end, as in a notebook. A cell has the bytes that
+`torch.cuda` still says are allocated / reserved.
 
 * *del*: the names of what a user thinks of (the model, the optimizer) are deleted, then `gc.collect()` and
   `torch.cuda.empty_cache()`.
@@ -306,7 +304,7 @@ def main() -> int:
     found = list(rows(options.only))
     text = page(found)
     if options.write:
-        options.write.write_text(text, encoding="utf-8")
+        write_page(options.write, text)
     else:
         print(text)
     del accelerate, lightning, torch

@@ -1,6 +1,6 @@
 """Predict public scripts, unmodified, on three cards: fetch them, make their data up, run, write the table of the docs.
 
-    python benchmarks/public/run.py FOLDER [--from PATTERN] [--only TEXT] [--write docs/public_scripts.md]
+    python -m benchmarks.public.run FOLDER [--from PATTERN] [--only TEXT] [--write docs/public_scripts.md]
 
 FOLDER keeps what is fetched and made, outside the tree. PATTERN is where a repository is cloned from, with {owner} and
 {name}: a mirror's folder will do where GitHub cannot be reached. Exit code 1 if a script was not predicted on every
@@ -19,6 +19,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tools.stale_pages import write_page
 
 HERE = Path(__file__).parent
 CARDS = ("T4", "RTX 4090", "H100")
@@ -128,9 +130,9 @@ def main() -> int:
     lines = [
         "# Public scripts",
         "",
-        "Written by `make public`: scripts of others, unmodified, at the commits of `benchmarks/public/scripts.toml`,",
-        f"on made-up data, predicted with torch {importlib.metadata.version('torch')} on a machine without a GPU. Each",
-        "cell: the verdict, the peak of allocated memory, and how long the command took.",
+        "Scripts of others, unmodified, at the commits of `benchmarks/public/scripts.toml`, on made-up data, predicted",
+        f"with torch {importlib.metadata.version('torch')} on a machine without a GPU. Each cell: the verdict, the",
+        "peak of allocated memory, and how long the command took.",
         "",
         "| script | " + " | ".join(CARDS) + " |",
         "|---" * (1 + len(CARDS)) + "|",
@@ -149,7 +151,7 @@ def main() -> int:
                 print(outcome.error, file=sys.stderr)
         lines.append(f"| {script['name']} | " + " | ".join(outcome.text for outcome in outcomes) + " |")
     if options.write:
-        options.write.write_text("\n".join(lines) + "\n")
+        write_page(options.write, "\n".join(lines) + "\n")
     return 1 if failures else 0
 
 

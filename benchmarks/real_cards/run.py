@@ -24,6 +24,7 @@ from benchmarks.real_cards.bench import Bench, RunError
 from benchmarks.real_cards.case import HERE, Case, Result, Status, cases_of
 from benchmarks.real_cards.source import GITHUB, SourceError
 from benchmarks.real_cards.table import page_of
+from tools.stale_pages import write_page
 from ullage import UllageError
 
 SOURCES: Final = (
@@ -49,7 +50,7 @@ def main() -> int:
             results[source][case.name] = now
             write_results(options.results / f"{source}.json", results[source], cases[source])
     if options.write:
-        options.write.write_text(page_of(cases, results))
+        write_page(options.write, page_of(cases, results), part=options.page or bool(options.only))
     return 1 if worse else 0
 
 

@@ -24,7 +24,8 @@ def main() -> None:
     quantised = _ran("fitcheck", lambda case: "QLoRA" in case.what)
     plain = _ran("fitcheck", lambda case: "QLoRA" not in case.what)
     print("fine-tunings on a T4")
-    for line in [*tunings_of(plain, quantised), *again_of(_measured_again())]:
+    edge = [result for result in _ran("fitcheck_verdicts", lambda case: True) if result.verdict is not None]
+    for line in [*tunings_of(plain, quantised), *again_of(_measured_again()), *verdicts_of(edge)]:
         print(f"  {line}")
 
 
@@ -87,6 +88,12 @@ def again_of(recipes: Sequence[Sequence[Result]]) -> list[str]:
         most = sum(most_within([one.figures[name].published for one in runs], bound) for runs in recipes)
         lines.append(f"NF4, measured again, {name} within {written}: {near}; one figure a recipe: at most {most}")
     return lines
+
+
+def verdicts_of(results: Sequence[Result]) -> list[str]:
+    """Return how many runs at the edge of a card's memory have the verdict of the real card, in a line."""
+    right = _count(result.verdict is not None and result.verdict.is_right for result in results)
+    return [f"at the edge of its memory, fits or fails as on the card: {right}"]
 
 
 def _is_inside(result: Result, name: str) -> bool:

@@ -35,7 +35,7 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
     lines = [
         "# Real cards",
         "",
-        "Written by `make real`: what others recorded or published of runs on real cards, run again on emulated ones.",
+        "What others recorded or published of runs on real cards, run again on emulated ones.",
         "Nothing of theirs is in this repository; what is fetched, and how it is run, is in `benchmarks/real_cards/`.",
         "A published figure counts as equal when the emulated one is the same at the precision it was published with.",
         "",

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.roles.collect import all_names, collect
 from benchmarks.roles.compare import Compared, Recorded, compare
 from benchmarks.roles.compare_lines import NAMES, Lines, collect_lines, compare_lines
+from tools.stale_pages import write_page
 from ullage.base.block_role import Role
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.role import Sureness
@@ -25,8 +26,8 @@ HEAD = """# How right the roles of `explain` are
 `ullage explain` tells from a snapshot alone what memory was for: by the stacks (`Optimizer.step`, a module's call,
 `Module._apply`, what runs in autograd's threads), by the lives (what a forward pass makes and backward still finds is
 an activation), and by the sizes (a gradient has its parameter's). Here it is compared with
-[what `ullage predict` knows](roles.md), which watches the same run from inside and asks every tensor's owner. Written
-by `make roles`, from {count} workloads on an emulated A100, with torch's Python stacks.
+[what `ullage predict` knows](roles.md), which watches the same run from inside and asks every tensor's owner. The
+{count} workloads ran on an emulated A100, with torch's Python stacks.
 
 How sure a role is, is one of three words. *certain*: PyTorch's own functions are on the stack, and the block's life
 agrees. *likely*: its life and its size say so. *a guess*: its life was not seen whole, or nothing but a size says so.
@@ -182,7 +183,7 @@ def main() -> int:
     text = document(names, found, lines)
     print(text)
     if given.write:
-        given.write.write_text(text)
+        write_page(given.write, text)
     return 0 if share(found[Recorded.WHOLE]) >= GOAL else 1
 
 

@@ -23,7 +23,7 @@ def page_of(found: Sequence[Explained]) -> str:
             [
                 "# Public snapshots",
                 "",
-                "Written by `make snapshots`: what `ullage explain` says of every snapshot that was found in public",
+                "What `ullage explain` says of every snapshot that was found in public",
                 "repositories. Nothing of theirs is here: `benchmarks/snapshots/snapshots.toml` says where each is.",
                 "A peak is *equal* where it is, to the byte, what an independent reading of the file gives (the end",
                 "undone event by event, then done again: `benchmarks/snapshots/raw.py`), and *open* where that reading",

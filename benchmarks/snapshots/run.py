@@ -25,6 +25,7 @@ from benchmarks.real_cards.case import Origin
 from benchmarks.real_cards.source import GITHUB, SourceError, fetched
 from benchmarks.snapshots.page import page_of, summary
 from benchmarks.snapshots.raw import RawCard, cards_of, read
+from tools.stale_pages import write_page
 
 HERE: Final = Path(__file__).parent
 _POINTER: Final = b"version https://git-lfs"
@@ -217,7 +218,7 @@ def main() -> int:
     for what, figure in summary(found):
         print(f"{what}: {figure}")
     if options.write:
-        options.write.write_text(page_of(found), "utf-8")
+        write_page(options.write, page_of(found))
     return 0 if all(one.is_right for one in found) else 1
 
 

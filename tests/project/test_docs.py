@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.rotation import SLOW
 from ullage.cli.app import app
 
 WIDTH_OF_FILES = 150
@@ -51,9 +52,15 @@ def test_every_marked_command_is_there() -> None:
                 assert known, f"{block.place}: {part}"
 
 
-@pytest.mark.parametrize("block", [one for one in blocks() if not one.is_slow], ids=lambda block: block.place)
+slow = pytest.mark.skipif(not SLOW, reason="needs torch, and takes up to a minute: ULLAGE_SLOW=1")
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(one, marks=slow if one.is_slow else (), id=one.place) for one in blocks()]
+)
 def test_what_the_documents_show_is_what_commands_print(block: Any) -> None:
-    """Every block that needs no torch is run: nothing but a time may differ. `make docs` writes it anew."""
+    """Every block that needs no torch is run: nothing but a time may differ. `make docs` writes it anew, with SLOW=1
+    the others too."""
     shown = docs.steady(block.document.read_text().split("\n")[block.first : block.last])
     printed = docs.lines_of(block)
     assert docs.steady(printed) == shown
@@ -121,12 +128,22 @@ def test_a_block_is_written_anew_once(tmp_path: Path) -> None:
     ("one", "other", "is_same"),
     [
         ("2 failed in 3.2s", "2 failed in 14.25s", True),
-        ("runs/train-20260101-101500-17/oom-18-1/report.txt", "runs/train-20260203-091501-4/oom-5-1/report.txt", True),
+        ("runs/a-20260101-101500-3fa90c/oom-18-1/report.txt", "runs/a-20260203-091501-4/oom-5-1/report.txt", True),
         ("runs/process-17.live", "runs/process-5.live", True),
         ("steps take about 1.05 times as long", "steps take about 1.7 times as long", True),
         ("runs/oom-17-1", "runs/oom-17-2", False),
         ("2 failed in 3.2s", "3 failed in 3.2s", False),
         ("17.0 MiB", "18.0 MiB", False),
+        (
+            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            "The host's memory at its fullest\n9 MiB\n\nB",
+            True,
+        ),
+        (
+            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            "The host's memory at its fullest\n9 MiB\n\nC",
+            False,
+        ),
     ],
 )
 def test_what_is_another_each_time_counts_as_equal(tmp_path: Path, one: str, other: str, is_same: bool) -> None:
@@ -134,6 +151,14 @@ def test_what_is_another_each_time_counts_as_equal(tmp_path: Path, one: str, oth
     page = tmp_path / "page.md"
     page.write_text(f"<!-- run -->\n```console\n$ echo {one}\n{other}\n```\n")
     assert (docs.renewed(page, slow=False)[1] == []) == is_same
+
+
+def test_the_memory_of_the_machine_counts_as_equal() -> None:
+    """Figures of the host in a report are those of who made the page; that it has the section is not."""
+    page = ["a", docs.HOST, "resident 400 MiB", "", "b"]
+    assert docs.steady(page) == docs.steady(["a", docs.HOST, "resident 9 MiB", "pinned 1 MiB", "", "b"])
+    for other in (["a", "b"], ["a", docs.HOST, "resident 400 MiB", "", "c"], ["c", *page[1:]]):
+        assert docs.steady(page) != docs.steady(other)
 
 
 def test_what_takes_long_is_run_on_request_only(tmp_path: Path) -> None:
@@ -185,33 +210,39 @@ def test_the_settings_table_is_what_replays_give() -> None:
         assert (settings.PICTURES / name).exists()
 
 
-def test_advices_are_documented_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every advice stands in docs/common_advice.md with what the script says of it, and habits with their figures."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "common_advice"))
-    run = module_of(ROOT / "benchmarks" / "common_advice" / "run.py")
-    page = (ROOT / "docs" / "common_advice.md").read_text()
-    rows = [line for line in page.split("\n") if line.startswith("| ")]
-    for said in (*run.ADVICES, *run.CONFS):
-        names = {said.name, f"`{getattr(said, 'text', '')}`"}
-        own = [row for row in rows if row.strip("| ").split(" | ")[0] in names and row.endswith(f" {said.verdict} |")]
-        assert own, said
-    assert set(run.habit_rows()) <= set(rows)
+def test_advice_is_documented_as_it_is_measured() -> None:
+    """Every advice, setting and habit stands in docs/common_advice.md with what the benchmark says of it, and nothing
+    else does."""
+    from benchmarks.common_advice import run
+
+    page = (ROOT / "docs" / "common_advice.md").read_text().partition("## Not measured here")[0]
+    rows = {line for line in page.splitlines() if re.match(r"\| (?!(advice|setting|what is done|habit) \|)", line)}
+    said = [*((each.name, f" {each.verdict} |") for each in run.ADVICES)]
+    said += [(f"`{conf.text}`" if conf.text else conf.name, f" {conf.verdict} |") for conf in run.CONFS]
+    said += [(habit.name, f" {habit.reading} | {habit.instead} |") for _, habit in run.habits.HABITS]
+    for name, end in said:
+        own = {row for row in rows if row.startswith(f"| {name} |") and row.endswith(end)}
+        assert own, name
+        rows -= own
+    assert rows == set()
 
 
 def test_every_net_is_compared_with_cudnn_on_every_card() -> None:
     """docs/cudnn_plans.md has a row for each net of `make cudnn`, card and form, and in none a workspace differs."""
     compare = module_of(ROOT / "benchmarks" / "cudnn" / "compare.py")
     page = compare.PAGE.read_text()
-    rows = [line.strip("| ").split(" | ") for line in page.split(compare.BEGIN)[1].split(compare.END)[0].splitlines()]
-    found = [(net, card, form) for net, card, form, *_ in rows[4:]]
+    table = page.split(compare.BEGIN)[1].split(compare.END)[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    found = [(net, card, form) for net, card, form, *_ in rows]
     forms = [compare.text_of(form) for form in compare.FORMS[: compare.USUAL]]
     assert sorted(found) == sorted(itertools.product(compare.NAMES, compare.CARDS, forms))
-    for row in rows[4:]:
+    for row in rows:
         equal, total = map(int, row[3].split(" of "))
         assert equal == total > 0
 
 
 wrap = module_of(ROOT / "tools" / "wrap.py")
+stale_pages = module_of(ROOT / "tools" / "stale_pages.py")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -234,3 +265,83 @@ def test_no_line_of_a_document_is_wider_than_the_code(document: Path) -> None:
     if f"--write docs/{document.name}" not in MAKEFILE:  # a part of it is a command's
         width = WIDTH_OF_FILES if document.name == "where.md" else wrap.WIDTH
         assert [line for line in text.splitlines() if line.startswith("|") and len(line) > width] == []
+
+
+def test_every_page_that_a_command_writes_is_known() -> None:
+    """A target whose line in `make help` says that it writes a page, or a table of one, is in `PAGES`, and no other."""
+    written = re.findall(r"^([a-z-]+):.*?##.* write (?:the table of )?docs/(\w+\.md)", MAKEFILE, re.MULTILINE)
+    assert {name: page.target for name, page in stale_pages.PAGES.items()} == {name: target for target, name in written}
+    for target, name in re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*--write docs/(\w+\.md)", MAKEFILE, re.MULTILINE):
+        assert stale_pages.PAGES[name].target == target
+
+
+@pytest.mark.parametrize("name", stale_pages.PAGES)
+def test_a_page_that_a_command_writes_says_when(name: str) -> None:
+    """Its one stamp names the make target, the folders that it describes, and a commit of this history, with its date.
+    Whether the page is older than the code is not asked here: `make stale-pages` lists it."""
+    page, text = stale_pages.PAGES[name], (ROOT / "docs" / name).read_text()
+    stamps = list(stale_pages.STAMP.finditer(text))
+    assert len(stamps) == text.count("Written by `make ") == 1, "not one stamp: tools/stale_pages.py writes it"
+    stamp = stamps[0]
+    assert stamp["target"] == page.target
+    assert stamp[0].endswith(f"\n{stale_pages.description_of(page)}"), "PAGES of tools/stale_pages.py has other folders"
+    assert all((ROOT / path).exists() for path in page.paths)
+    if stale_pages.has_history():
+        known = stale_pages.git("show", "-s", "--format=%cs", stamp["commit"])
+        assert known == stamp["date"], f"commit {stamp['commit']} of docs/{name}; was a branch rebased?"
+
+
+def test_stale_pages_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page has a line with the commits since it was written; where the history is not whole, that is said."""
+    monkeypatch.setattr(sys, "argv", ["stale_pages.py"])
+    monkeypatch.setattr(stale_pages, "has_history", lambda: False)
+    assert stale_pages.main() == 0
+    assert "has not the whole history" in capsys.readouterr().out
+    monkeypatch.undo()
+    if stale_pages.has_history():
+        listed = list(stale_pages.lines())
+        assert sorted(line.split()[0] for line in listed) == sorted(stale_pages.PAGES)
+        assert all(re.search(r" commits since | up to date ", line) for line in listed)
+
+
+def test_commits_since_a_page_are_counted_through_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four commits two changed the folder since: one of them under the name that a file had before."""
+    history = [
+        ("d", [("README.md", "README.md")]),
+        ("c", [("src/old/a.py", "src/new/a.py")]),
+        ("b", [("src/old/a.py", "src/old/a.py"), ("src/old/b.py", "src/old/b.py")]),
+        ("a", [("src/old/a.py", "src/old/a.py")]),
+    ]
+    monkeypatch.setattr(stale_pages, "history", lambda: history)
+    monkeypatch.setattr(stale_pages, "git", lambda *_: "d\nc\nb")
+    assert stale_pages.commits_since("a", ("src/new",)) == 2
+    assert stale_pages.commits_since("a", ("src/old/b.py",)) == 1
+    assert stale_pages.commits_since("a", ("docs",)) == 0
+
+
+def test_a_command_writes_its_page_with_a_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stamp is below the title, or the first between two marks; where only a part is measured, it stays."""
+    monkeypatch.setattr(stale_pages, "DOCUMENTS", tmp_path)
+    answers = {"show": "abcdef1 2026-11-27", "status": ""}
+    monkeypatch.setattr(stale_pages, "git", lambda command, *_: answers[command])
+    page = tmp_path / "libraries.md"
+    described = "It describes `src/ullage/gpu`, `benchmarks/libraries`.\n\n"
+    stale_pages.write_page(page, "# Title\n\nText\n")
+    first = "Written by `make libraries` at commit abcdef1 (2026-11-27)"
+    assert page.read_text() == f"# Title\n\n{first}.\n{described}Text\n"
+    assert stale_pages.STAMP.search(page.read_text())
+    assert stale_pages.without_stamp(page.read_text()) == "# Title\n\nText\n"
+    answers |= {"show": "1234567 2026-11-28", "status": " M file"}
+    for _ in range(2):
+        stale_pages.write_page(page, "# Title\n\nOther\n", part=True)
+        assert page.read_text() == f"# Title\n\n{first}, some rows later.\n{described}Other\n"
+    page.write_text("before\n<!-- a -->\nold\n<!-- end -->\nafter\n")
+    stale_pages.write_page(page, "new\n", between=("<!-- a -->\n", "<!-- end -->"))
+    second = "Written by `make libraries` at commit 1234567 (2026-11-28), with changes that are not committed"
+    whole = f"before\n<!-- a -->\n\n{second}.\n{described}new\n\n<!-- end -->\nafter\n"
+    assert page.read_text() == whole
+    assert stale_pages.STAMP.search(whole)
+    with pytest.raises(SystemExit, match="has no place for the table"):
+        stale_pages.write_page(page, "new", between=("<!-- b -->\n", "<!-- end -->"))
+    stale_pages.write_page(tmp_path / "mine.md", "# Title\n\nText\n")
+    assert (tmp_path / "mine.md").read_text() == "# Title\n\nText\n"

@@ -1,7 +1,7 @@
 """Shares are counted of results, each at the precision that its figure was published with."""
 
-from benchmarks.real_cards.case import Figure, Result, Share
-from benchmarks.real_cards.shares import again_of, recordings_of, tunings_of
+from benchmarks.real_cards.case import CANNOT_BE_JUDGED, FITS, OUT_OF_MEMORY, Figure, Result, Share, Verdict
+from benchmarks.real_cards.shares import again_of, recordings_of, tunings_of, verdicts_of
 
 
 def recording(events: int, segments: int, emulated: int) -> Result:
@@ -67,3 +67,9 @@ def test_runs_of_one_recipe_that_lie_apart_cannot_all_be_near_one_figure() -> No
         "NF4, measured again, allocated within 0.1%: 2 of 5; one figure a recipe: at most 3",
         "NF4, measured again, reserved within 1%: 4 of 5; one figure a recipe: at most 4",
     ]
+
+
+def test_a_verdict_that_is_left_open_is_not_the_cards() -> None:
+    outcomes = (FITS, OUT_OF_MEMORY, CANNOT_BE_JUDGED)
+    results = [Result.judged(case="one", verdict=Verdict(published=FITS, emulated=each)) for each in outcomes]
+    assert verdicts_of(results) == ["at the edge of its memory, fits or fails as on the card: 1 of 3"]

@@ -91,16 +91,6 @@ tell([[counts(name, way) for way in ("bare", "guarded")] for name in overhead.MO
         assert guarded["peak"] - bare["peak"] <= copied
 
 
-def test_habits_are_documented_as_they_are_measured() -> None:
-    """Every habit stands in docs/habits.md with what the script says of it, and nothing else does."""
-    readings = answer(PROLOGUE + "import habits\ntell([[habit.name, habit.reading] for _, habit in habits.HABITS])")
-    page = (ROOT / "docs" / "habits.md").read_text()
-    rows = [
-        line.split(" | ") for line in page.splitlines() if line.startswith("| ") and not line.startswith("| habit ")
-    ]
-    assert [[row[0].removeprefix("| "), row[-2]] for row in rows] == readings
-
-
 def test_the_guard_loses_nothing_beside_its_rivals() -> None:
     """Under every schedule of faults the guard makes every step, with each item counted once, and the parameters of the
     run without faults; a loop that skips does not, so the schedules do fail somebody."""

@@ -212,7 +212,7 @@ def test_workspaces_of_nets_are_those_that_cudnn_answers_to_their_shapes(
 ) -> None:
     """What torch was given for every layer is what an independent script is told that knows the shapes alone."""
     done = client.run(
-        [sys.executable, "benchmarks/cudnn/compare.py", *options],
+        [sys.executable, "-m", "benchmarks.cudnn.compare", *options],
         cwd=ROOT,
         env=os.environ | client.USUAL | with_cudnn,
         timeout=3600,
