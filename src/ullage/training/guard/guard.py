@@ -21,23 +21,23 @@ from torch.optim import Optimizer
 from ullage.base.errors import UsageError
 from ullage.base.public import public
 from ullage.base.units import GIB
-from ullage.training.guard.additivity import Trials
-from ullage.training.guard.batch import Shape
 from ullage.training.guard.event import Event, EventLog
-from ullage.training.guard.forecast import Forecast
-from ullage.training.guard.ladder import Ladder, LossOf
-from ullage.training.guard.memory_savers import MemorySavers
-from ullage.training.guard.norm import BatchNorm, BatchNorms
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.oom_report import add_oom_report
-from ullage.training.guard.part import Cutter, Weight
-from ullage.training.guard.plan import Plans
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.oom_report import add_oom_report
+from ullage.training.guard.memory.room import Room
+from ullage.training.guard.optimizer_step.update import Update
 from ullage.training.guard.ranks import RankError, Ranks, ranks_of
 from ullage.training.guard.rehearsal import Cost, Rehearsal, rehearse
-from ullage.training.guard.rewind import Rewind
-from ullage.training.guard.room import Room
+from ullage.training.guard.retries.forecast import Forecast
+from ullage.training.guard.retries.ladder import Ladder, LossOf
+from ullage.training.guard.retries.memory_savers import MemorySavers
+from ullage.training.guard.retries.plan import Plans
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.update import Update
+from ullage.training.guard.splitting.additivity import Trials
+from ullage.training.guard.splitting.batch import Shape
+from ullage.training.guard.splitting.norm import BatchNorm, BatchNorms
+from ullage.training.guard.splitting.part import Cutter, Weight
+from ullage.training.guard.state.rewind import Rewind
 
 _WARM: Final = 3
 """The number of steps after which cuDNN has tried its algorithms, whose workspaces are not needed again."""

@@ -17,7 +17,8 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ullage.training.guard.content_node import (
+from ullage.training.guard.state.copies import SMALL_BYTES, Copies
+from ullage.training.guard.state.objects.content_node import (
     ATOMS,
     CellNode,
     ClassNode,
@@ -27,10 +28,9 @@ from ullage.training.guard.content_node import (
     SlotsNode,
     has_tensors,
 )
-from ullage.training.guard.copies import SMALL_BYTES, Copies
-from ullage.training.guard.installed import is_installed
-from ullage.training.guard.node_of import node_of
-from ullage.training.guard.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
+from ullage.training.guard.state.objects.installed import is_installed
+from ullage.training.guard.state.objects.node_of import node_of
+from ullage.training.guard.state.objects.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
 
 _MOST: Final = 20_000
 """The number of objects of one record; what lies beyond is not recorded."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ullage.training.guard.content_node import (
+from ullage.training.guard.state.objects.content_node import (
     FEW,
     CellNode,
     ContentNode,

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_all
 from torch.overrides import TorchFunctionMode
 
-from ullage.training.guard.retry_operations import targets_of
+from ullage.training.guard.memory.retry_operations import targets_of
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:

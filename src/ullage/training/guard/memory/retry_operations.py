@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ullage.training.guard.foreach_operations import identity_of, is_on_lists
-from ullage.training.guard.oom import read_oom
+from ullage.training.guard.memory.foreach_operations import identity_of, is_on_lists
+from ullage.training.guard.memory.oom import read_oom
 from ullage.training.ownership.failure import clear_frames
 
 _IN_PLACE: Final = frozenset(

@@ -20,14 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ullage.training.guard.contents import NOTHING, Contents, WatchedContents, has_own_attributes
-from ullage.training.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
-from ullage.training.guard.flags import Flags, Hooks
-from ullage.training.guard.function_state import record_function, record_methods
-from ullage.training.guard.layers import Layers
-from ullage.training.guard.odd_node import OptimizerNode
-from ullage.training.guard.random_state import RandomState
-from ullage.training.guard.written_parameters import WrittenParameters, names_of
+from ullage.training.guard.state.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
+from ullage.training.guard.state.flags import Flags, Hooks
+from ullage.training.guard.state.layers import Layers
+from ullage.training.guard.state.objects.contents import NOTHING, Contents, WatchedContents, has_own_attributes
+from ullage.training.guard.state.objects.function_state import record_function, record_methods
+from ullage.training.guard.state.objects.odd_node import OptimizerNode
+from ullage.training.guard.state.random_state import RandomState
+from ullage.training.guard.state.written_parameters import WrittenParameters, names_of
 
 Additions = Collection[tuple[int, int]]
 """Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""

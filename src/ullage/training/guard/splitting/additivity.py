@@ -16,14 +16,14 @@ from typing import Any, Final
 import torch
 
 from ullage.gpu.emulator.emulate import CARD_VARIABLE
-from ullage.training.guard.batch import Form, Shape
-from ullage.training.guard.norm import BatchNorms
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.part import BatchPart, Cutter
-from ullage.training.guard.rewind import Rewind
-from ullage.training.guard.room import Room
-from ullage.training.guard.settled import Settled
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.room import Room
 from ullage.training.guard.signals import Signals
+from ullage.training.guard.splitting.batch import Form, Shape
+from ullage.training.guard.splitting.norm import BatchNorms
+from ullage.training.guard.splitting.part import BatchPart, Cutter
+from ullage.training.guard.splitting.settled import Settled
+from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ullage.training.guard.copies import FIRST_BYTES, digest_of, is_equal, is_plain_tensor, put_back, version_of
+from ullage.training.guard.state.copies import FIRST_BYTES, digest_of, is_equal, is_plain_tensor, put_back, version_of
 
 
 class WrittenParameters:

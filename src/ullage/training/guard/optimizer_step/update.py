@@ -20,12 +20,12 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ullage.recorded.message.message import Message
-from ullage.training.guard.dry_run import has_hooks, try_out
-from ullage.training.guard.foreach_operations import ForeachOperations, names_in
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.retry_operations import RetryingMode
-from ullage.training.guard.room import Room
-from ullage.training.guard.third_party_optimizer import all_or_nothing
+from ullage.training.guard.memory.foreach_operations import ForeachOperations, names_in
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.retry_operations import RetryingMode
+from ullage.training.guard.memory.room import Room
+from ullage.training.guard.optimizer_step.dry_run import has_hooks, try_out
+from ullage.training.guard.optimizer_step.third_party_optimizer import all_or_nothing
 from ullage.training.ownership.failure import clear_frames
 
 _RESUMABLE: Final = (

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from ullage.training.guard.content_node import ATOMS
+from ullage.training.guard.state.objects.content_node import ATOMS
 
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 _OF_WEIGHTS: Final = frozenset(

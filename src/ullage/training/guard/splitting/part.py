@@ -7,7 +7,17 @@ from typing import Any, Final
 import torch
 
 from ullage.base.errors import UsageError
-from ullage.training.guard.batch import Form, Shape, even_parts, form_of, items_of, join, narrow, repacked, shape_of
+from ullage.training.guard.splitting.batch import (
+    Form,
+    Shape,
+    even_parts,
+    form_of,
+    items_of,
+    join,
+    narrow,
+    repacked,
+    shape_of,
+)
 
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6

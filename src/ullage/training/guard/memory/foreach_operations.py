@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage.training.guard.oom import read_oom
+from ullage.training.guard.memory.oom import read_oom
 
 _PREFIXES: Final = ("_foreach_", "_fused_", "_amp_")
 _ORIGINALS: Final[dict[str, Any]] = {

@@ -19,9 +19,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler
 
-from ullage.training.guard.content_node import FEW, ContentNode, DictNode, StateNode, attributes_of
-from ullage.training.guard.copies import SMALL_BYTES, version_of
-from ullage.training.guard.installed import is_installed
+from ullage.training.guard.state.copies import SMALL_BYTES, version_of
+from ullage.training.guard.state.objects.content_node import FEW, ContentNode, DictNode, StateNode, attributes_of
+from ullage.training.guard.state.objects.installed import is_installed
 
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ullage.training.guard.installed import is_installed
-from ullage.training.guard.switches import read_switches, switch_back, switched
+from ullage.training.guard.state.objects.installed import is_installed
+from ullage.training.guard.state.switches import read_switches, switch_back, switched
 
 _training: Final = attrgetter("training")
 _requires_grad: Final = attrgetter("requires_grad")
