@@ -84,10 +84,6 @@ class ForeachOperations:
             namespace.update(self._originals[names])
             self._retry = None
 
-    def reset(self) -> None:
-        """Empty the record of what was written."""
-        self.written = []
-
     def _guarded(self, function: Any) -> Any:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:

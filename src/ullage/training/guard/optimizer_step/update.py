@@ -197,7 +197,7 @@ class Update:
         failure: BaseException
         try:
             self._lists.run_to_end(run, self._retry, names=names, notes_all=singly)
-            self._lists.reset()
+            self._lists.written = []
             return
         except Exception as error:
             if read_oom(error, is_on_host=self._room.is_on_host) is None:
@@ -209,7 +209,7 @@ class Update:
         made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
         ids = set(map(id, lasting))
         lists = [targets[0] for targets in self._lists.written if targets and targets[0] in ids]
-        self._lists.reset()
+        self._lists.written = []
         self._log(stage, "resumed where it stopped" if made or lists else "retried", failure)
         del failure  # it refers to this frame, and would keep alive what the run has allocated
         with self._retrying(stage, made, lists):
