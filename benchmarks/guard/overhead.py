@@ -170,7 +170,9 @@ def counts(name: str, way: str, calls: Callable[[], dict[str, int]]) -> dict[str
 def run_alone(task: str, name: str, how: str, library: str) -> None:
     """What a process of its own does: one model."""
     calls = counting(Path(library)) if task == "--count" else None
-    ullage.emulate("T4")  # on the CPU too: torch's CUDA build asks for CUDA when it is imported
+    # On the CPU too: torch's CUDA build asks for CUDA when it is imported. Without values, because looking after them
+    # takes time, and a hook of theirs on all optimizers keeps the guard from its short way.
+    ullage.emulate("T4", values="off")
     print(json.dumps(timed(name, how) if calls is None else counts(name, how, calls)))
 
 

@@ -15,7 +15,7 @@ from ullage.integrations.framework import OwnScaling, framework
 from ullage.integrations.memory import LoopMonitor
 from ullage.running.recording.step import StepWatch
 from ullage.training.guard.guard import Guard
-from ullage.training.guard.ladder import LossOf
+from ullage.training.guard.retries.ladder import LossOf
 from ullage.training.monitor.finding import MonitorFinding
 
 _accelerate: Final = framework("accelerate")

@@ -16,8 +16,8 @@ from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
 from ullage.integrations.framework import framework
 from ullage.integrations.memory import LoopMonitor
-from ullage.training.guard.batch import items_of
 from ullage.training.guard.guard import Guard
+from ullage.training.guard.splitting.batch import items_of
 from ullage.training.monitor.finding import MonitorFinding
 
 _IGNORED = -100

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ullage
 from tests.training.guard.faults import TEXT, Faults
-from ullage.training.guard.batch import form_of
 from ullage.training.guard.ranks import RankError
+from ullage.training.guard.splitting.batch import form_of
 
 RANK, SIZE = 0, 1
 """Which rank of how many this process is; each copy has its own."""

@@ -11,8 +11,8 @@ if INSIDE:
     from torch import nn
 
     import ullage
-    from ullage.training.guard.batch import form_of
-    from ullage.training.guard.forecast import _features, _fit
+    from ullage.training.guard.retries.forecast import _features, _fit
+    from ullage.training.guard.splitting.batch import form_of
 
 
 class Setting:

@@ -15,8 +15,8 @@ if INSIDE:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     import ullage
-    from ullage.training.guard.batch import form_of
-    from ullage.training.guard.plan import BatchPlan
+    from ullage.training.guard.retries.plan import BatchPlan
+    from ullage.training.guard.splitting.batch import form_of
 
     class Writes(TorchDispatchMode):
         """Counts how often each tensor has been written by an operation that came to its end."""

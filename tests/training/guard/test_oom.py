@@ -13,7 +13,7 @@ if INSIDE:
 
     import torch
 
-    from ullage.training.guard.oom import read_oom
+    from ullage.training.guard.memory.oom import read_oom
     from ullage.training.ownership.failure import clear_frames
 
 OF_A_CARD = (MessageKind.ALLOCATOR, MessageKind.LIMIT, MessageKind.DRIVER, MessageKind.LIBRARY)

@@ -16,13 +16,13 @@ if INSIDE:
 
     import ullage
     from tests.training.guard.faults import TEXT
-    from ullage.training.guard.batch import form_of
-    from ullage.training.guard.dry_run import has_hooks
-    from ullage.training.guard.memory_savers import MemorySavers
-    from ullage.training.guard.norm import BatchNorms
-    from ullage.training.guard.plan import BatchPlan
-    from ullage.training.guard.random_state import RandomState
-    from ullage.training.guard.rewind import Rewind
+    from ullage.training.guard.optimizer_step.dry_run import has_hooks
+    from ullage.training.guard.retries.memory_savers import MemorySavers
+    from ullage.training.guard.retries.plan import BatchPlan
+    from ullage.training.guard.splitting.batch import form_of
+    from ullage.training.guard.splitting.norm import BatchNorms
+    from ullage.training.guard.state.random_state import RandomState
+    from ullage.training.guard.state.rewind import Rewind
 
 
 class _Once:

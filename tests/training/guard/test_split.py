@@ -16,7 +16,7 @@ if INSIDE:
     import ullage
     from tests.training.guard.faults import TEXT, Faults
     from tests.training.guard.world import World, differences, guard_of, guarded, left_of
-    from ullage.training.guard.batch import form_of, items_of
+    from ullage.training.guard.splitting.batch import form_of, items_of
 
 EXACT = 1e-12
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ullage.integrations.framework import framework
-from ullage.training.guard.batch import tensors_of
+from ullage.training.guard.splitting.batch import tensors_of
 
 _MEANS = ("mean", "avg", torch.mean)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from ullage.integrations.lightning.precision import scaler_of
 from ullage.training.guard.guard import Guard
-from ullage.training.guard.ladder import LossOf
+from ullage.training.guard.retries.ladder import LossOf
 
 
 def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:

@@ -9,8 +9,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
 import torch
@@ -21,23 +22,23 @@ from torch.optim import Optimizer
 from ullage.base.errors import UsageError
 from ullage.base.public import public
 from ullage.base.units import GIB
-from ullage.training.guard.additivity import Trials
-from ullage.training.guard.batch import Shape
 from ullage.training.guard.event import Event, EventLog
-from ullage.training.guard.forecast import Forecast
-from ullage.training.guard.ladder import Ladder, LossOf
-from ullage.training.guard.memory_savers import MemorySavers
-from ullage.training.guard.norm import BatchNorm, BatchNorms
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.oom_report import add_oom_report
-from ullage.training.guard.part import Cutter, Weight
-from ullage.training.guard.plan import Plans
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.oom_report import add_oom_report
+from ullage.training.guard.memory.room import Room
+from ullage.training.guard.optimizer_step.update import Update
 from ullage.training.guard.ranks import RankError, Ranks, ranks_of
 from ullage.training.guard.rehearsal import Cost, Rehearsal, rehearse
-from ullage.training.guard.rewind import Rewind
-from ullage.training.guard.room import Room
+from ullage.training.guard.retries.forecast import Forecast
+from ullage.training.guard.retries.ladder import Ladder, LossOf
+from ullage.training.guard.retries.memory_savers import MemorySavers
+from ullage.training.guard.retries.plan import Plans
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.update import Update
+from ullage.training.guard.splitting.additivity import Trials
+from ullage.training.guard.splitting.batch import Shape
+from ullage.training.guard.splitting.norm import BatchNorm, BatchNorms
+from ullage.training.guard.splitting.part import Cutter, Weight
+from ullage.training.guard.state.rewind import Rewind
 
 _WARM: Final = 3
 """The number of steps after which cuDNN has tried its algorithms, whose workspaces are not needed again."""
@@ -116,11 +117,19 @@ class Guard:
         self._splittable = splittable
         self._batchnorm = batchnorm
         self._backward = _backward_of(scaler, backward)
-        self._update_options = _UpdateOptions(scaler=scaler, clip_grad_norm=clip_grad_norm, before_step=before_step)
-        self._saver_options = _SaverOptions(checkpoint=checkpoint, offload=offload, pinned_bytes=pinned_bytes)
+        self._savers_of = partial(MemorySavers, names=checkpoint, pinned_bytes=pinned_bytes)
+        self._may_offload = offload
+        self._event_log = EventLog(log or logging.getLogger("ullage.guard").warning)
+        self._update_of = partial(
+            Update,
+            self._optimizers,
+            log_event=self._event_log.add_pending,
+            scaler=scaler,
+            clip_grad_norm=clip_grad_norm,
+            before_step=before_step,
+        )
         self._plans = Plans()
         self._ranks: Ranks | None = None
-        self._event_log = EventLog(log or logging.getLogger("ullage.guard").warning)
         self._signals = Signals()
         self._split = 0
         self._shape: Shape | None = None
@@ -143,33 +152,20 @@ class Guard:
             rewind=rewind,
             norms=self._norms,
             trials=Trials(
-                rewind=rewind,
-                cutter=self._cutter,
-                norms=self._norms,
-                room=self._room,
-                signals=self._signals,
-                compared=set(),
+                rewind=rewind, cutter=self._cutter, norms=self._norms, room=self._room, signals=self._signals
             ),
             signals=self._signals,
-            savers=MemorySavers(self._modules, self._saver_options.checkpoint, self._saver_options.pinned_bytes),
+            savers=self._savers_of(self._modules),
             cutter=self._cutter,
             plans=self._plans,
             forecast=Forecast(self._room),
             backward=self._backward,
             is_splittable=self._splittable,
-            may_offload=self._saver_options.offload,
+            may_offload=self._may_offload,
             log_event=self._event_log.add,
             ranks=self._ranks,
         )
-        self._update = Update(
-            self._optimizers,
-            parameters,
-            self._room,
-            self._event_log.add_pending,
-            scaler=self._update_options.scaler,
-            clip_grad_norm=self._update_options.clip_grad_norm,
-            before_step=self._update_options.before_step,
-        )
+        self._update = self._update_of(parameters, self._room)
 
     def step(self, batch: Batch, loss_of: Callable[[Batch], Loss], *, update: bool = True) -> Loss:
         """Run forward, backward and, where `update` is true, the optimizer's step.
@@ -326,20 +322,6 @@ class Guard:
         return self._drops_all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UpdateOptions:
-    scaler: GradScaler | None
-    clip_grad_norm: float | None
-    before_step: Callable[[], Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SaverOptions:
-    checkpoint: Sequence[str]
-    offload: bool
-    pinned_bytes: int
-
-
 def _several(value: Any, kind: type, name: str) -> list[Any]:
     several = list(value) if isinstance(value, list | tuple) else [value]
     for one in several:
@@ -364,15 +346,9 @@ def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device
 
 def _parameters_of(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
     """Return every parameter of modules and optimizers, each once."""
-    of_modules = [parameter for module in modules for parameter in module.parameters()]
-    return list(
-        dict.fromkeys(
-            [
-                *of_modules,
-                *(one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]),
-            ]
-        )
-    )
+    of_modules = (parameter for module in modules for parameter in module.parameters())
+    of_optimizers = (one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"])
+    return list(dict.fromkeys(chain(of_modules, of_optimizers)))
 
 
 def _are_all_in(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:

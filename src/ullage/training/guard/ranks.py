@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ullage.base.errors import UsageError
 from ullage.base.units import MIB
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.room import Room
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.room import Room
 from ullage.training.ownership.failure import clear_frames
 
 _BUCKET_BYTES: Final = 25 * MIB

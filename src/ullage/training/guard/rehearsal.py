@@ -12,9 +12,9 @@ import torch
 
 from ullage.base.errors import UsageError
 from ullage.base.units import text_of_bytes
-from ullage.training.guard.batch import form_of
-from ullage.training.guard.ladder import Climb, Ladder, LossOf
-from ullage.training.guard.update import Update
+from ullage.training.guard.optimizer_step.update import Update
+from ullage.training.guard.retries.ladder import Climb, Ladder, LossOf
+from ullage.training.guard.splitting.batch import form_of
 
 Cost = Callable[[Any], float]
 _LOG_SECONDS: Final = 2.0

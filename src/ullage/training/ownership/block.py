@@ -1,5 +1,6 @@
 """The blocks that PyTorch's caching allocator has handed out, and which of them an address lies in."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -40,6 +41,11 @@ class AllocatedBlocks:
 
     def __getitem__(self, row: int) -> AllocatedBlock:
         return self._blocks[row]
+
+    def beginning_at(self, addresses: Iterable[int]) -> "AllocatedBlocks":
+        """Return the blocks that begin at these addresses."""
+        sought = set(addresses)
+        return AllocatedBlocks([block for block in self._blocks if block.address in sought])
 
     def rows_at(self, addresses: list[int]) -> list[int]:
         """Return for each address the index of the block that contains it, or -1."""

@@ -73,7 +73,7 @@ class Claims:
             for place in self._search.reach.found[what]:
                 claim_of(place, self._objects[place])
         for kept in self._search.kept:
-            self._claim_kept(kept.tensor, kept.place, kept.function)
+            self._claim_kept(kept.value, kept.start, kept.function)
         best: dict[int, tuple[tuple[bool, int, int, int], Claim]] = {}
         for row, claim in self._by_row():
             key = claim.order == _LAST_ORDER, _RANK[claim.kind], claim.order, claim.place
@@ -107,19 +107,23 @@ class Claims:
             claim.suffix = ", its tangent"
             claim.group = (*claim.group, "tangent")
             self._claim(_addresses_of(tangent), claim)
-        gradient = _gradient_of(tensor)
-        if gradient is not None:
-            group = HolderKind.GRADIENT, "at", self._anchor_of(place) or place
-            self._claim(_addresses_of(gradient), Claim(HolderKind.GRADIENT, place, group, ".grad", 1, (place, ".grad")))
+        self._claim_gradient(tensor, place, ("at", self._anchor_of(place) or place), ".grad", 1, (place, ".grad"))
+
+    def _claim_gradient(
+        self, tensor: Tensor, place: int, group: tuple[Any, ...], suffix: str, order: int, common: tuple[int, str]
+    ) -> None:
+        """Claim a tensor's gradient; only leaves and tensors with retain_grad() are asked, as others would warn."""
+        if attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor):
+            gradient = attribute.GRAD.__get__(tensor)
+            if gradient is not None:
+                claim = Claim(HolderKind.GRADIENT, place, (HolderKind.GRADIENT, *group), suffix, order, common)
+                self._claim(_addresses_of(gradient), claim)
 
     def _claim_storage(self, place: int, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cuda" and storage.nbytes():
             claim = self._by_root(place)
-            if claim.kind in (
-                HolderKind.RUNNING,
-                HolderKind.GARBAGE,
-            ):  # to have asked a tensor for its storage has made the object
-                claim.order = _LAST_ORDER
+            if claim.kind in (HolderKind.RUNNING, HolderKind.GARBAGE):
+                claim.order = _LAST_ORDER  # to have asked a tensor for its storage has made the object
             self._claim([storage.data_ptr()], claim)
 
     def _claim_capsule(self, place: int, capsule: Any) -> None:
@@ -135,36 +139,21 @@ class Claims:
             suffix = f"{text}.{name}" if what in _KIND_IN_SCRIPT else f"{text}, {name}"
             claim = Claim(kind, top, (kind, top, what), suffix, 0, (top, f"{text}, {what}s"))
             self._claim(_addresses_of(tensor), claim)
-            gradient = _gradient_of(tensor)
-            if gradient is not None:
-                common = top, f"{text}, gradients"
-                claim = Claim(HolderKind.GRADIENT, top, (HolderKind.GRADIENT, top), f"{suffix}.grad", 0, common)
-                self._claim(_addresses_of(gradient), claim)
+            self._claim_gradient(tensor, top, (top,), f"{suffix}.grad", 0, (top, f"{text}, gradients"))
 
     def _claim_module(self, place: int, module: nn.Module) -> None:
         if not (tables := instance_dict(module)) or not (tables.get("_parameters") or tables.get("_buffers")):
             return
         top = self._top_of(place)
+        text, common = f" -> {name_of(type(module))}", f" -> {name_of(type(self._objects[top]))}"
         for kind, table, many in (
             (HolderKind.PARAMETER, "_parameters", "parameters"),
             (HolderKind.BUFFER, "_buffers", "buffers"),
         ):
             for name, tensor in tensors_in_table(module, table):
-                suffix = f" -> {name_of(type(module))}.{name}"
-                common = f" -> {name_of(type(self._objects[top]))}"
-                claim = Claim(kind, place, (kind, top), suffix, 0, (top, f"{common}, {many}"))
+                claim = Claim(kind, place, (kind, top), f"{text}.{name}", 0, (top, f"{common}, {many}"))
                 self._claim(_addresses_of(tensor), claim)
-                gradient = _gradient_of(tensor)
-                if gradient is not None:
-                    claim = Claim(
-                        HolderKind.GRADIENT,
-                        place,
-                        (HolderKind.GRADIENT, top),
-                        f"{suffix}.grad",
-                        0,
-                        (top, f"{common}, gradients"),
-                    )
-                    self._claim(_addresses_of(gradient), claim)
+                self._claim_gradient(tensor, place, (top,), f"{text}.{name}.grad", 0, (top, f"{common}, gradients"))
 
     def _claim_optimizer(self, place: int, optimizer: Optimizer) -> None:
         state = (instance_dict(optimizer) or {}).get("state")
@@ -185,11 +174,8 @@ class Claims:
         group = "graph", self._anchor_of(place) or place
         claim = Claim(HolderKind.GRAPH, place, group, " -> grad_fn graph", 0, (place, " -> grad_fn graphs"), function)
         self._claim(_addresses_of(tensor), claim)
-        gradient = _gradient_of(tensor)
-        if gradient is not None:
-            suffix = " -> grad_fn graph, gradient"
-            claim = Claim(HolderKind.GRADIENT, place, (HolderKind.GRADIENT, *group), suffix, 2, (place, suffix + "s"))
-            self._claim(_addresses_of(gradient), claim)
+        suffix = " -> grad_fn graph, gradient"
+        self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
         """Return the claim of an object whose kind is decided by where its path begins."""
@@ -237,13 +223,6 @@ def tensors_in_table(module: nn.Module, table: str) -> Iterator[tuple[str, Tenso
     for name, tensor in dict.items(table_of(module, table)):
         if is_tensor(tensor):
             yield name, tensor
-
-
-def _gradient_of(tensor: Tensor) -> Tensor | None:
-    """Return a tensor's gradient; only leaves and tensors with retain_grad() are asked, as others would warn."""
-    if not (attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor)):
-        return None
-    return attribute.GRAD.__get__(tensor)
 
 
 def _addresses_of(tensor: Tensor) -> list[int]:

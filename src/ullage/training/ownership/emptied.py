@@ -1,6 +1,5 @@
 """Freeing the memory of objects that variables still refer to; using one of them afterwards raises an error."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 
 from ullage.base.errors import UsageError
 from ullage.training.ownership.parallel import drop_buckets, has_buckets
-from ullage.training.ownership.safe_inspection import instance_dict, is_of
+from ullage.training.ownership.safe_inspection import instance_dict, is_of, table_of
 from ullage.training.ownership.search import is_tensor
 
 _GONE: Final = "it was given to ullage.release(), and its device memory is gone; create it again"
@@ -40,12 +39,10 @@ def empty_storage(storage: torch.UntypedStorage) -> None:
 
 
 def empty_optimizer(optimizer: Optimizer) -> None:
-    """Drop an optimizer's state; an optimizer that it wraps is handled separately."""
+    """Drop an optimizer's state, whose tensors are emptied, and an optimizer that it wraps handled, separately."""
     variables = instance_dict(optimizer) or {}
     state = variables.get("state")
     if state is not None and is_of(state, (dict,)):
-        for tensor in _tensors_of_state(state):
-            empty(tensor)
         dict.clear(state)
     if "_optimizer_step_pre_hooks" in variables:
         optimizer.register_step_pre_hook(_refuse_step)
@@ -65,8 +62,7 @@ def tensors_of(module: nn.Module) -> list[Tensor]:
     """Return a module's own parameters and buffers."""
     if is_of(module, (torch.jit.ScriptModule,)):
         return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    variables = instance_dict(module) or {}
-    tables = [variables.get("_parameters") or {}, variables.get("_buffers") or {}]
+    tables = (table_of(module, "_parameters"), table_of(module, "_buffers"))
     return [tensor for table in tables for tensor in dict.values(table) if is_tensor(tensor) and not is_lazy(tensor)]
 
 
@@ -78,13 +74,6 @@ def is_emptied(tensor: Tensor) -> bool:
         return not tensor.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
         return False
-
-
-def _tensors_of_state(state: dict[Any, Any]) -> Iterator[Tensor]:
-    for own in dict.values(state):
-        for value in dict.values(own) if is_of(own, (dict,)) else ():
-            if is_tensor(value):
-                yield value
 
 
 def _refuse_forward(module: nn.Module, _: Any) -> None:

@@ -11,16 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
-
-from ullage.base.garbage_collector import without_collections
 from ullage.training.ownership.block import AllocatedBlocks, live_blocks
 from ullage.training.ownership.claim import Claim, Claims
 from ullage.training.ownership.holding import HolderKind
 from ullage.training.ownership.path import label_of
 from ullage.training.ownership.root import Root, roots_of_user
 from ullage.training.ownership.safe_inspection import instance_dict, is_of, name_of
-from ullage.training.ownership.search import OwnerSearch
+from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
@@ -53,18 +50,11 @@ def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, Bl
         addresses: where the blocks begin.
         rest_bytes: so much may be left without a holder, if the user's variables do not lead to it.
     """
-    sought = set(addresses)
-    found = live_blocks()
-    blocks = AllocatedBlocks([found[row] for row in range(len(found)) if found[row].address in sought])
+    blocks = live_blocks().beginning_at(addresses)
     if not len(blocks):
         return {}
-    search = OwnerSearch()
-    # A collection would free what is examined.
-    with torch._C.DisableTorchFunction(), without_collections():
-        try:
-            return _holders_by(search, blocks, rest_bytes)
-        finally:
-            search.drop_references()
+    with owner_search() as search:
+        return _holders_by(search, blocks, rest_bytes)
 
 
 def _holders_by(search: OwnerSearch, blocks: AllocatedBlocks, rest_bytes: int) -> dict[int, BlockHolder]:

@@ -9,17 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from ullage.base.errors import UsageError
-from ullage.base.garbage_collector import without_collections
 from ullage.base.public import public
 from ullage.base.units import parse_bytes, text_of_bytes
 from ullage.training.ownership.block import AllocatedBlock, AllocatedBlocks, live_blocks
 from ullage.training.ownership.claim import Claim, Claims
 from ullage.training.ownership.graph import described
 from ullage.training.ownership.holding import HolderKind, Holding, Holdings
-from ullage.training.ownership.search import OwnerSearch
+from ullage.training.ownership.search import OwnerSearch, owner_search
 from ullage.training.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claims_to_rest, kind_of
 
 
@@ -56,24 +53,15 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
 
 def holder_at(addresses: Iterable[int]) -> str | None:
     """Return the path to the holder of most of the blocks at these addresses; None if no holder is known."""
-    sought = set(addresses)
-    blocks = live_blocks()
-    rows = [row for row in range(len(blocks)) if blocks[row].address in sought]
-    if not rows:
-        return None
-    holdings = _rows_of(AllocatedBlocks([blocks[row] for row in rows]))
+    blocks = live_blocks().beginning_at(addresses)
+    holdings = _rows_of(blocks) if len(blocks) else []
     known = [holding for holding in holdings if holding.kind not in NO_PATH]
     return max(known, key=lambda holding: holding.bytes).path if known else None
 
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
-    search = OwnerSearch()
-    # A collection would free what is examined.
-    with torch._C.DisableTorchFunction(), without_collections():
-        try:
-            return _rows_by(search, blocks, least_bytes)
-        finally:
-            search.drop_references()
+    with owner_search() as search:
+        return _rows_by(search, blocks, least_bytes)
 
 
 def _rows_by(search: OwnerSearch, blocks: AllocatedBlocks, least_bytes: int) -> list[Holding]:

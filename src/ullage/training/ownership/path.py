@@ -13,7 +13,15 @@ from torch import nn
 
 from ullage.base.source_location import short_place
 from ullage.training.ownership.root import variables_of
-from ullage.training.ownership.safe_inspection import class_dict, instance_dict, is_of, name_of, slots, table_of
+from ullage.training.ownership.safe_inspection import (
+    class_dict,
+    closure_of,
+    instance_dict,
+    is_of,
+    name_of,
+    slots,
+    table_of,
+)
 
 _LONGEST_KEY: Final = 40
 _SEQUENCES: Final = (list, tuple, deque)
@@ -108,8 +116,8 @@ def _tables_of(module: nn.Module) -> list[dict[str, Any]]:
 
 
 def _of_function(function: types.FunctionType, child: Any) -> str:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        if _key_of({name: _content_of(cell)}, child):
+    for name, content in closure_of(function):
+        if content is child:
             return f"{function.__name__}() closure '{name}'"
     arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
     defaults = dict(zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False))
@@ -118,13 +126,6 @@ def _of_function(function: types.FunctionType, child: Any) -> str:
         return f"{function.__name__}() default of '{default}'"
     own = _key_of(function.__dict__, child)
     return f"{function.__name__}.{own}" if own else f"{function.__name__}()"
-
-
-def _content_of(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None  # not assigned yet
 
 
 def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:

@@ -22,7 +22,7 @@ from ullage.training.ownership.holding import Holdings
 from ullage.training.ownership.owners import owners
 from ullage.training.ownership.released import ReleasedParts, parts_of
 from ullage.training.ownership.safe_inspection import is_of
-from ullage.training.ownership.search import OwnerSearch, grad_fn_of, is_tensor
+from ullage.training.ownership.search import grad_fn_of, is_tensor, owner_search
 from ullage.training.ownership.storage import parts_of_tensor
 
 
@@ -172,16 +172,13 @@ def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
     """Return the storages of tensors that other variables refer to as well; a graph may have saved them too."""
     own = set(map(id, released.tensors))
     named: set[int | None] = set()
-    search = OwnerSearch()
-    try:
+    with owner_search() as search:
         search.follow_user()
         search.follow_libraries()
         for place in search.reach.found["tensor"]:
             one = search.reach.objects[place]
             if id(one) not in own and not search.is_in_graph(place):
                 named.add(_storage_of(one))
-    finally:
-        search.drop_references()
     return named
 
 

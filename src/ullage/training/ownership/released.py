@@ -9,7 +9,7 @@ is what a loader collates with, or a scheduler computes with.
 import gc
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from ullage.training.ownership import attribute
 from ullage.training.ownership.capsule import CAPSULE
 from ullage.training.ownership.graph import tangent_of
 from ullage.training.ownership.root import is_of_user_class, module_dicts
-from ullage.training.ownership.safe_inspection import class_dict, held_by, instance_dict, is_of
+from ullage.training.ownership.safe_inspection import class_dict, closure_of, held_by, instance_dict, is_of
 from ullage.training.ownership.script import SCRIPTS, tensors_of_script
 from ullage.training.ownership.search import is_function
 from ullage.training.ownership.storage import parts_of_tensor
@@ -112,7 +112,12 @@ def _inside(one: Any) -> Iterable[Any]:
     if is_of(one, SCRIPTS):
         return [*variables.values(), *(tensor for _, _, tensor in tensors_of_script(one))]
     if is_of(one, (types.FunctionType,)):
-        return [*_cells_of(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), one.__dict__]
+        return [
+            *dict(closure_of(one)).values(),
+            *(one.__defaults__ or ()),
+            *(one.__kwdefaults__ or {}).values(),
+            one.__dict__,
+        ]
     return [*held_by(one), *variables.values()]
 
 
@@ -131,14 +136,6 @@ def _of_samplers(variables: dict[str, Any]) -> list[Any]:
     return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
-def _cells_of(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue  # not assigned yet
-
-
 def _of_hooks(hooks: Any) -> list[Any]:
     """Return the tensors that hooks keep, and containers of only tensors."""
     if not is_of(hooks, (dict,)):
@@ -147,7 +144,7 @@ def _of_hooks(hooks: Any) -> list[Any]:
     for hook in dict.values(hooks):
         function = hook.__wrapped__ if is_of(hook, (types.FunctionType,)) and "__wrapped__" in hook.__dict__ else hook
         if is_of(function, (types.FunctionType,)):
-            kept += [*_cells_of(function), *(function.__defaults__ or ())]
+            kept += [*dict(closure_of(function)).values(), *(function.__defaults__ or ())]
     return [one for one in kept if _is_of_tensors(one) and not (is_of(one, (Tensor,)) and _is_trained(one))]
 
 

@@ -65,6 +65,13 @@ def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
     return not set(kinds).isdisjoint(_MRO(type(one)))
 
 
+def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the names and contents of a function's variables from outside, as far as they are assigned."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):
+            yield name, cell.cell_contents
+
+
 def held_by(one: Any) -> list[Any]:
     """Return the objects to which an object refers, as the garbage collector sees them; also those of numpy arrays."""
     if type(one) is np.ndarray and one.dtype.hasobject:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from itertools import chain
 from types import FunctionType
 from typing import Any, Final
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ullage.base.garbage_collector import without_collections
 from ullage.base.source_location import short_place
 from ullage.training.ownership import attribute
 from ullage.training.ownership.capsule import CAPSULE
@@ -41,28 +42,30 @@ def _name_of(kind: type) -> str | None:
     return "function" if name is None and is_function(kind) else name
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A tensor that an autograd graph keeps."""
-
-    tensor: Tensor
-    place: int
-    """The place of the tensor to which the graph belongs."""
-    function: Any
-    """The function that has saved it; None if something else keeps it for backward, such as a checkpoint."""
+@contextmanager
+def owner_search() -> "Iterator[OwnerSearch]":
+    """Yield a search, and drop its references in the end. No collection frees meanwhile what is examined."""
+    search = OwnerSearch()
+    with torch._C.DisableTorchFunction(), without_collections():
+        try:
+            yield search
+        finally:
+            search.drop_references()
 
 
 class OwnerSearch:
     """All objects that were reached, and the tensors that autograd graphs keep in addition.
 
-    It holds references to all of them, so `drop_references()` has to be called in the end.
+    It holds references to all of them: `owner_search` drops them in the end.
     """
 
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
         self.roots: dict[int, Root] = {}
         """The roots, by their places."""
-        self.kept: list[Kept] = []
+        self.kept: list[Saved] = []
+        """The tensors that graphs keep, each with the place of the tensor to which its graph belongs, and the function
+        that has saved it; None if something else keeps it for backward, such as a checkpoint."""
         self._in_graphs: set[int] = set()
         self._done = {"tensor": 0, "function": 0, "saved": 0}
         self._closed = module_dicts()
@@ -149,7 +152,7 @@ class OwnerSearch:
             for found in chain(saved, saved_in(starts, self._seen_functions)):
                 if isinstance(found, Saved):
                     if is_tensor(found.value):
-                        self.kept.append(Kept(found.value, found.start, found.function))
+                        self.kept.append(found)
                     added.append(self.reach.add(found.value, found.start))
                 else:  # a function that is written in Python, and may have variables of its own
                     added.append(self.reach.add(found[0], found[1]))

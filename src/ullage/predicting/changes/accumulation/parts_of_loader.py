@@ -16,7 +16,7 @@ import torch
 from ullage.predicting.changes.accumulation.library_arguments import LibraryArguments
 from ullage.predicting.changes.training.facts import LossForm
 from ullage.predicting.changes.training.loss_form import LossReader
-from ullage.training.guard.batch import all_of, form_of, narrow, why_whole
+from ullage.training.guard.splitting.batch import all_of, form_of, narrow, why_whole
 
 if TYPE_CHECKING:
     from ullage.predicting.changes.training.training_loop import TrainingLoop

@@ -15,7 +15,7 @@ import torch
 import torch.utils.data.dataloader
 
 from ullage.predicting.changes.training.facts import IGNORED, LossForm
-from ullage.training.guard.batch import tensors_of
+from ullage.training.guard.splitting.batch import tensors_of
 
 _KEEPS: Final = frozenset({"NegBackward0", "ToCopyBackward0", "CloneBackward0", "AliasBackward0", "ViewBackward0"})
 _SCALES: Final = frozenset({"MulBackward0", "DivBackward0"})

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from torch import nn
 
-from ullage.training.guard.content_node import attributes_of
-from ullage.training.guard.contents import Contents
-from ullage.training.guard.installed import is_installed, is_installed_module
+from ullage.training.guard.state.objects.content_node import attributes_of
+from ullage.training.guard.state.objects.contents import Contents
+from ullage.training.guard.state.objects.installed import is_installed, is_installed_module
 
 _DEEPEST: Final = 3
 """The number of functions, each called by the one before, that are looked into."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from ullage.training.guard.content_node import ATOMS
+from ullage.training.guard.state.objects.content_node import ATOMS
 
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 _OF_WEIGHTS: Final = frozenset(
@@ -43,13 +43,8 @@ class Layers:
         """Note the settings as they are now."""
         self._values = [list(map(read, owners)) for _, read, owners in self._settings]
 
-    @property
-    def saved(self) -> list[list[Any]] | None:
-        """What was recorded last; pass it to `restore()` after later records."""
-        return self._values
-
-    def _changed_settings(self, saved: list[list[Any]]) -> Iterator[tuple[str, nn.Module, Any]]:
-        for (name, read, owners), values in zip(self._settings, saved, strict=True):
+    def _changed_settings(self) -> Iterator[tuple[str, nn.Module, Any]]:
+        for (name, read, owners), values in zip(self._settings, self._values or (), strict=True):
             now = list(map(read, owners))
             if now != values:
                 yield from (
@@ -68,15 +63,14 @@ class Layers:
         """Return the names of what is not as it was recorded."""
         if self._values is None:
             return []
-        changed = [(name, owner) for name, owner, _ in self._changed_settings(self._values)]
+        changed = [(name, owner) for name, owner, _ in self._changed_settings()]
         return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
 
-    def restore(self, saved: list[list[Any]] | None = None) -> None:
+    def restore(self) -> None:
         """Put settings back, and take away what was put on."""
-        saved = saved or self._values
-        if saved is None:
+        if self._values is None:
             return
-        for name, owner, before in list(self._changed_settings(saved)):
+        for name, owner, before in list(self._changed_settings()):
             setattr(owner, name, before)
         for name, owner in list(self._put_on()):
             del vars(owner)[name]

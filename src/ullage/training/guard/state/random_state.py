@@ -1,8 +1,7 @@
 """The states of the random number generators that a step draws from: recorded, and restored.
 
 These are the global generators of Python, numpy (the legacy one) and torch, on the CPU and on the cards. Generators
-that the user has made are left alone. The states of Python's and numpy's are copied from their memory, because
-`getstate()` makes 625 objects, at every step; it is used only where the memory does not agree with it.
+that the user has made are left alone.
 """
 
 import ctypes
@@ -13,11 +12,8 @@ from typing import Any, Final
 
 import torch
 
-_WORDS: Final = 624
-_STATE_BYTES: Final = (_WORDS + 1) * 4
+_STATE_BYTES: Final = (624 + 1) * 4
 """The size of a Mersenne twister's state: its words, and the index of the next one."""
-_OBJECT_HEADER_BYTES: Final = object.__basicsize__
-"""The size of a Python object's header; Python's generator has its state right behind it."""
 
 
 class RandomState:
@@ -27,7 +23,6 @@ class RandomState:
         self._cards = [device for device in devices if device.type == "cuda"]
         self._of_cards: list[torch.Generator] = []
         self._others = [device for device in devices if device.type in ("mps", "xpu")]
-        self._python = _Python()
         self._numpy = _Numpy()
         self._states: tuple[Any, ...] | None = None
 
@@ -37,26 +32,18 @@ class RandomState:
         self._states = (
             torch.default_generator.get_state(),
             [generator.get_state() for generator in self._of_cards],
-            self._python.state(),
+            random.getstate(),
             self._numpy.state(),
             [_other_state(device) for device in self._others],
         )
-
-    @property
-    def states(self) -> tuple[Any, ...] | None:
-        """The states recorded last; pass them to `restore()` after `record()` was called again."""
-        return self._states
 
     def are_others_used(self) -> bool:
         """Tell whether Python's or numpy's generator has been drawn from since: PyTorch's checkpoints do not put these
         back."""
         if self._states is None:
             return False
-        of_numpy = self._numpy.state()
-        recorded = self._states[3]
-        if (of_numpy is None) != (recorded is None):
-            return True
-        return bool(self._python.state() != self._states[2] or _words_of(of_numpy) != _words_of(recorded))
+        of_python, of_numpy = self._states[2:4]
+        return bool(random.getstate() != of_python or _words_of(self._numpy.state()) != _words_of(of_numpy))
 
     def are_any_used(self) -> bool:
         """Tell whether a random number has been drawn since from any of the generators."""
@@ -67,16 +54,15 @@ class RandomState:
         now += [_other_state(device) for device in self._others]
         return self.are_others_used() or not all(map(torch.equal, now, on_torch))
 
-    def restore(self, states: tuple[Any, ...] | None = None) -> None:
-        """Set the generators to recorded states; do nothing if none were recorded."""
-        states = states or self._states
-        if states is None:
+    def restore(self) -> None:
+        """Set the generators to the recorded states; do nothing if none were recorded."""
+        if self._states is None:
             return
-        host, of_cards, of_python, of_numpy, of_others = states
+        host, of_cards, of_python, of_numpy, of_others = self._states
         torch.default_generator.set_state(host)
         for generator, state in zip(self._of_cards, of_cards, strict=True):
             generator.set_state(state)
-        self._python.set_state(of_python)
+        random.setstate(of_python)
         self._numpy.set_state(of_numpy)
         for device, state in zip(self._others, of_others, strict=True):
             getattr(torch, device.type).set_rng_state(state, *_place(device))
@@ -86,36 +72,9 @@ class RandomState:
         self._states = None
 
 
-class _Python:
-    """Python's global generator."""
-
-    def __init__(self) -> None:
-        self._generator: Any = random._inst  # whose methods random.random and the others are
-        self._memory: Any = None
-        if type(self._generator) is random.Random and sys.implementation.name == "cpython":
-            memory = (ctypes.c_char * _STATE_BYTES).from_address(id(self._generator) + _OBJECT_HEADER_BYTES)
-            state = self._generator.getstate()
-            if state == _python_state(memory.raw, state[-1]):
-                self._memory = memory
-
-    def state(self) -> Any:
-        if self._memory is None:
-            return self._generator.getstate()
-        return self._memory.raw, self._generator.gauss_next
-
-    def set_state(self, state: Any) -> None:
-        self._generator.setstate(state if self._memory is None else _python_state(*state))
-
-
-def _python_state(memory: bytes, gauss_next: float | None) -> tuple[int, tuple[int, ...], float | None]:
-    """Return what `Random.getstate()` returns, from the memory of CPython's generator: the index of the next word, and
-    the words (Modules/_randommodule.c, RandomObject)."""
-    index, *words = memoryview(memory).cast("I")
-    return random.Random.VERSION, (*words, index), gauss_next
-
-
 class _Numpy:
-    """numpy's global generator; if the user has replaced it by another kind, `get_state` is used."""
+    """numpy's global generator: `get_state`, which takes long, is called where the generator's memory has changed; and
+    always if the user has replaced it by another kind."""
 
     def __init__(self) -> None:
         self._generator: Any = None

@@ -15,7 +15,7 @@ from ullage.explaining.analysis.text.explain import explain_text
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.report import Report
 from ullage.report.terminal import draw
-from ullage.training.guard.room import Room
+from ullage.training.guard.memory.room import Room
 
 _WIDTH: Final = 110
 

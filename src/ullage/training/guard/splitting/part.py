@@ -7,7 +7,17 @@ from typing import Any, Final
 import torch
 
 from ullage.base.errors import UsageError
-from ullage.training.guard.batch import Form, Shape, even_parts, form_of, items_of, join, narrow, repacked, shape_of
+from ullage.training.guard.splitting.batch import (
+    Form,
+    Shape,
+    even_parts,
+    form_of,
+    items_of,
+    join,
+    narrow,
+    repacked,
+    shape_of,
+)
 
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
@@ -60,12 +70,6 @@ class Cutter:
 
     def select(self, batch: Any, part: BatchPart) -> Any:
         """Return the items of a part, in containers of their own."""
-        if part.share is None or part.items is None:
-            return repacked(batch)
-        return narrow(batch, self._dim, part.start, part.items)
-
-    def cut_out(self, batch: Any, part: BatchPart) -> Any:
-        """Return the items of a part, in containers of their own, whether it has a share or is the whole."""
         if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
@@ -77,7 +81,7 @@ class Cutter:
             return 1.0
         if self._weight is None:
             return part.items / total
-        return float(self._weight(self.cut_out(batch, part))) / float(self._weight(batch))
+        return float(self._weight(self.select(batch, part))) / float(self._weight(batch))
 
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
         """Cut a part into parts of at most `size` items, all of the same size if possible.

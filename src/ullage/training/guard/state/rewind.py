@@ -7,12 +7,13 @@ has already added to such a gradient n times, that stays, and the first n additi
 soon as they are made. What has changed and cannot be put back is named in an error.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, is_
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import nn
@@ -20,14 +21,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ullage.training.guard.contents import NOTHING, Contents, WatchedContents, has_own_attributes
-from ullage.training.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
-from ullage.training.guard.flags import Flags, Hooks
-from ullage.training.guard.function_state import record_function, record_methods
-from ullage.training.guard.layers import Layers
-from ullage.training.guard.odd_node import OptimizerNode
-from ullage.training.guard.random_state import RandomState
-from ullage.training.guard.written_parameters import WrittenParameters, names_of
+from ullage.training.guard.state.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
+from ullage.training.guard.state.flags import Flags, Hooks
+from ullage.training.guard.state.layers import Layers
+from ullage.training.guard.state.objects.contents import NOTHING, Contents, WatchedContents, has_own_attributes
+from ullage.training.guard.state.objects.function_state import record_function, record_methods
+from ullage.training.guard.state.objects.odd_node import OptimizerNode
+from ullage.training.guard.state.random_state import RandomState
+from ullage.training.guard.state.written_parameters import WrittenParameters, names_of
 
 Additions = Collection[tuple[int, int]]
 """Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
@@ -116,25 +117,33 @@ class Rewind:
             RuntimeError: a large buffer has changed for the first time in the attempt that failed, or several gradients
                 lie in one tensor; all that can be restored has been.
         """
+        finished = self._restore_gradients()
+        if not self._is_recorded:
+            return finished
+        lost = self._found_out() + self._restore_all_but_buffers()
+        self._buffers.restore()
+        self._check_apart(finished)
+        if lost:
+            raise RuntimeError(_text_of_lost(lost))
+        return finished
+
+    def _restore_gradients(self) -> set[tuple[int, int]]:
         finished: set[tuple[int, int]] = set()
         for index, parameter in enumerate(self.parameters):
             gradient, version = self._gradients.get(index, (None, 0))
             if gradient is not None:
                 finished.update((index, added) for added in range(version, gradient._version))
             parameter.grad = gradient
-        if not self._is_recorded:
-            return finished
+        return finished
+
+    def _restore_all_but_buffers(self) -> list[str]:
+        """Restore the state of everything else; return the names of what cannot be put back."""
         self._flags.restore()
         self._layers.restore()
         self._random_state.restore()
         of_model = (self._written, self._attributes, self._metrics, self._optimizers)
         watched = (*of_model, self._around, self._in_forward, self._in_batch)
-        lost = self._found_out() + [name for one in watched for name in one.restore()]
-        self._buffers.restore()
-        self._check_apart(finished)
-        if lost:
-            raise RuntimeError(_text_of_lost(lost))
-        return finished
+        return [name for one in watched for name in one.restore()]
 
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
         """Record what the loss function, the methods of modules and the batch hold."""
@@ -149,7 +158,7 @@ class Rewind:
             for hook in self._hooks.own():
                 record_function(around, hook)
         if batch is not None:
-            in_batch = Contents(copies=False, is_code_opened=False)
+            in_batch = Contents(is_of_batch=True)
             in_batch.add("batch", batch)
         return around, in_forward, in_batch
 
@@ -252,28 +261,16 @@ class Rewind:
 
         The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
         """
-        states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
-        flags, layers = self._flags.saved, self._layers.saved
-        watched = (
-            self._optimizers.mark(),
-            self._written.mark(),
-            self._attributes.mark(),
-            self._metrics.mark(),
-            *(one.mark() for one in self._of_subject()),
-        )
+        kept = copy.copy(self)
+        kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
+        kept._random_state, kept._buffers = copy.copy(self._random_state), self._buffers.kept()
+        kept._optimizers, kept._written = self._optimizers.kept(), self._written.kept()
+        kept._attributes, kept._metrics = self._attributes.kept(), self._metrics.kept()
 
         def restore() -> bool:
-            is_dropped = False
-            for index, parameter in enumerate(self.parameters):
-                gradient, version = gradients.get(index, (None, 0))
-                is_whole = gradient is None or gradient._version == version
-                parameter.grad = gradient if is_whole else None
-                is_dropped |= not is_whole
-            self._flags.restore(flags)
-            self._layers.restore(layers)
-            self._random_state.restore(states)
-            self._buffers.set_values(buffers)
-            lost = [name for put_back in watched for name in put_back()]
+            is_dropped = kept.drop(kept._restore_gradients())
+            kept._buffers.write_back()
+            lost = kept._restore_all_but_buffers()
             if lost:
                 raise RuntimeError(_text_of_lost(lost))
             return is_dropped
@@ -472,7 +469,7 @@ class _Buffers:
     def restore(self) -> None:
         if not self._is_recorded:
             return
-        self._write_back(self._kept())
+        self.write_back()
         tensors = self._tensors
         for place in self._watched:
             tensor = tensors[place]
@@ -491,24 +488,17 @@ class _Buffers:
                 "have run once before the first step"
             )
 
-    def _kept(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        """Return each buffer, and the copy that was recorded of it."""
-        return [
-            (module, name, tensor, self._copies.get(place))
-            for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True))
-        ]
-
-    def _write_back(self, kept: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+    def write_back(self) -> None:
         """Restore recorded buffers, and remove those that are new."""
-        known = {(id(module), name) for module, name, _, _ in kept}
+        known = {(id(module), name) for module, name in self._places}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
                 delattr(module, name)
-        for module, name, tensor, copy in kept:
+        for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True)):
             module._buffers[name] = tensor
-            if tensor is not None and copy is not None:
+            if tensor is not None and place in self._copies:
                 with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-                    tensor.copy_(copy)
+                    tensor.copy_(self._copies[place])
 
     def changed(self) -> list[str]:
         """Return the names of the buffers that are not as they were recorded, but BatchNorm's statistics."""
@@ -525,15 +515,11 @@ class _Buffers:
                 found.append(f"the buffer {name} of {type(module).__name__}")
         return found
 
-    def values(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        """Return each buffer, and a clone of the copy that was recorded of it."""
-        return [
-            (module, name, tensor, copy.clone() if copy is not None else None)
-            for module, name, tensor, copy in self._kept()
-        ]
-
-    def set_values(self, values: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
-        self._write_back(values)
+    def kept(self) -> Self:
+        """Return a record of the same values, which later records do not change."""
+        kept = copy.copy(self)
+        kept._copies = {place: one.clone() for place, one in self._copies.items()}
+        return kept
 
     def commit(self) -> None:
         """Drop the copies of large buffers that have not changed, and the references to buffers that were replaced."""

@@ -15,20 +15,20 @@ import torch
 
 from ullage.base.errors import UsageError
 from ullage.recorded.message.message import Message
-from ullage.training.guard.additivity import Trials
-from ullage.training.guard.batch import all_of, is_plain, versions_of, why_whole
-from ullage.training.guard.consumable import refuse_consumables
 from ullage.training.guard.event import Event
-from ullage.training.guard.forecast import Forecast
-from ullage.training.guard.memory_savers import MemorySavers
-from ullage.training.guard.norm import BatchNorms
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.part import BatchPart, Cutter, Done
-from ullage.training.guard.plan import PLAIN, BatchPlan, Plans, Rung
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.room import Room
 from ullage.training.guard.ranks import Ranks
-from ullage.training.guard.rewind import Rewind
-from ullage.training.guard.room import Room
+from ullage.training.guard.retries.forecast import Forecast
+from ullage.training.guard.retries.memory_savers import MemorySavers
+from ullage.training.guard.retries.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.training.guard.signals import Signals
+from ullage.training.guard.splitting.additivity import Trials
+from ullage.training.guard.splitting.batch import all_of, is_plain, versions_of, why_whole
+from ullage.training.guard.splitting.norm import BatchNorms
+from ullage.training.guard.splitting.part import BatchPart, Cutter, Done
+from ullage.training.guard.state.objects.consumable import refuse_consumables
+from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 LossOf = Callable[[Any], Any]

@@ -1,8 +1,8 @@
 """Tensors that a step may write beside buffers and gradients: watched by their versions, copied where they are small or
 were seen to change, and put back."""
 
-from collections.abc import Callable
-from typing import Any, Final
+import copy
+from typing import Any, Final, Self
 
 import torch
 from torch import nn
@@ -17,8 +17,52 @@ _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
 """Kinds of tensors that this process alone has: to read one that is shared out over ranks, all ranks would have to."""
 
 
-class Copies:
-    """Tensors, each with its version, and copies of some."""
+class WatchedTensors:
+    """Tensors with their names, the versions that they had when they were recorded, and copies of some."""
+
+    def __init__(self) -> None:
+        self._tensors: list[tuple[str, torch.Tensor]] = []
+        self._versions: list[int] = []
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def _is_same(self, number: int) -> bool:
+        raise NotImplementedError
+
+    def _learn(self, number: int) -> None:
+        """Copy a tensor from the next record on, because it was seen to change."""
+        raise NotImplementedError
+
+    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the tensors of which there is no copy."""
+        return [one for number, one in enumerate(self._tensors) if number not in self._copies]
+
+    def changed(self) -> list[str]:
+        """Return the names of the tensors that are not as they were recorded."""
+        return [self._tensors[number][0] for number in range(len(self._versions)) if not self._is_same(number)]
+
+    def restore(self) -> list[str]:
+        """Put values back; return the names of tensors that have changed and of which there is no copy."""
+        lost = []
+        for number, (name, tensor) in enumerate(self._tensors[: len(self._versions)]):
+            if self._is_same(number):
+                continue
+            if number in self._copies:
+                put_back(tensor, self._copies[number])
+            else:
+                lost.append(name)
+                self._learn(number)
+        return lost
+
+    def kept(self) -> Self:
+        """Return a record of the same values, which later records do not change."""
+        kept = copy.copy(self)
+        kept._tensors, kept._versions = list(self._tensors), list(self._versions)
+        kept._copies = {number: one.clone() for number, one in self._copies.items()}
+        return kept
+
+
+class Copies(WatchedTensors):
+    """Tensors of which small ones, and those that were seen to change, are copied."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
         """Make an empty list.
@@ -27,12 +71,10 @@ class Copies:
             changing: the names of large tensors that were seen to change, which is added to.
             is_copying: whether tensors of up to `SMALL_BYTES`, and those that change, are copied.
         """
+        super().__init__()
         self._changing = set[str]() if changing is None else changing
         self._is_copying = is_copying
-        self._tensors: list[tuple[str, torch.Tensor]] = []
-        self._versions: list[int] = []
         self._places: list[tuple[Any, ...]] = []
-        self._copies: dict[int, torch.Tensor] = {}
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Watch one more tensor, from now on."""
@@ -57,12 +99,9 @@ class Copies:
         """Note versions, and copy, again."""
         if not self._tensors:
             return
-        for number, (name, tensor) in enumerate(self._tensors):
-            version = version_of(tensor)
-            if version != self._versions[number]:
-                self._changing.add(name)
-                self._versions[number] = version
-            self._places[number] = place_of(tensor)
+        self.settle()
+        self._versions = [version_of(tensor) for _, tensor in self._tensors]
+        self._places = [place_of(tensor) for _, tensor in self._tensors]
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for number, (name, tensor) in enumerate(self._tensors):
             if not self._is_copied(name, tensor):
@@ -81,50 +120,18 @@ class Copies:
 
     def settle(self) -> None:
         """Learn which large tensors have changed: they are copied from the next record on."""
-        for number, (name, tensor) in enumerate(self._tensors):
+        for number, (_, tensor) in enumerate(self._tensors):
             if version_of(tensor) != self._versions[number]:
-                self._changing.add(name)
+                self._learn(number)
 
-    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors of which there is no copy."""
-        return [one for number, one in enumerate(self._tensors) if number not in self._copies]
-
-    def changed(self) -> list[str]:
-        """Return the names of the tensors that are not as they were recorded."""
-        return [name for number, (name, _) in enumerate(self._tensors) if not self._is_same(number)]
+    def _learn(self, number: int) -> None:
+        self._changing.add(self._tensors[number][0])
 
     def _is_same(self, number: int) -> bool:
         tensor, copy = self._tensors[number][1], self._copies.get(number)
         if copy is None:
             return version_of(tensor) == self._versions[number] and place_of(tensor) == self._places[number]
         return is_equal(tensor, copy)
-
-    def restore(self) -> list[str]:
-        """Put values back; return the names of tensors that have changed and of which there is no copy."""
-        lost = []
-        for number, (name, tensor) in enumerate(self._tensors):
-            if self._is_same(number):
-                continue
-            copy = self._copies.get(number)
-            if copy is None:
-                lost.append(name)
-                self._changing.add(name)
-            else:
-                put_back(tensor, copy)
-        return lost
-
-    def mark(self) -> Callable[[], list[str]]:
-        """Return a function that puts back the values of now, even after later records."""
-        copies = {number: copy.clone() for number, copy in self._copies.items()}
-        versions, places = list(self._versions), list(self._places)
-
-        def restore() -> list[str]:
-            self._copies.update(copies)
-            self._versions[: len(versions)] = versions
-            self._places[: len(places)] = places
-            return self.restore()
-
-        return restore
 
 
 def version_of(tensor: torch.Tensor) -> int:

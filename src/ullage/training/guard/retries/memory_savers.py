@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from ullage.base.errors import UsageError
-from ullage.training.guard.copies import SMALL_BYTES, can_be_copied
-from ullage.training.guard.plan import BatchPlan
+from ullage.training.guard.retries.plan import BatchPlan
+from ullage.training.guard.state.copies import SMALL_BYTES, can_be_copied
 
 _WORTH_MOVING_BYTES: Final = 1 << 20
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage.training.guard.oom import read_oom
+from ullage.training.guard.memory.oom import read_oom
 
 _PREFIXES: Final = ("_foreach_", "_fused_", "_amp_")
 _ORIGINALS: Final[dict[str, Any]] = {
@@ -83,10 +83,6 @@ class ForeachOperations:
         finally:
             namespace.update(self._originals[names])
             self._retry = None
-
-    def reset(self) -> None:
-        """Empty the record of what was written."""
-        self.written = []
 
     def _guarded(self, function: Any) -> Any:
         @wraps(function)

@@ -11,9 +11,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ullage.training.guard.content_node import (
+from ullage.training.guard.state.objects.content_node import (
     FEW,
-    CellNode,
     ContentNode,
     DictNode,
     ElementsNode,
@@ -21,6 +20,7 @@ from ullage.training.guard.content_node import (
     ProgressNode,
     SlotsNode,
     StateNode,
+    reference_of_cell,
     slots_of,
 )
 
@@ -64,7 +64,7 @@ def _opened(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentN
 
 def _stateful_of(path: str, value: Any) -> ContentNode | None:
     if isinstance(value, CellType):
-        return CellNode(path, value)
+        return reference_of_cell(path, value)
     if isinstance(value, torch.Generator):
         return StateNode(path, value, value.get_state, value.set_state)
     if isinstance(value, random.Random):

@@ -5,14 +5,15 @@ has been written stays written, and the code does not notice that memory ran out
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ullage.training.guard.foreach_operations import identity_of, is_on_lists
-from ullage.training.guard.oom import read_oom
+from ullage.training.guard.memory.foreach_operations import identity_of, is_on_lists
+from ullage.training.guard.memory.oom import read_oom
 from ullage.training.ownership.failure import clear_frames
 
 _IN_PLACE: Final = frozenset(
@@ -108,7 +109,8 @@ class RetryingMode(TorchFunctionMode):
             return copies.setdefault(id(tensor), tensor.detach().cpu() if tensor.device.type != "cpu" else tensor)
 
         with torch.no_grad():
-            result = func(*_mapped(args, to_host), **_mapped(kwargs, to_host))
+            on_host = tree_map_only(torch.Tensor, to_host, (tuple(args), kwargs))
+            result = func(*on_host[0], **on_host[1])
             targets = targets_of(getattr(func, "__name__", ""), args, kwargs)
             for target in targets:
                 if target.device.type != "cpu":
@@ -131,24 +133,6 @@ def _tried(func: Any, args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
 
 
 def _flat(value: Any) -> list[torch.Tensor]:
-    return list(_tensors(value))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _tensors(element)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
-def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(element, change) for element in value)
-    if isinstance(value, dict):
-        return {key: _mapped(element, change) for key, element in value.items()}
-    return value
+        return [value]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

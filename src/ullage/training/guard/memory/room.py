@@ -8,7 +8,7 @@ import torch
 
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.wording import MessageKind
-from ullage.training.guard.retry_operations import RetryingMode
+from ullage.training.guard.memory.retry_operations import RetryingMode
 
 _OUTSIDE: Final = (MessageKind.DRIVER, MessageKind.LIBRARY)
 """Kinds of errors of code that asks the driver itself, which cannot use memory that PyTorch's allocator caches."""

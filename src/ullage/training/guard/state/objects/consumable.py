@@ -7,7 +7,7 @@ from typing import Any, Final
 from torch.utils.data import DataLoader, IterableDataset
 
 from ullage.base.errors import UsageError
-from ullage.training.guard.contents import Contents
+from ullage.training.guard.state.objects.contents import Contents
 
 _STREAMS: Final = (Iterator, AsyncIterator, Awaitable, io.IOBase, DataLoader, IterableDataset)
 _QUEUE: Final = ("get", "put", "empty")

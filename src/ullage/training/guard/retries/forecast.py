@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ullage.recorded.message.message import Message
-from ullage.training.guard.room import Room
+from ullage.training.guard.memory.room import Room
 
 _OBSERVATIONS: Final = 256
 _ENOUGH: Final = 3

@@ -20,12 +20,12 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ullage.recorded.message.message import Message
-from ullage.training.guard.dry_run import has_hooks, try_out
-from ullage.training.guard.foreach_operations import ForeachOperations, names_in
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.retry_operations import RetryingMode
-from ullage.training.guard.room import Room
-from ullage.training.guard.third_party_optimizer import all_or_nothing
+from ullage.training.guard.memory.foreach_operations import ForeachOperations, names_in
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.retry_operations import RetryingMode
+from ullage.training.guard.memory.room import Room
+from ullage.training.guard.optimizer_step.dry_run import has_hooks, try_out
+from ullage.training.guard.optimizer_step.third_party_optimizer import all_or_nothing
 from ullage.training.ownership.failure import clear_frames
 
 _RESUMABLE: Final = (
@@ -197,7 +197,7 @@ class Update:
         failure: BaseException
         try:
             self._lists.run_to_end(run, self._retry, names=names, notes_all=singly)
-            self._lists.reset()
+            self._lists.written = []
             return
         except Exception as error:
             if read_oom(error, is_on_host=self._room.is_on_host) is None:
@@ -209,7 +209,7 @@ class Update:
         made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
         ids = set(map(id, lasting))
         lists = [targets[0] for targets in self._lists.written if targets and targets[0] in ids]
-        self._lists.reset()
+        self._lists.written = []
         self._log(stage, "resumed where it stopped" if made or lists else "retried", failure)
         del failure  # it refers to this frame, and would keep alive what the run has allocated
         with self._retrying(stage, made, lists):

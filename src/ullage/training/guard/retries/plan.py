@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from ullage.training.guard.batch import Shape
+from ullage.training.guard.splitting.batch import Shape
 
 _GROW_AFTER: Final = 32
 """The number of successful steps before fewer parts are tried again; it doubles each time that fails, up to

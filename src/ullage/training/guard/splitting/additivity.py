@@ -10,20 +10,20 @@ parameters are compared, too, once for each shape, because a loss may have a val
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from ullage.gpu.emulator.emulate import CARD_VARIABLE
-from ullage.training.guard.batch import Form, Shape
-from ullage.training.guard.norm import BatchNorms
-from ullage.training.guard.oom import read_oom
-from ullage.training.guard.part import BatchPart, Cutter
-from ullage.training.guard.rewind import Rewind
-from ullage.training.guard.room import Room
-from ullage.training.guard.settled import Settled
+from ullage.training.guard.memory.oom import read_oom
+from ullage.training.guard.memory.room import Room
 from ullage.training.guard.signals import Signals
+from ullage.training.guard.splitting.batch import Form, Shape
+from ullage.training.guard.splitting.norm import BatchNorms
+from ullage.training.guard.splitting.part import BatchPart, Cutter
+from ullage.training.guard.splitting.settled import Settled
+from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -66,7 +66,7 @@ class Trials:
     norms: BatchNorms
     room: Room
     signals: Signals
-    compared: set[Shape]
+    compared: set[Shape] = field(default_factory=set)
     """The shapes of batches whose gradients have been compared."""
     has_drawn: bool = False
     """Whether random numbers were drawn in any trial."""
@@ -145,7 +145,7 @@ class Trials:
             _DoesNotFit: memory has run out.
         """
         assert window.items is not None
-        whole = trial_of(self.cutter.cut_out(batch, window))
+        whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
             raise _Refused(f"forward changes {_listed(whole.changed)}, which each part would change again")
         share = self.cutter.share_of(batch, window)
@@ -154,7 +154,7 @@ class Trials:
         for piece in pieces:
             if piece.share == 0:
                 continue
-            one = trial_of(self.cutter.cut_out(batch, piece))
+            one = trial_of(self.cutter.select(batch, piece))
             total = total + one.value * (piece.share or 0.0)
             sizes = sizes.maximum(one.value.abs() * abs(piece.share or 0.0))
             tolerance = max(tolerance, one.tolerance)

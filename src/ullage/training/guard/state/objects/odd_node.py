@@ -19,9 +19,17 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler
 
-from ullage.training.guard.content_node import FEW, ContentNode, DictNode, StateNode, attributes_of
-from ullage.training.guard.copies import SMALL_BYTES, version_of
-from ullage.training.guard.installed import is_installed
+from ullage.training.guard.state.copies import SMALL_BYTES, version_of
+from ullage.training.guard.state.objects.content_node import (
+    FEW,
+    UNSET,
+    ContentNode,
+    DictNode,
+    ReferenceNode,
+    StateNode,
+    attributes_of,
+)
+from ullage.training.guard.state.objects.installed import is_installed
 
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 
@@ -41,17 +49,13 @@ def odd_node_of(path: str, value: Any) -> ContentNode | None:
     if isinstance(value, torch.jit.ScriptModule) and hasattr(value, "_concrete_type"):
         return ScriptNode(path, value)
     if isinstance(value, ContextVar):
-        return VariableNode(path, value)
+        return _VariableNode(path, value, lambda: value.get(UNSET), value.set, always_counts=True)
     if isinstance(value, array.array):
-        return _OfBytes(path, value, lambda: value[:], lambda saved: value.__setitem__(slice(None), saved))
+        return StateNode(path, value, lambda: value[:], partial(value.__setitem__, slice(None)), always_counts=True)
     shared = _shared_memory_of(value)
     if shared is not None:
-        return _OfBytes(
-            path,
-            value,
-            lambda: bytes(shared),
-            lambda saved: ctypes.memmove(ctypes.addressof(shared), saved, len(saved)),
-        )
+        put = lambda saved: ctypes.memmove(ctypes.addressof(shared), saved, len(saved))  # noqa: E731
+        return StateNode(path, value, lambda: bytes(shared), put, always_counts=True)
     if isinstance(value, Dataset | Sampler) and not is_installed(type(value)) and hasattr(value, "__dict__"):
         return DataNode(path, vars(value), is_of_attributes=True)
     return None
@@ -64,12 +68,6 @@ def _shared_memory_of(value: Any) -> Any:
         return value.get_obj()
     kind = type(value)
     return value if kind.__module__ == "ctypes" or isinstance(value, ctypes._SimpleCData | ctypes.Array) else None
-
-
-class _OfBytes(StateNode):
-    """Numbers in memory of their own."""
-
-    always_counts = True
 
 
 class DataNode(DictNode):
@@ -124,29 +122,11 @@ class CacheNode(ContentNode):
         yield self.path, self.value.__wrapped__
 
 
-class VariableNode(ContentNode):
-    """A context variable."""
-
-    always_counts = True
-
-    def read(self) -> Any:
-        return self.value.get(_UNSET)
-
-    def is_same(self) -> bool:
-        return self.read() is self.saved
+class _VariableNode(ReferenceNode):
+    """A context variable, which cannot be made to have no value again."""
 
     def put_back(self) -> bool:
-        if self.saved is _UNSET:
-            return False
-        self.value.set(self.saved)
-        return True
-
-    def children(self) -> Iterator[tuple[str, Any]]:
-        if self.saved is not _UNSET:
-            yield self.path, self.saved
-
-
-_UNSET: Final = object()
+        return self.saved is not UNSET and super().put_back()
 
 
 class ScriptNode(ContentNode):
@@ -245,9 +225,6 @@ class ForeignNode(ContentNode):
 
     def other(self) -> list[Any]:
         return [*self.saved[0], *self.read()[0]]
-
-    def put_back(self) -> bool:
-        return False
 
 
 def _are_same(now: list[dict[str, Any]], saved: list[dict[str, Any]]) -> bool:

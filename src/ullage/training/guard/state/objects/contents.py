@@ -6,31 +6,32 @@ counts is found without a copy of anything large. Objects of libraries that have
 optimizers, trainers, threads) are left alone.
 """
 
+import copy
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from functools import partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ullage.training.guard.content_node import (
+from ullage.training.guard.state.copies import SMALL_BYTES, Copies
+from ullage.training.guard.state.objects.content_node import (
     ATOMS,
-    CellNode,
     ClassNode,
     ContentNode,
     DictNode,
-    NameNode,
+    ReferenceNode,
     SlotsNode,
     has_tensors,
 )
-from ullage.training.guard.copies import SMALL_BYTES, Copies
-from ullage.training.guard.installed import is_installed
-from ullage.training.guard.node_of import node_of
-from ullage.training.guard.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
+from ullage.training.guard.state.objects.installed import is_installed
+from ullage.training.guard.state.objects.node_of import node_of
+from ullage.training.guard.state.objects.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
 
 _MOST: Final = 20_000
 """The number of objects of one record; what lies beyond is not recorded."""
@@ -71,40 +72,38 @@ class Contents:
     def __init__(
         self,
         *known: Container[int],
-        copies: bool = True,
+        is_of_batch: bool = False,
         is_foreign_opened: bool = True,
         changing: set[str] | None = None,
         lively: Container[str] = (),
         are_numbers_kept: bool = True,
-        is_code_opened: bool = True,
     ) -> None:
         """Make an empty record.
 
         Args:
             known: the `id`s of objects that are recorded elsewhere, and are not entered.
-            copies: whether the values of small tensors are copied; else a write to one is noticed, not undone.
+            is_of_batch: whether the objects are a batch: a write to its tensors is noticed, not undone, because none is
+                copied, and the variables of functions and the attributes of classes are not recorded.
             is_foreign_opened: whether the attributes of objects of installed packages are recorded.
             changing: the names of large tensors that are copied too.
             lively: the names of objects that are recorded, while what they refer to is not entered.
             are_numbers_kept: whether containers count in which nothing has changed but numbers, texts and the like;
                 else only changes count that have to do with tensors, arrays and modules.
-            is_code_opened: whether the variables of functions and the attributes of classes are recorded.
         """
         self._known = known
         self._is_foreign_opened = is_foreign_opened
         self._lively = lively
         self._are_numbers_kept = are_numbers_kept
-        self._is_code_opened = is_code_opened
+        self._is_of_batch = is_of_batch
         self.seen: set[int] = set()
         self.nodes: list[ContentNode] = []
         self.classes: list[type] = []
-        self.tensors = Copies(changing, is_copying=copies)
+        self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     @classmethod
     def reachable(cls, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Yield an object and every other that it refers to, each once and with its name."""
-        contents = cls(copies=False, is_code_opened=False)
-        return contents._entered(path, value)
+        return cls(is_of_batch=True)._entered(path, value)
 
     def add(self, path: str, value: Any) -> None:
         """Record an object and what it refers to, under a name that an error may tell."""
@@ -112,7 +111,8 @@ class Contents:
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
         """Record what a name stands for, and the object."""
-        self.nodes.append(NameNode(path, namespace, name))
+        read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
+        self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
 
     def add_class(self, path: str, owner: type) -> None:
@@ -140,19 +140,19 @@ class Contents:
             if isinstance(one, torch.Tensor):
                 self.tensors.add(name, one)
                 node: ContentNode | None = _gradient_of(name, one)
-                if self._is_code_opened and not isinstance(one, nn.Parameter):
+                if not self._is_of_batch and not isinstance(one, nn.Parameter):
                     waiting.append((name, one.__dict__, depth + 1))
             else:
                 node = self._node_of(name, one)
             if node is not None:
                 self.nodes.append(node)
                 if name not in self._lively:
-                    deeper = depth if isinstance(node, FunctionNode | CellNode) else depth + 1
+                    deeper = depth if isinstance(node, FunctionNode | ReferenceNode) else depth + 1
                     waiting += [(inner, element, deeper) for inner, element in node.children()]
 
     def _node_of(self, name: str, value: Any) -> ContentNode | None:
         kind = type(value)
-        if not self._is_code_opened or kind in _PLAIN:
+        if self._is_of_batch or kind in _PLAIN:
             return node_of(name, value, self._is_opened)
         odd = odd_node_of(name, value)
         if odd is not None:
@@ -217,17 +217,11 @@ class Contents:
                 node.put_back()
         return lost + self.tensors.restore()
 
-    def mark(self) -> Callable[[], list[str]]:
-        """Return a function that puts back what is recorded now, even after later records."""
-        kept = [(node, node.saved) for node in self.nodes]
-        put_tensors = self.tensors.mark()
-
-        def restore() -> list[str]:
-            for node, saved in kept:
-                node.saved = saved
-            return [node.path for node in self._other_nodes() if not node.put_back()] + put_tensors()
-
-        return restore
+    def kept(self) -> Self:
+        """Return a record of the same state, which later records do not change."""
+        kept = copy.copy(self)
+        kept.nodes, kept.tensors = list(map(copy.copy, self.nodes)), self.tensors.kept()
+        return kept
 
 
 NOTHING: Final = Contents()
@@ -306,10 +300,11 @@ class WatchedContents:
         """Put everything back; return the names of what has changed and cannot be put back."""
         return self._lasting.restore() + self._passing.restore()
 
-    def mark(self) -> Callable[[], list[str]]:
-        """Return a function that puts back what is recorded now, even after later records."""
-        both = [self._lasting.mark(), self._passing.mark()]
-        return lambda: [name for restore in both for name in restore()]
+    def kept(self) -> Self:
+        """Return a record of the same state, which later records do not change."""
+        kept = copy.copy(self)
+        kept._lasting = self._lasting.kept()  # of `_passing`, each record makes another
+        return kept
 
 
 def has_own_attributes(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_all
 from torch.overrides import TorchFunctionMode
 
-from ullage.training.guard.retry_operations import targets_of
+from ullage.training.guard.memory.retry_operations import targets_of
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:
@@ -80,7 +80,7 @@ def _state_kept(optimizer: Optimizer) -> Iterator[None]:
 @contextmanager
 def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    hooks = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    hooks = {name: getattr(optimizer, name) for name in names}
     shared = [(hooks_of_all, dict(hooks_of_all)) for hooks_of_all in _HOOKS_OF_ALL_OPTIMIZERS]
     for name in hooks:
         setattr(optimizer, name, OrderedDict())
@@ -102,9 +102,8 @@ def has_hooks(optimizer: Optimizer) -> bool:
     )
 
 
-_HOOKS_OF_ALL_OPTIMIZERS: Final[list[dict[int, Any]]] = [
-    getattr(of_all, name)
-    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    if hasattr(of_all, name)
-]
+_HOOKS_OF_ALL_OPTIMIZERS: Final[tuple[dict[int, Any], ...]] = (
+    of_all._global_optimizer_pre_hooks,
+    of_all._global_optimizer_post_hooks,
+)
 """PyTorch's dictionaries of hooks that the steps of all optimizers call."""

@@ -5,26 +5,32 @@ first step. A later write to another parameter is noticed by its version, or, if
 is taken again.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ullage.training.guard.copies import FIRST_BYTES, digest_of, is_equal, is_plain_tensor, put_back, version_of
+from ullage.training.guard.state.copies import (
+    FIRST_BYTES,
+    WatchedTensors,
+    digest_of,
+    is_equal,
+    is_plain_tensor,
+    version_of,
+)
 
 
-class WrittenParameters:
+class WrittenParameters(WatchedTensors):
     """The parameters of a model, with copies of those that forward writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
         """Take the parameters with their names, and the `id`s of those that an optimizer has."""
-        self._names = [name for name, _ in named]
+        super().__init__()
+        self._tensors = list(named)
         self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
         self._trained = trained
-        self._versions: list[int] = []
-        self._copies: dict[int, torch.Tensor] = {}
         self._digests: dict[int, tuple[int, ...] | None] = {}
         self._written: list[int] = []
         """The numbers of the parameters that forward was seen to write."""
@@ -88,8 +94,9 @@ class WrittenParameters:
 
     def learn(self, name: str) -> None:
         """Copy a parameter from now on, because it was seen to be written."""
-        if name in self._names:
-            self._learn(self._names.index(name))
+        names = [one for one, _ in self._tensors]
+        if name in names:
+            self._learn(names.index(name))
 
     def _is_same(self, number: int) -> bool:
         parameter = self._parameters[number]
@@ -103,42 +110,10 @@ class WrittenParameters:
         digest, before = digest_of(parameter) if number in self._digests else None, self._digests.get(number)
         return digest is None or before is None or digest == before
 
-    def changed(self) -> list[str]:
-        """Return the names of the parameters that are not as they were recorded."""
-        return [name for number, name in enumerate(self._names) if self._versions and not self._is_same(number)]
-
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
         """Return the parameters of which there is no copy."""
-        return [
-            (name, parameter)
-            for number, (name, parameter) in enumerate(zip(self._names, self._parameters, strict=True))
-            if number not in self._copies and number not in self._lazy
-        ]
-
-    def restore(self) -> list[str]:
-        """Put copies back; return the names of parameters that have changed and of which there is none."""
-        lost = []
-        for number, name in enumerate(self._names):
-            if not self._versions or self._is_same(number):
-                continue
-            if number in self._copies:
-                put_back(self._parameters[number], self._copies[number])
-            else:
-                lost.append(name)
-                self._learn(number)
-        return lost
-
-    def mark(self) -> Callable[[], list[str]]:
-        """Return a function that puts back the values of now, even after later records."""
-        copies = {number: copy.clone() for number, copy in self._copies.items()}
-        versions = list(self._versions)
-
-        def restore() -> list[str]:
-            self._copies.update(copies)
-            self._versions = versions
-            return self.restore()
-
-        return restore
+        left_out = self._copies.keys() | self._lazy
+        return [one for number, one in enumerate(self._tensors) if number not in left_out]
 
 
 def _versions_of(parameters: Sequence[torch.Tensor]) -> list[int]:

@@ -3,7 +3,6 @@ whether gradients are recorded; and hooks that it has registered and not removed
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, Final
@@ -12,17 +11,12 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ullage.training.guard.installed import is_installed
-from ullage.training.guard.switches import read_switches, switch_back, switched
+from ullage.training.guard.state.objects.installed import is_installed
+from ullage.training.guard.state.switches import read_switches, switch_back, switched
 
 _training: Final = attrgetter("training")
 _requires_grad: Final = attrgetter("requires_grad")
-_HOOKS_OF_MODULES: Final = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
+_HOOKS_OF_MODULES: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BESIDE_HOOKS: Final = (
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
@@ -48,11 +42,6 @@ class Flags:
             read_switches(),
         )
 
-    @property
-    def saved(self) -> Any:
-        """What was recorded last; pass it to `restore()` after later records."""
-        return self._saved
-
     def changed(self) -> list[str]:
         """Return what was switched, and not switched back."""
         if self._saved is None:
@@ -67,17 +56,15 @@ class Flags:
         if list(map(_requires_grad, self._parameters)) != requires_grad:
             found.append("requires_grad of parameters")
         if RemovableHandle.next_id != next_id:
-            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
-            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
+            new = _hooks_since(next_id, self._modules, self._parameters)
             found += [f"the hooks of a {type(owner).__name__}" for owner, _, _ in new]
         return found
 
-    def restore(self, saved: Any = None) -> None:
+    def restore(self) -> None:
         """Turn everything back, and remove the hooks that were registered since."""
-        saved = saved or self._saved
-        if saved is None:
+        if self._saved is None:
             return
-        training, requires_grad, records_gradients, next_id, switches = saved
+        training, requires_grad, records_gradients, next_id, switches = self._saved
         switch_back(switches)
         for module, before in zip(self._modules, training, strict=True):
             if module.training != before:
@@ -87,9 +74,7 @@ class Flags:
                 parameter.requires_grad_(before)
         torch.set_grad_enabled(records_gradients)
         if RemovableHandle.next_id != next_id:
-            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
-            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
-            for owner, hooks, number in new:
+            for owner, hooks, number in list(_hooks_since(next_id, self._modules, self._parameters)):
                 del hooks[number]
                 for beside in _BESIDE_HOOKS:
                     getattr(owner, beside, {}).pop(number, None)
@@ -108,9 +93,7 @@ class Hooks:
         """Return them; they are looked for again when another hook was registered anywhere."""
         if RemovableHandle.next_id != self._next_id:
             self._next_id = RemovableHandle.next_id
-            every = chain(
-                _new_hooks(self._modules, _HOOKS_OF_MODULES, 0), _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, 0)
-            )
+            every = _hooks_since(0, self._modules, self._parameters)
             self._own = [hook for owner, hooks, number in every if not _is_installed(hook := hooks[number])]
         return self._own
 
@@ -121,9 +104,12 @@ def _is_installed(hook: Any) -> bool:
     return is_installed(hook if isinstance(hook, FunctionType | MethodType) else type(hook))
 
 
-def _new_hooks(owners: Sequence[Any], names: Sequence[str], next_id: int) -> Iterator[tuple[Any, dict[int, Any], int]]:
+def _hooks_since(
+    next_id: int, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
+) -> Iterator[tuple[Any, dict[int, Any], int]]:
     """Yield the hooks registered since the number of the next one was noted: numbers rise in the whole process."""
-    for owner in owners:
-        for name in names:
-            hooks = getattr(owner, name, None) or {}
-            yield from ((owner, hooks, number) for number in list(hooks) if number >= next_id)
+    for owners, names in ((modules, _HOOKS_OF_MODULES), (parameters, _HOOKS_OF_PARAMETERS)):
+        for owner in owners:
+            for name in names:
+                hooks = getattr(owner, name, None) or {}
+                yield from ((owner, hooks, number) for number in list(hooks) if number >= next_id)

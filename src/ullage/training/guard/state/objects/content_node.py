@@ -44,7 +44,8 @@ class ContentNode:
         raise NotImplementedError
 
     def put_back(self) -> bool:
-        raise NotImplementedError
+        """Put back what was recorded; return False if that is not possible."""
+        return False
 
     def names(self) -> list[str]:
         return [self.path]
@@ -100,16 +101,16 @@ class DictNode(ContentNode):
             now.update(saved)
         return True
 
-    def names(self) -> list[str]:
+    def _changed_keys(self) -> list[Any]:
         now, saved = self.value, self.saved
-        keys = [key for key in saved if key not in now or now[key] is not saved[key]]
-        keys += [key for key in now if key not in saved]
-        return [self._text.format(self.path, _key(key)) for key in keys if key not in self._left_out] or [self.path]
+        return [key for key in {**saved, **now} if key not in now or key not in saved or now[key] is not saved[key]]
+
+    def names(self) -> list[str]:
+        keys = [key for key in self._changed_keys() if key not in self._left_out]
+        return [self._text.format(self.path, _key(key)) for key in keys] or [self.path]
 
     def other(self) -> list[Any]:
-        now, saved = self.value, self.saved
-        keys = [key for key in {**saved, **now} if key not in now or key not in saved or now[key] is not saved[key]]
-        return [some[key] for key in keys for some in (now, saved) if key in some]
+        return [some[key] for key in self._changed_keys() for some in (self.value, self.saved) if key in some]
 
     def children(self) -> Iterator[tuple[str, Any]]:
         for key, element in self.saved.items():
@@ -218,60 +219,21 @@ class LargeNode(ContentNode):
         length, first, last = self.read() if len(self.value) else (0, None, None)
         return length == self.saved[0] and first is self.saved[1] and last is self.saved[2]
 
-    def put_back(self) -> bool:
-        return False
-
-
-class NameNode(ContentNode):
-    """What a name stands for in a namespace, such as a module's global variable."""
-
-    def __init__(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        self._name = name
-        super().__init__(path, namespace)
-
-    def read(self) -> Any:
-        return self.value.get(self._name)
-
-    def is_same(self) -> bool:
-        return self.value.get(self._name) is self.saved
-
-    def other(self) -> list[Any]:
-        return [self.value.get(self._name), self.saved]
-
-    def put_back(self) -> bool:
-        self.value[self._name] = self.saved
-        return True
-
-
-class CellNode(ContentNode):
-    """A variable of a function around the one that uses it."""
-
-    def read(self) -> Any:
-        return content_of(self.value)
-
-    def is_same(self) -> bool:
-        return content_of(self.value) is self.saved
-
-    def other(self) -> list[Any]:
-        return [content_of(self.value), self.saved]
-
-    def put_back(self) -> bool:
-        if self.saved is _EMPTY:
-            del self.value.cell_contents
-        else:
-            self.value.cell_contents = self.saved
-        return True
-
-    def children(self) -> Iterator[tuple[str, Any]]:
-        if self.saved is not _EMPTY:
-            yield self.path, self.saved
-
 
 class StateNode(ContentNode):
     """An object that tells its state, and takes it: a generator of random numbers, an array."""
 
-    def __init__(self, path: str, value: Any, state_of: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        path: str,
+        value: Any,
+        state_of: Callable[[], Any],
+        set_state: Callable[[Any], Any],
+        *,
+        always_counts: bool = False,
+    ) -> None:
         self._state_of, self._set_state = state_of, set_state
+        self.always_counts = always_counts
         super().__init__(path, value)
 
     def read(self) -> Any:
@@ -283,6 +245,38 @@ class StateNode(ContentNode):
     def put_back(self) -> bool:
         self._set_state(self.saved)
         return True
+
+
+class ReferenceNode(StateNode):
+    """What refers to one object, or to none: a name in a namespace, a variable of a function, a context variable."""
+
+    def is_same(self) -> bool:
+        return self._state_of() is self.saved
+
+    def other(self) -> list[Any]:
+        return [self._state_of(), self.saved]
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        if self.saved is not UNSET:
+            yield self.path, self.saved
+
+
+def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
+    """Return the record of a variable of a function around the one that uses it."""
+
+    def read() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return UNSET
+
+    def write(content: Any) -> None:
+        if content is UNSET:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = content
+
+    return ReferenceNode(path, cell, read, write)
 
 
 class ProgressNode(ContentNode):
@@ -316,9 +310,6 @@ class ProgressNode(ContentNode):
             return len(now) == len(saved) and now[0] == saved[0] and all(map(is_, now[1:], saved[1:]))
         return type(now) is type(saved) and not isinstance(now, tuple) and bool(now == saved)
 
-    def put_back(self) -> bool:
-        return False
-
     def children(self) -> Iterator[tuple[str, Any]]:
         one = self.value
         if isinstance(one, GeneratorType) and one.gi_frame is not None:
@@ -345,7 +336,8 @@ def _place_in(file: io.IOBase) -> int:
         return 0
 
 
-_EMPTY: Final = object()
+UNSET: Final = object()
+"""Recorded where a variable has no content."""
 
 
 def _key(key: Any) -> Any:
@@ -368,13 +360,6 @@ def has_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor | nn.Module | torch.Generator | random.Random | Iterator) or (
         type(value).__module__.partition(".")[0] == "numpy"
     )
-
-
-def content_of(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _EMPTY
 
 
 def slots_of(kind: type) -> tuple[str, ...]:

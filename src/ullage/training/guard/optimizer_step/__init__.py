@@ -1,0 +1,1 @@
+"""The optimizer's step: tried out without writing, and completed where memory runs out."""

@@ -1,0 +1,1 @@
+"""What forward and backward change: recorded before an attempt, and put back when it fails."""
