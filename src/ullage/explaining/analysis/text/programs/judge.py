@@ -13,11 +13,11 @@ from ullage.explaining.analysis.text.programs import (
     frameworks,
     libraries,
     llama_cpp,
+    others,
     ray,
     servers,
     sglang,
     tensorflow,
-    unknown,
     vllm,
 )
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
@@ -79,7 +79,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "julia": libraries.julia,
     "openvino": libraries.openvino,
     "theano": libraries.theano,
-    "unknown_words": unknown.unknown_words,
+    "unknown_words": others.unknown_words,
     "rmm": frameworks.rmm,
     "xgboost": frameworks.xgboost,
 }
