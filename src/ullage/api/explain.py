@@ -9,10 +9,8 @@ from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
 from ullage.base.errors import UsageError
 from ullage.base.public import public
-from ullage.recorded.snapshot.reading import reading_of
 
-# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one. What it needs
-# is loaded while the file is read.
+# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one.
 if TYPE_CHECKING:
     from ullage.explaining.analysis.assumption import Assumptions
     from ullage.explaining.analysis.explain import Explanation
@@ -194,13 +192,12 @@ def _explain_snapshot(
     """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
-    reading = reading_of(path)
     from ullage.explaining.analysis.assumption import closest
     from ullage.explaining.analysis.card import card_to_explain, recorded_cards
     from ullage.explaining.analysis.explain import explain as explain_history
-    from ullage.recorded.snapshot.snapshot import snapshot_of_tables
+    from ullage.recorded.snapshot.snapshot import load_snapshot
 
-    snapshot = snapshot_of_tables(path, reading.result)
+    snapshot = load_snapshot(path)
     cards = recorded_cards(snapshot.devices)
     first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
 

@@ -67,7 +67,7 @@ def test_the_corpus_is_large_and_has_every_program() -> None:
     assert len({text["source"] for text in TEXTS.values()}) >= 150
     assert programs >= {
         *("vLLM", "SGLang", "text-generation-inference", "llama.cpp", "TensorRT-LLM", "Ray", "JAX", "TensorFlow"),
-        *("onnxruntime", "Paddle", "bitsandbytes", "Triton", "PyTorch", "none"),
+        *("onnxruntime", "bitsandbytes", "Triton", "PyTorch", "none"),
     }
     assert all(text["why"] and "#" in text["source"] for text in TEXTS.values())
 

@@ -14,9 +14,10 @@ _SIGNS: Final = {
     "CuPy": ("cupy.cuda", "cupy\\cuda"),
     "CTranslate2": ("ctranslate2", "faster_whisper", "CUDA failed with error out of memory"),
     "onnxruntime": ("onnxruntime", "ONNXRuntime"),
-    "MXNet": ("mxnet", "MXNet"),
-    "CUDA.jl": ("CUDAdrv", "CuArrays", ".julia/", ".julia\\", "(code #2"),
-    "Blender": ("cycles", "Cycles"),
+    "another framework": (
+        *("mxnet", "MXNet", "paddle", "theano", "XGBoost", "allocation error on worker"),
+        *(".julia/", ".julia\\", "(code #2", "cycles"),
+    ),
     "CUDA graphs": (
         "capture_model",
         "capture_end",

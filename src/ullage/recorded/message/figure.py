@@ -1,6 +1,5 @@
 """Figures as messages write them: sizes, and what the patterns of another program's wording find."""
 
-import math
 from typing import Any, Final
 
 from ullage.base.units import parse_bytes
@@ -9,10 +8,6 @@ from ullage.recorded.message.wording import Words
 _FIELDS: Final = frozenset(
     f"{name}_bytes" for name in ("requested", "total", "free", "allocated", "host_used", "host_total")
 )
-_BYTES_OF_TYPE: Final = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int32": 4, "int64": 8, "bool": 1}
-"""TensorFlow's names of types, and how long one element is."""
-_MOST_BYTES: Final = 1 << 63
-"""More than any address space has: a product of larger lengths is no size."""
 
 
 def bytes_of(text: str) -> int:
@@ -59,9 +54,5 @@ def read_figures(window: str, words: Words, values: dict[str, Any]) -> None:
                     values[field] = size
             else:
                 said[name] = text
-    if "shape" in said and (of_each := _BYTES_OF_TYPE.get(said.get("type", ""))) is not None:
-        requested = of_each * math.prod(int(length) for length in said["shape"].split(",") if length)
-        if requested <= _MOST_BYTES:
-            values["requested_bytes"] = requested
     if said:
         values["said"] = said

@@ -1,6 +1,6 @@
-"""The wordings with which other programs report that memory ran out: servers of models, other frameworks, Ray.
+"""The wordings with which other programs report that memory ran out: servers of models, Ray, libraries beside PyTorch.
 
-A table only. `ullage.recorded.message.program_figures` reads what the patterns of a row find, and
+A table only. `ullage.recorded.message.figure` reads what the patterns of a row find, and
 `ullage.explaining.analysis.text.programs` says what it means, by the row's `wording`.
 """
 
@@ -172,83 +172,70 @@ _SERVERS: Final = (
     _program("TensorRT", "tensorrt_driver", "OutOfMemory Error in "),
     _program("TensorRT", "tensorrt_driver", "Error Code 2: OutOfMemory"),
 )
-_LLAMA_BUFFER: Final = (
-    r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>COUNT)",
-    r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
-)
+_OF_SIZE: Final = r"of size:? (?P<requested_bytes>COUNT)"
+_ALLOCATING: Final = r"allocating (?P<requested_bytes>SIZE) on device (?P<device>INDEX)"
+_LLAMA_BUFFER: Final = r"failed to allocate \w+ buffer of size (?P<requested_bytes>COUNT)"
 _OLLAMA: Final = "llama-server reported out-of-memory during startup"
 _LLAMA: Final = (
-    _program(
-        "llama.cpp",
-        "llama_buffer",
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
-        r"[\d.]{1,20} MiB on device \d{1,4}: cudaMalloc failed: out of memory",
-        figures=(r"allocating (?P<requested_bytes>SIZE) on device (?P<device>INDEX)", *_LLAMA_BUFFER),
-    ),
     *(
-        _program(
-            "llama.cpp", "llama_buffer", "cudaMalloc failed: out of memory", after, before=before, figures=_LLAMA_BUFFER
+        _program("llama.cpp", "another_program", find, after, before=before, figures=figures)
+        for find, after, before, figures in (
+            (
+                "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
+                r"[\d.]{1,20} MiB on device \d{1,4}: cudaMalloc failed: out of memory",
+                ("",),
+                (_ALLOCATING, _LLAMA_BUFFER),
+            ),
+            ("cudaMalloc failed: out of memory", "", ("runner process has terminated: ",), (_LLAMA_BUFFER,)),
+            (
+                "cudaMalloc failed: out of memory",
+                r"(?=[\s\S]{0,300}?(?:ggml|llama))",
+                ("",),
+                (_LLAMA_BUFFER,),
+            ),
+            ("unable to allocate ", r"\w{1,16} buffer", ("error loading model: ",), ()),
+            ("failed to allocate buffer for kv cache", "", ("",), ()),
+            (
+                "out of memory",
+                r"[^\n]{0,80}\n[^\n]{0,200}?current device: \d{1,4}, in function",
+                ("CUDA error: ", "ROCm error: "),
+                (r"current device: (?P<device>INDEX)",),
+            ),
+            ("CUDA error 2 at ", r"[^\n]{0,200}ggml[^\n:]{0,80}:\d{1,6}: out of memory", ("",), ()),
+            ("ggml_vulkan: Device memory allocation of size ", "", ("",), (_OF_SIZE,)),
+            ("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackError", "OutOfMemory", ("error: ",), ()),
         )
-        for before, after in ((("runner process has terminated: ",), ""), (("",), r"(?=[\s\S]{0,300}?(?:ggml|llama))"))
-    ),
-    _program(
-        "llama.cpp",
-        "llama_buffer",
-        "unable to allocate ",
-        r"\w{1,16} buffer",
-        before=("error loading model: ",),
-        figures=(r"(?P<part>loading model)",),
-    ),
-    _program("llama.cpp", "llama_buffer", "failed to allocate buffer for kv cache", figures=(r"(?P<part>kv cache)",)),
-    _program(
-        "llama.cpp",
-        "llama_driver",
-        "out of memory",
-        r"[^\n]{0,80}\n[^\n]{0,200}?current device: \d{1,4}, in function",
-        before=("CUDA error: ", "ROCm error: "),
-        figures=(r"current device: (?P<device>INDEX)",),
     ),
     *(
         _program(
             "llama.cpp",
-            "llama_machine_buffer",
-            "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allo",
-            r"(?:cate buffer of size \d{1,20})?",
+            "another_program",
+            find,
+            after,
             kind=MessageKind.HOST,
             before=before,
-            figures=(r"buffer of size (?P<requested_bytes>COUNT)",),
+            figures=figures,
         )
-        for before in ((f"{_OLLAMA}: ",), ("",))
+        for find, after, before, figures in (
+            (
+                "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allo",
+                r"(?:cate buffer of size \d{1,20})?",
+                (f"{_OLLAMA}: ", ""),
+                (_OF_SIZE,),
+            ),
+            ("ggml_cuda_host_malloc: failed to allocate ", r"[\d.,]{1,20} MiB of pinned memory", ("",), ()),
+            (
+                "model requires more system memory (",
+                "",
+                ("",),
+                (r"system memory \((?P<requested_bytes>SIZE)\) than is available \((?P<free_bytes>SIZE)\)",),
+            ),
+        )
     ),
-    _program("llama.cpp", "llama_driver", _OLLAMA, r"(?:: [^\n]{0,300}?out of memory)?"),
-    _program("llama.cpp", "llama_driver", "CUDA error 2 at ", r"[^\n]{0,200}ggml[^\n:]{0,80}:\d{1,6}: out of memory"),
+    _program("llama.cpp", "another_program", _OLLAMA, r"(?:: [^\n]{0,300}?out of memory)?"),
     _program(
         "llama.cpp",
-        "llama_buffer",
-        "ggml_vulkan: Device memory allocation of size ",
-        figures=(r"of size (?P<requested_bytes>COUNT)",),
-    ),
-    _program(
-        "MLX", "mlx", "[METAL] Command buffer execution failed: Insufficient Memory", r"(?: \(\w{1,16}:\w{1,60}\))?"
-    ),
-    _program("llama.cpp", "llama_driver", "kIOGPUCommandBufferCallbackErrorOutOfMemory"),
-    _program(
-        "llama.cpp",
-        "llama_pinned",
-        "ggml_cuda_host_malloc: failed to allocate ",
-        r"[\d.,]{1,20} MiB of pinned memory",
-        kind=MessageKind.HOST,
-    ),
-    _program(
-        "llama.cpp",
-        "llama_host",
-        "model requires more system memory (",
-        kind=MessageKind.HOST,
-        figures=(r"system memory \((?P<requested_bytes>SIZE)\) than is available \((?P<free_bytes>SIZE)\)",),
-    ),
-    _program(
-        "llama.cpp",
-        "llama_perhaps",
+        "ollama_perhaps",
         "llama runner exited, you may not have enough available memory",
         likely=True,
     ),
@@ -278,145 +265,88 @@ _RAY: Final = (
     # One of the reasons that Ray lists where a worker is gone.
     _program("Ray", "ray_perhaps", "killed by SIGKILL by OOM killer", kind=MessageKind.HOST, likely=True),
 )
-_XLA_PLAN: Final = r"total allocation: (?P<program_bytes>SIZE)"
-_FRAMEWORKS: Final = (
-    _program(
-        "JAX",
-        "jax_pool",
-        "of memory while trying to",
-        r"[\s\S]{1,60}?allocate (?:\d{1,20} bytes|[\d.]{1,12}[KMGT]i?B)",
-        before=("Out ", "out ", ""),
-        figures=(r"trying to allocate (?P<requested_bytes>SIZE)", _XLA_PLAN),
-    ),
-    _program(
-        "JAX",
-        "jax_pool",
-        "RESOURCE_EXHAUSTED: Out of memory allocating ",
-        r"\d{1,20} bytes",
-        figures=(r"allocating (?P<requested_bytes>COUNT) bytes", _XLA_PLAN),
-    ),
-    _program(
-        "JAX",
-        "jax_pool",
-        "Failed to allocate request for ",
-        r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
-        figures=(r"request for \S+ \((?P<requested_bytes>COUNT)B\)", r"device ordinal (?P<device>INDEX)", _XLA_PLAN),
-    ),
-    _program(
-        "JAX",
-        "jax_driver_pool",
-        "cuMemAllocAsync failed to allocate ",
-        r"\d{1,20} bytes(?:: RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory)?",
-        figures=(
-            r"failed to allocate (?P<requested_bytes>COUNT) bytes",
-            r"Free memory/Total memory: (?P<free_bytes>COUNT)/(?P<total_bytes>COUNT)",
+_JAX: Final = tuple(
+    _program("JAX", "another_program", find, after, before=before, figures=figures)
+    for find, after, before, figures in (
+        (
+            "of memory while trying to",
+            r"[\s\S]{1,60}?allocate (?:\d{1,20} bytes|[\d.]{1,12}[KMGT]i?B)",
+            ("Out ", "out ", ""),
+            (r"trying to allocate (?P<requested_bytes>SIZE)",),
         ),
-    ),
-    _program(
-        "JAX",
-        "jax_shared",
-        "Shared memory size limit exceeded: ",
-        r"requested \d{1,12}, available: \d{1,12}",
-        kind=MessageKind.PROGRAM,
-        figures=(r"requested (?P<needed>COUNT), available: (?P<limit>COUNT)",),
-    ),
-    _program(
-        "JAX",
-        "jax_tpu",
-        "Ran out of memory in memory space hbm",
-        figures=(
-            r"Used (?P<used_bytes>SIZE) of (?P<total_bytes>SIZE) hbm",
-            r"hbm capacity by (?P<over_bytes>SIZE)",
+        (
+            "RESOURCE_EXHAUSTED: Out of memory allocating ",
+            r"\d{1,20} bytes",
+            ("",),
+            (r"allocating (?P<requested_bytes>COUNT) bytes",),
         ),
-    ),
-    _program(
-        "JAX",
-        "jax_tpu",
-        "Attempting to reserve ",
-        r"[\d.]{1,12}[KMGT] at the bottom of memory",
-        figures=(
-            r"reserve (?P<requested_bytes>SIZE) at",
-            r"There are (?P<free_bytes>SIZE) free",
-            r"HBM capacity (?P<total_bytes>SIZE)",
+        (
+            "Failed to allocate request for ",
+            r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
+            ("",),
+            (r"request for \S+ \((?P<requested_bytes>COUNT)B\)", r"device ordinal (?P<device>INDEX)"),
         ),
-    ),
-    _program(
-        "JAX",
-        "jax_tpu",
-        "Attempting to allocate ",
-        r"[\d.]{1,12}[KMGT]\. That was not possible",
-        figures=(r"to allocate (?P<requested_bytes>SIZE)\. That", r"There are (?P<free_bytes>SIZE) free"),
-    ),
+        (
+            "cuMemAllocAsync failed to allocate ",
+            r"\d{1,20} bytes(?:: RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory)?",
+            ("",),
+            (
+                r"failed to allocate (?P<requested_bytes>COUNT) bytes",
+                r"Free memory/Total memory: (?P<free_bytes>COUNT)/(?P<total_bytes>COUNT)",
+            ),
+        ),
+    )
+)
+_TENSORFLOW: Final = (
     _program(
         "TensorFlow",
-        "tf_tensor",
+        "another_program",
         "OOM when allocating tensor ",
         r"(?:with|of) shape",
-        figures=(
-            r"shape ?\[(?P<shape>\d{1,18}(?:,\d{1,18}){0,11})\](?: and type (?P<type>\w+))?",
-            r"device:(?P<place>[CG]PU):(?P<device>INDEX) by allocator",
-        ),
+        figures=(r"device:(?P<place>[CG]PU):(?P<device>INDEX) by allocator",),
     ),
-    _program(
-        "TensorFlow",
-        "tf_not_a_failure",
-        "_bfc) ran out of memory trying to allocate ",
-        r"[^\n]{1,200}not a failure",
-        kind=MessageKind.WARNING,
-        figures=(r"trying to allocate (?P<requested_bytes>SIZE)",),
-    ),
-    _program(
-        "TensorFlow",
-        "tf_request",
-        "_bfc) ran out of memory trying to allocate ",
-        figures=(r"trying to allocate (?P<requested_bytes>SIZE)", r"requested by op (?P<operation>[\w/]{1,100})"),
+    *(
+        _program(
+            "TensorFlow",
+            "another_program",
+            "_bfc) ran out of memory trying to allocate ",
+            after,
+            kind=kind,
+            figures=(r"trying to allocate (?P<requested_bytes>SIZE)",),
+        )
+        for after, kind in ((r"[^\n]{1,200}not a failure", MessageKind.WARNING), ("", MessageKind.PROGRAM))
     ),
     _program("TensorFlow", "tf_copy", "Dst tensor is not initialized", likely=True),
     _program(
         "TensorFlow",
-        "tf_pool",
+        "another_program",
         "failed to allocate ",
         r"[\d.]{1,12}[KMGT]i?B? \(\d{1,20} bytes\) from device(?:: \w{1,60})?",
-        likely=True,
+        kind=MessageKind.WARNING,
         figures=(r"\((?P<requested_bytes>COUNT) bytes\) from device: \w+",),
     ),
     _program(
         "TensorFlow",
-        "tf_pinned",
+        "another_program",
         "could not allocate pinned host memory of size: ",
         kind=MessageKind.HOST,
-        figures=(r"of size: (?P<requested_bytes>COUNT)",),
+        figures=(_OF_SIZE,),
     ),
     _program(
         "TensorFlow",
-        "tf_pinned",
+        "another_program",
         "failed to alloc ",
         r"\d{1,20} bytes on host: CUDA_ERROR_OUT_OF_MEMORY",
         kind=MessageKind.HOST,
         figures=(r"failed to alloc (?P<requested_bytes>COUNT) bytes",),
     ),
+)
+_LIBRARIES: Final = (
     _program(
         "onnxruntime",
         "onnxruntime",
         "Failed to allocate memory for requested buffer of size ",
-        figures=(r"of size (?P<requested_bytes>COUNT)",),
-    ),
-    _program(
-        "Paddle",
-        "paddle",
-        "Out of memory error on GPU ",
-        r"\d{1,4}\. Cannot allocate",
-        figures=(
-            r"on GPU (?P<device>INDEX)\. Cannot allocate (?P<requested_bytes>SIZE) (?:GPU )?memory",
-            r"on GPU \d+, (?P<allocated_bytes>SIZE) memory has been allocated",
-            r"available memory is (?:only )?(?P<free_bytes>SIZE)",
-        ),
-    ),
-    _program(
-        "Paddle",
-        "paddle",
-        "enforce allocating <= available failed",
-        figures=(r"failed, (?P<requested_bytes>COUNT) > (?P<free_bytes>COUNT)",),
+        figures=(_OF_SIZE,),
     ),
     *(
         _program(
@@ -430,31 +360,6 @@ _FRAMEWORKS: Final = (
             ),
         )
         for find in ("failed to cudaMalloc", "Failed to cudaMalloc", "StandardGpuResources: alloc", "Faiss assertion")
-    ),
-    _program(
-        "MXNet",
-        "mxnet",
-        "storage_manager.h:",
-        r"\d{1,5}: (?:cudaMalloc failed: out of memory|Memory allocation failed)",
-    ),
-    _program("MXNet", "mxnet", "gpu_device_storage.h:", r"\d{1,5}: Check failed: [^\n]{1,120}?out of memory"),
-    _program(
-        "DirectML",
-        "directml",
-        "Could not allocate tensor with ",
-        r"\S{1,20} bytes\. There is not enough GPU video memory available",
-        figures=(r"tensor with (?P<requested_bytes>COUNT) bytes",),
-    ),
-    _program("Blender", "blender", "System is out of GPU", r"(?: and shared host)? memory"),
-    _program(
-        "CUDA.jl",
-        "julia",
-        "Out of GPU memory",
-        figures=(
-            r"trying to allocate (?P<requested_bytes>SIZE)",
-            r"memory usage: [\d.]+% \((?P<used_bytes>SIZE)/(?P<total_bytes>SIZE)\)",
-            r"pool usage: (?P<allocated_bytes>SIZE) \((?P<pool_bytes>SIZE) reserved\)",
-        ),
     ),
     _program("bitsandbytes", "bitsandbytes", "Error out of memory at line ", r"\d{1,6} in file [^\n]{1,300}csrc"),
     _program("Triton", "triton_driver", "Triton Error [CUDA]: out of memory"),
@@ -471,43 +376,5 @@ _FRAMEWORKS: Final = (
     ),
     _program("RMM", "rmm", "std::bad_alloc: ", r"(?:out_of_memory: )?CUDA error at", before=("MemoryError: ", "")),
     _program("RMM", "rmm", "RMM_ERROR_OUT_OF_MEMORY"),
-    _program(
-        "XGBoost",
-        "xgboost",
-        "Memory allocation error on worker ",
-        r"\d{1,5}: [^\n]{0,80}?out of memory",
-        figures=(r"Free memory: (?P<free_bytes>SIZE)", r"Requested memory: (?P<requested_bytes>SIZE)"),
-    ),
 )
-_LIBRARIES: Final = (
-    _program(
-        "MLC LLM",
-        "mlc",
-        "Insufficient GPU memory error: The available single GPU memory is ",
-        r"[\d.]{1,20} MB, which is less than",
-        figures=(
-            r"GPU memory is (?P<free_bytes>SIZE), which is less",
-            r"model weight size \((?P<weights_bytes>SIZE)\)",
-            r"temporary buffer size \((?P<scratch_bytes>SIZE)\)",
-        ),
-    ),
-    _program(
-        "OpenVINO",
-        "openvino",
-        "[GPU] Exceeded max size of memory object allocation: ",
-        r"[Rr]equested \d{1,20} bytes",
-        figures=(
-            r"[Rr]equested (?P<requested_bytes>COUNT) bytes",
-            r"max alloc size \D{1,40}(?P<most_bytes>COUNT) bytes",
-        ),
-    ),
-    _program(
-        "Theano",
-        "theano",
-        "Error allocating ",
-        r"\d{1,20} bytes of device memory",
-        before=("MemoryError: ", ""),
-        figures=(r"allocating (?P<requested_bytes>COUNT) bytes",),
-    ),
-)
-TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_FRAMEWORKS, *_LIBRARIES)
+TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_JAX, *_TENSORFLOW, *_LIBRARIES)

@@ -108,7 +108,7 @@ _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|A
 """The figures on the next row, behind the mark of a log."""
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
-_CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU)"
+_CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU|device memory)"
 
 TABLE: Final = (
     # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
@@ -239,10 +239,6 @@ TABLE: Final = (
     words(MessageKind.DRIVER, "level_zero", "UR_RESULT_ERROR_OUT_OF_RESOURCES", backend="LEVEL_ZERO", likely=True),
     words(MessageKind.HOST, "level_zero_host", "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY", backend="LEVEL_ZERO"),
     words(MessageKind.DRIVER, "kernel_driver", "[NV_ERR_NO_MEMORY]", before=("Out of memory ",), backend="NVRM"),
-    words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
-    words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
-    words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
-    words(MessageKind.HOST, "opencl_host", "CL_OUT_OF_HOST_MEMORY", backend="OPENCL"),
     words(
         MessageKind.HOST,
         "library_host",
@@ -320,7 +316,7 @@ TABLE: Final = (
     words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
     words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
-    words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
+    words(MessageKind.HOST, "bad_alloc", "std::bad_alloc", rf"(?!{_CARDS_OWN})"),
     words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
     words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
     words(MessageKind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
@@ -349,6 +345,14 @@ TABLE: Final = (
         r",? Required: (?P<size>\d{1,12})",
         backend="TRITON",
         figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
+    ),
+    words(
+        MessageKind.ON_CHIP,
+        "triton",
+        "Shared memory size limit exceeded: ",
+        r"requested (?P<size>\d{1,12}), available: \d{1,12}",
+        backend="JAX",
+        figures=(r"available: (?P<limit_bytes>\d{1,12})",),
     ),
 )
 _SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"

@@ -5,13 +5,12 @@ import os
 import resource
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import open_regular
 from ullage.base.packed import DAMAGED, GZIP, ZIP, unpacked
 from ullage.base.units import text_of_bytes
-from ullage.recorded.snapshot._pickle import read
 from ullage.recorded.snapshot.form import as_pickle, other_form
 
 _PIECE_BYTES: Final = 1 << 20
@@ -24,16 +23,6 @@ _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 class SnapshotError(UsageError):
     """Report a file that is not a snapshot, or that is refused."""
-
-
-def read_tables(path: Path) -> dict[str, Any]:
-    """Return what a file holds as tables and a tree of plain data; without the GIL while its bytes are read.
-
-    Raises:
-        SnapshotError: it cannot be read, is damaged, or is plainly no snapshot.
-        PickleError: it is refused, as a pickle that asks for something to be run.
-    """
-    return read(read_file(path))
 
 
 def read_file(path: Path) -> bytes:

@@ -6,7 +6,7 @@ known yet. A file that names a class or a function, as only programs do, is refu
 host memory (`host_traces`) is passed over.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +17,9 @@ from ullage.base.public import public
 from ullage.base.units import text_of_bytes
 from ullage.recorded.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
 from ullage.recorded.program import Column
-from ullage.recorded.snapshot._pickle import PickleError
+from ullage.recorded.snapshot._pickle import PickleError, read
 from ullage.recorded.snapshot.contradiction import Contradiction, check
-from ullage.recorded.snapshot.file import SnapshotError, read_tables
+from ullage.recorded.snapshot.file import SnapshotError, read_file
 from ullage.recorded.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_of, list_of, segments_of
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
@@ -54,18 +54,8 @@ def load_snapshot(path: str | Path) -> Snapshot:
         SnapshotError: the file cannot be read, is not a snapshot, is damaged, or asks for something to be run.
     """
     path = Path(path)
-    return snapshot_of_tables(path, lambda: read_tables(path))
-
-
-def snapshot_of_tables(path: Path, tables: Callable[[], dict[str, Any]]) -> Snapshot:
-    """Do as `load_snapshot` with a file that somebody else reads.
-
-    Args:
-        path: of the file.
-        tables: returns what `ullage.recorded.snapshot.file.read_tables` makes of it, or raises what that raises.
-    """
     try:
-        return _snapshot_of(tables(), str(path))
+        return _snapshot_of(read(read_file(path)), str(path))
     except Contradiction as error:
         raise SnapshotError(f"{path}: the file contradicts itself: {error}; nothing can be concluded from it") from None
     except PickleError as error:

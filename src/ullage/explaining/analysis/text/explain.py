@@ -16,7 +16,7 @@ from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge
 from ullage.explaining.analysis.text.impossible import judge_impossible
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
-from ullage.explaining.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
+from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
 from ullage.explaining.analysis.text.verdict import TextVerdict
 from ullage.recorded.message.counted_messages import Unread
 from ullage.recorded.message.log import FoundMessage, Mention, pieces_of, scan
@@ -144,8 +144,8 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
     if (impossible := judge_impossible(message, found.server)) is not None:
         return impossible
-    if (judge := JUDGES.get(message.wording)) is not None:
-        return judge(message, found.server)
+    if (of_program := judge_program(message, found.server)) is not None:
+        return of_program
     return within_a_program(_of_pytorch(message, account, found), found)
 
 

@@ -21,18 +21,8 @@ _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
 _NO_SNAPSHOT_HELPS: Final = (MessageKind.HOST, MessageKind.KILLED, MessageKind.ON_CHIP, MessageKind.PROGRAM)
-_OF_OTHERS: Final = {
-    "vLLM",
-    "SGLang",
-    "TensorFlow",
-    "CuPy",
-    "CTranslate2",
-    "onnxruntime",
-    "MXNet",
-    "CUDA.jl",
-    "Blender",
-}
-_NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN", "OPENCL")
+_OF_OTHERS: Final = {"vLLM", "SGLang", "TensorFlow", "CuPy", "CTranslate2", "onnxruntime", "another framework"}
+_NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
 
 
 @dataclass(slots=True, kw_only=True)

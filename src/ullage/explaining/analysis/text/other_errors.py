@@ -5,8 +5,7 @@ from typing import Final
 
 from ullage.base.units import BOGUS_BYTES, GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
-from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
+from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, estimate
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.wording import MessageKind
 
@@ -21,7 +20,6 @@ _NAMES: Final = {
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
 }
-_OTHER_DRIVERS: Final = {"VULKAN": "Vulkan", "OPENCL": "OpenCL"}
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
@@ -34,10 +32,7 @@ def judge_other(message: Message, statement: str | None, context: tuple[str, ...
     """
     if message.kind is MessageKind.DRIVER:
         own = _DRIVERS.get(message.backend or "")
-        if own is not None:
-            return own(message)
-        other = _OTHER_DRIVERS.get(message.backend or "")
-        return _other_driver(other) if other is not None else _driver(statement, context)
+        return own(message) if own is not None else _driver(statement, context)
     return _JUDGES[message.kind](message)
 
 
@@ -93,7 +88,7 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
             "CUDA itself ran out of memory, outside of PyTorch's allocator, and gives no figures: it needed memory "
             "for its context, for loading kernels, or for pinning host memory."
         ),
-        remedies=(_leave_room(),),
+        remedies=(LEAVE_ROOM,),
         notes=(
             "if it is the first thing that the process does on the card, other processes hold it: see with nvidia-smi",
             "with pin_memory or cudaHostAlloc in the traceback it is the machine's memory, not the card's",
@@ -101,12 +96,12 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
     )
 
 
-def _other_driver(name: str) -> TextVerdict:
+def _vulkan(message: Message) -> TextVerdict:
     """Judge a driver that PyTorch does not use: programs ask it for their buffers themselves."""
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=(
-            f"{name}'s driver had no memory of the card left for a program that asks it directly; the text has no "
+            "Vulkan's driver had no memory of the card left for a program that asks it directly; the text has no "
             "figures."
         ),
         remedies=(
@@ -161,13 +156,6 @@ def _kernel_driver(message: Message) -> TextVerdict:
     )
 
 
-def _leave_room() -> Remedy:
-    return estimate(
-        "torch.cuda.set_per_process_memory_fraction(0.9)",
-        "a tenth of the card stays free for allocations outside PyTorch",
-    )
-
-
 def _library(message: Message) -> TextVerdict:
     if message.wording == "nvml":
         return _without_nvml()
@@ -186,7 +174,7 @@ def _library(message: Message) -> TextVerdict:
         "torch.cuda.mem_get_info() before that line"
     )
     notes = () if message.is_certain else (doubt,)
-    return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(_leave_room(),), notes=notes)
+    return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(LEAVE_ROOM,), notes=notes)
 
 
 def _without_nvml() -> TextVerdict:
@@ -261,11 +249,12 @@ def _killed(message: Message) -> TextVerdict:
 
 def _on_chip(message: Message) -> TextVerdict:
     needed = f"{message.requested_bytes:,} bytes" if message.requested_bytes else "more"
+    who = "Triton" if message.backend == "TRITON" else message.backend
     has = f"{int(message.said['limit_bytes']):,}" if "limit_bytes" in message.said else "less"
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"Not the card's memory: a Triton kernel needs {needed} of the chip's own fast (shared) memory a block, "
+            f"Not the card's memory: a {who} kernel needs {needed} of the chip's own fast (shared) memory a block, "
             f"and the chip has {has}; freeing memory does not help."
         ),
         remedies=(estimate("smaller blocks, or fewer num_stages", "shared memory grows with both"),),
@@ -292,4 +281,8 @@ _JUDGES: Final[dict[MessageKind, Callable[[Message], TextVerdict]]] = {
     MessageKind.ON_CHIP: _on_chip,
     MessageKind.WARNING: _warned,
 }
-_DRIVERS: Final[dict[str, Callable[[Message], TextVerdict]]] = {"LEVEL_ZERO": _level_zero, "NVRM": _kernel_driver}
+_DRIVERS: Final[dict[str, Callable[[Message], TextVerdict]]] = {
+    "LEVEL_ZERO": _level_zero,
+    "NVRM": _kernel_driver,
+    "VULKAN": _vulkan,
+}

@@ -52,3 +52,10 @@ def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
         f"use {share} % less memory at the peak: a smaller batch, or checkpointing",
         f"{text_of_bytes(missing_bytes)} are missing, with {text_of_bytes(allocated_bytes)} allocated",
     )
+
+
+SEE_NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
+LEAVE_ROOM: Final = estimate(
+    "torch.cuda.set_per_process_memory_fraction(0.9)",
+    "a tenth of the card stays free for allocations outside PyTorch",
+)

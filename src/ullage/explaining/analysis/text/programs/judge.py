@@ -9,105 +9,66 @@ from typing import Final
 
 from ullage.base.units import GIB
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES
-from ullage.explaining.analysis.text.programs import (
-    frameworks,
-    libraries,
-    llama_cpp,
-    ray,
-    servers,
-    sglang,
-    tensorflow,
-    unknown,
-    vllm,
-)
+from ullage.explaining.analysis.text.programs import libraries, others, ray, servers, sglang, vllm
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
-JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] = {
+_JUDGES: Final[dict[str, TextVerdict | Callable[[Message, ServerMemory | None], TextVerdict]]] = {
     "vllm_no_blocks": vllm.no_blocks,
     "vllm_free_at_start": vllm.free_at_start,
     "vllm_length": vllm.length,
     "vllm_tokens": vllm.tokens,
     "vllm_sampler": vllm.sampler,
-    "vllm_cumem": vllm.cumem,
+    "vllm_cumem": vllm.CUMEM,
     "vllm_profiling": vllm.profiling,
     "sglang_fraction": sglang.fraction,
-    "flashinfer": servers.flashinfer,
-    "sglang_requests": sglang.requests,
+    "sglang_requests": sglang.REQUESTS,
     "sglang_tokens": sglang.tokens,
     "sglang_weights": sglang.weights,
-    "sglang_states": sglang.states,
+    "sglang_states": sglang.STATES,
+    "flashinfer": servers.flashinfer,
     "tgi": servers.tgi,
     "trtllm_executor": servers.trtllm_executor,
-    "trtllm_driver": servers.trtllm_driver,
+    "trtllm_driver": servers.TRTLLM_DRIVER,
     "tensorrt_tactic": servers.tensorrt_tactic,
-    "tensorrt_driver": servers.tensorrt_driver,
+    "tensorrt_driver": servers.TENSORRT_DRIVER,
     "tensorrt_no_way": servers.tensorrt_no_way,
-    "lmdeploy": servers.lmdeploy,
-    "mlc": servers.mlc,
-    "llama_buffer": llama_cpp.buffer,
-    "llama_driver": llama_cpp.driver,
-    "llama_pinned": llama_cpp.pinned,
-    "llama_host": llama_cpp.host,
-    "llama_machine_buffer": llama_cpp.machine_buffer,
-    "llama_perhaps": llama_cpp.perhaps,
+    "lmdeploy": servers.LMDEPLOY,
     "ray": ray.node,
-    "ray_perhaps": ray.perhaps,
-    "jax_pool": frameworks.jax_pool,
-    "jax_tpu": frameworks.jax_tpu,
-    "jax_driver_pool": frameworks.jax_driver_pool,
-    "jax_shared": frameworks.jax_shared,
-    "tf_tensor": tensorflow.tensor,
-    "tf_request": tensorflow.request,
-    "tf_copy": tensorflow.copy,
-    "tf_not_a_failure": tensorflow.not_a_failure,
-    "tf_pool": tensorflow.pool,
-    "tf_pinned": tensorflow.pinned,
-    "onnxruntime": frameworks.onnxruntime,
-    "paddle": frameworks.paddle,
-    "bitsandbytes": frameworks.bitsandbytes,
-    "triton_driver": frameworks.triton_driver,
-    "cupy": frameworks.cupy,
-    "mlx": frameworks.mlx,
+    "ray_perhaps": ray.PERHAPS,
+    "onnxruntime": libraries.onnxruntime,
+    "bitsandbytes": libraries.bitsandbytes,
+    "triton_driver": libraries.TRITON_DRIVER,
+    "cupy": libraries.cupy,
     "faiss": libraries.faiss,
-    "mxnet": libraries.mxnet,
-    "directml": libraries.directml,
-    "blender": libraries.blender,
-    "julia": libraries.julia,
-    "openvino": libraries.openvino,
-    "theano": libraries.theano,
-    "unknown_words": unknown.unknown_words,
-    "rmm": frameworks.rmm,
-    "xgboost": frameworks.xgboost,
+    "rmm": libraries.RMM,
+    "another_program": others.another_program,
+    "ollama_perhaps": others.OLLAMA_PERHAPS,
+    "tf_copy": others.TENSORFLOW_COPY,
+    "unknown_words": others.unknown_words,
 }
 _OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LIBRARY)
 _INSTEAD: Final = {
-    "TensorFlow": estimate(
-        "tf.config.experimental.set_memory_growth(gpu, True)",
-        "otherwise TensorFlow takes nearly all of the card at the start, and its libraries find nothing",
-    ),
+    "TensorFlow": others.TENSORFLOW_GROWTH,
     "CTranslate2": estimate(
         "compute_type='int8' or 'int8_float16', a smaller batch_size or beam_size, or a smaller model",
         "weights in one byte instead of two or four; activations grow with batch and beams",
     ),
-    "onnxruntime": estimate(
-        "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
-        "otherwise the arena doubles each time it grows, and leaves nothing for CUDA and its libraries",
-    ),
-    "MXNet": libraries.MXNET_RESERVE,
-    "CUDA.jl": libraries.JULIA_RECLAIM,
-    "Blender": libraries.BLENDER_SCENE,
-    "CuPy": estimate(
-        "cupy.get_default_memory_pool().free_all_blocks()", "what CuPy's pool keeps is free for libraries"
-    ),
+    "onnxruntime": libraries.ONNXRUNTIME_LIMIT,
+    "CuPy": libraries.CUPY_FREE,
+    "another framework": others.SMALLER,
 }
-
-
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
 """The most that CUDA graphs, NCCL and kernels' libraries hold in a server of models where nothing is wrong."""
+
+
+def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:
+    """Return the verdict on a message in another program's own words; None where the words are not a program's."""
+    judge = _JUDGES.get(message.wording)
+    return judge(message, server) if callable(judge) else judge
 
 
 def libraries_bytes(found: FoundMessage) -> int:

@@ -1,24 +1,99 @@
-"""Programs that ask the driver themselves: faiss, MXNet, DirectML, Blender's Cycles, CUDA.jl, OpenVINO, Theano."""
+"""Libraries beside PyTorch with memory of their own: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM), faiss."""
 
 from typing import Final
 
 from ullage.base.units import BOGUS_BYTES, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
-from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
-from ullage.recorded.message.figure import bytes_of
+from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, SEE_NVIDIA_SMI, TextVerdict, estimate
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 
-_NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
-MXNET_RESERVE: Final = estimate(
-    "a smaller batch; MXNET_GPU_MEM_POOL_RESERVE=10", "MXNet's pool keeps what it has; that share stays for libraries"
+ONNXRUNTIME_LIMIT: Final = estimate(
+    "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
+    "otherwise the arena doubles each time it grows, and keeps that; the limit leaves room for others",
 )
-JULIA_RECLAIM: Final = estimate(
-    "GC.gc(); CUDA.reclaim()", "arrays that nobody uses are freed when Julia collects, and given back by the second"
+CUPY_FREE: Final = estimate(
+    "cupy.get_default_memory_pool().free_all_blocks()", "gives back what the pool keeps and nobody uses"
 )
-BLENDER_SCENE: Final = estimate(
-    "smaller textures (Simplify), fewer subdivisions, or CPU rendering", "Cycles keeps the whole scene on the card"
+TRITON_DRIVER: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence="CUDA itself had no memory for loading or launching a Triton kernel; the text has no figures.",
+    remedies=(LEAVE_ROOM,),
+    notes=("this may be the error of an earlier kernel: a run with CUDA_LAUNCH_BLOCKING=1 shows which",),
 )
+RMM: Final = TextVerdict(
+    cause=Cause.TRULY_FULL,
+    sentence=(
+        "The card's memory ran out for RAPIDS (RMM), not the machine's, although the error is called MemoryError; the "
+        "text has no figures."
+    ),
+    remedies=(
+        estimate("rmm.reinitialize(managed_memory=True)", "what does not fit is kept in the machine's memory, slower"),
+        estimate("rmm.reinitialize(pool_allocator=True)", "fewer requests to the driver, and less lost between them"),
+    ),
+    notes=(SEE_NVIDIA_SMI,),
+)
+
+
+def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge a buffer that onnxruntime's arena could not get: of the card or of the machine, the text does not say."""
+    asked = text_of_bytes(message.requested_bytes or 0)
+    if (message.requested_bytes or 0) > BOGUS_BYTES:
+        return TextVerdict(
+            cause=Cause.BOGUS_SIZE,
+            sentence=f"The request makes no sense: onnxruntime was asked for {asked}; look at the shapes of that node.",
+            notes=("a dynamic axis that was not set, or a damaged length, looks like this",),
+        )
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            f"onnxruntime's arena could not get {asked}: of the card if the session runs on CUDA, else of the machine; "
+            "the text does not say which, nor what was free."
+        ),
+        remedies=(
+            ONNXRUNTIME_LIMIT,
+            estimate("enable_cpu_mem_arena=False", "on the CPU: freed buffers go back to the system"),
+            estimate("a smaller batch or image", "the node's output grows with it"),
+        ),
+        notes=("each session has an arena of its own; " + SEE_NVIDIA_SMI,),
+    )
+
+
+def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge an error of CUDA within bitsandbytes, which names only a line of its source."""
+    if ".cu" in message.text:
+        return TextVerdict(
+            cause=Cause.DISGUISED,
+            sentence="bitsandbytes got no memory of the card for a kernel of its own; the text has no figures.",
+            remedies=(estimate("a smaller batch", "its scratch memory grows with what it works on"),),
+            notes=(SEE_NVIDIA_SMI,),
+        )
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            "bitsandbytes could not get managed memory, which a paged optimizer keeps partly on the card and partly in "
+            "the machine's memory; the text has no figures."
+        ),
+        remedies=(
+            estimate("an optimizer that is not paged: optim='adamw_8bit'", "it needs no managed memory"),
+            estimate("more memory for the machine or the container", "managed memory counts there too"),
+        ),
+        notes=("under WSL and Windows managed memory is limited, whatever is free",),
+    )
+
+
+def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge CuPy's pool, which says what it holds."""
+    asked, held = message.requested_bytes or 0, message.allocated_bytes or 0
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            f"CuPy asked for {text_of_bytes(asked)} and its pool held {text_of_bytes(held)}; the text does not say "
+            "what the card has, nor how much of the pool was in use."
+        ),
+        remedies=(CUPY_FREE,),
+        notes=(SEE_NVIDIA_SMI,),
+    )
 
 
 def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
@@ -35,113 +110,5 @@ def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
             ),
             estimate("a smaller or quantized index (useFloat16, IVF-PQ)", "a flat index is vectors x dimensions x 4"),
         ),
-        notes=("what PyTorch has cached in the same process is not free for faiss", _NVIDIA_SMI),
-    )
-
-
-def mxnet(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge MXNet's pool, without figures."""
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence="MXNet got no memory of the card from the driver; the text does not say how much it asked for.",
-        remedies=(MXNET_RESERVE,),
-        notes=(_NVIDIA_SMI,),
-    )
-
-
-def directml(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge DirectML, the way to any vendor's card on Windows."""
-    asked = f"the {text_of_bytes(message.requested_bytes)} that" if message.requested_bytes is not None else "what"
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence=f"The card had less left than {asked} DirectML asked for; the text does not say what it has.",
-        remedies=(
-            estimate("a smaller batch or image, or half precision", "DirectML frees late and does not split requests"),
-        ),
-        notes=("Windows' task manager shows who holds the card (dedicated GPU memory)",),
-    )
-
-
-def blender(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge Blender's Cycles, whose scene fits neither the card nor what it may borrow."""
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence="Blender's scene fits neither the card nor the memory that it borrows; there are no figures.",
-        remedies=(BLENDER_SCENE,),
-        notes=(_NVIDIA_SMI,),
-    )
-
-
-def julia(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge CUDA.jl's error, which says what the card and the pool had, if it is whole."""
-    said, total, asked = message.said, message.total_bytes, message.requested_bytes
-    if total is None or asked is None or "used_bytes" not in said:
-        return TextVerdict(
-            cause=Cause.CANNOT_TELL,
-            sentence="CUDA.jl found no memory of the card; the text is cut before the figures.",
-            remedies=(JULIA_RECLAIM,),
-            notes=(_NVIDIA_SMI,),
-        )
-    free = max(0, total - bytes_of(said["used_bytes"]))
-    pool = bytes_of(said["pool_bytes"]) if "pool_bytes" in said else 0
-    usable = free + max(0, pool - (message.allocated_bytes or 0))
-    figures = f"{text_of_bytes(asked)} were asked for with {text_of_bytes(free)} free"
-    if usable >= asked:
-        return TextVerdict(
-            cause=Cause.FRAGMENTED,
-            sentence=(
-                f"Memory was there, but not in one piece (CUDA.jl): {figures} and {text_of_bytes(usable - free)} kept "
-                "by its pool."
-            ),
-            remedies=(JULIA_RECLAIM,),
-        )
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence=f"Memory was truly full (CUDA.jl): {figures} of {text_of_bytes(total)}.",
-        remedies=(JULIA_RECLAIM, estimate("a smaller batch", "less is alive at once")),
-        notes=(_NVIDIA_SMI,),
-    )
-
-
-def openvino(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge OpenVINO's check of one buffer, which an Intel card's driver allows up to a size of its own."""
-    asked = text_of_bytes(message.requested_bytes or 0)
-    if (message.requested_bytes or 0) >= BOGUS_BYTES:
-        return TextVerdict(
-            cause=Cause.BOGUS_SIZE,
-            sentence=f"The request makes no sense: OpenVINO was asked for {asked}; look at the shapes of the model.",
-            notes=("a dynamic axis without an upper bound, or a damaged length, looks like this",),
-        )
-    most = message.said.get("most_bytes")
-    bound = f" allows {text_of_bytes(bytes_of(most))} at most" if most is not None else " allows less"
-    return TextVerdict(
-        cause=Cause.LIMIT,
-        sentence=(
-            f"Not the card's size: OpenVINO asked for one buffer of {asked}, and the card's driver{bound} in one "
-            "piece; freeing memory does not help."
-        ),
-        remedies=(
-            estimate(
-                "ov::intel_gpu::hint::enable_large_allocations (GPU_ENABLE_LARGE_ALLOCATIONS)",
-                "OpenVINO then asks for more than that, where the driver can give it",
-            ),
-            estimate("a smaller batch, shorter input or lower precision", "the largest tensor grows with each"),
-        ),
-    )
-
-
-def theano(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge Theano's error, which is called MemoryError and is the card's."""
-    asked = text_of_bytes(message.requested_bytes or 0)
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence=(
-            f"The card had less left than the {asked} that Theano asked for, although the error is called MemoryError; "
-            "the text does not say what it has."
-        ),
-        remedies=(estimate("a smaller batch", "what a function keeps grows with it"),),
-        notes=(
-            "with lib.cnmem (or gpuarray.preallocate) Theano's pool has that share of the card",
-            _NVIDIA_SMI,
-        ),
+        notes=("what PyTorch has cached in the same process is not free for faiss", SEE_NVIDIA_SMI),
     )

@@ -1,11 +1,26 @@
 """Ray ends a task when the machine's memory (not the card's) is nearly full."""
 
+from typing import Final
+
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.figure import bytes_of, number_of
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
+
+PERHAPS: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    sentence=(
+        "A worker of Ray's is gone, and Ray does not know why: it lists the machine's own memory as one reason "
+        "of several."
+    ),
+    notes=(
+        "dmesg -T | grep -i kill, or kubectl describe pod (OOMKilled), says whether it was memory",
+        "the worker's own log, in /tmp/ray/session_latest/logs, has its last words",
+    ),
+)
+"""The verdict on Ray's list of what may have ended a worker, of which the machine's memory is one."""
 
 
 def node(message: Message, server: ServerMemory | None) -> TextVerdict:
@@ -31,19 +46,4 @@ def node(message: Message, server: ServerMemory | None) -> TextVerdict:
             ),
         ),
         notes=tuple(notes),
-    )
-
-
-def perhaps(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge Ray's list of what may have ended a worker, of which the machine's memory is one."""
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=(
-            "A worker of Ray's is gone, and Ray does not know why: it lists the machine's own memory as one reason "
-            "of several."
-        ),
-        notes=(
-            "dmesg -T | grep -i kill, or kubectl describe pod (OOMKilled), says whether it was memory",
-            "the worker's own log, in /tmp/ray/session_latest/logs, has its last words",
-        ),
     )

@@ -1,11 +1,47 @@
-"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy, MLC LLM."""
+"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy."""
+
+from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
-from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
-from ullage.recorded.message.figure import bytes_of
+from ullage.explaining.analysis.text.verdict import SEE_NVIDIA_SMI, TextVerdict, estimate
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
+
+TRTLLM_DRIVER: Final = TextVerdict(
+    cause=Cause.TRULY_FULL,
+    sentence="TensorRT-LLM got no memory of the card from the driver; the text does not say how much it asked for.",
+    remedies=(
+        estimate("a lower max_batch_size or max_seq_len when the engine is built", "buffers are made for the largest"),
+        estimate(
+            "a lower kv_cache_config.free_gpu_memory_fraction",
+            "where the KV cache was made before; the default is 0.9",
+        ),
+    ),
+    notes=(SEE_NVIDIA_SMI,),
+)
+"""The verdict on an error of the driver within TensorRT-LLM, without figures."""
+TENSORRT_DRIVER: Final = TextVerdict(
+    cause=Cause.TRULY_FULL,
+    sentence="TensorRT got no memory of the card from the driver; the text does not say how much it asked for.",
+    remedies=(
+        estimate("a smaller workspace, fewer contexts or a smaller profile", "each context has buffers of its own"),
+    ),
+    notes=(SEE_NVIDIA_SMI,),
+)
+"""The verdict on TensorRT's own allocation, without figures."""
+LMDEPLOY: Final = TextVerdict(
+    cause=Cause.TRULY_FULL,
+    sentence="LMDeploy's engine (TurboMind) got no memory of the card; the text does not say how much it wanted.",
+    remedies=(
+        estimate(
+            "a lower cache_max_entry_count", "the KV cache takes that share of what is free after the weights (0.8)"
+        ),
+        estimate("a lower session_len or max_batch_size", "buffers are made for the largest"),
+    ),
+    notes=(SEE_NVIDIA_SMI,),
+)
+"""The verdict on TurboMind, LMDeploy's engine, without figures."""
 
 
 def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
@@ -46,24 +82,6 @@ def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdic
     )
 
 
-def trtllm_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge an error of the driver within TensorRT-LLM, without figures."""
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence="TensorRT-LLM got no memory of the card from the driver; the text does not say how much it asked for.",
-        remedies=(
-            estimate(
-                "a lower max_batch_size or max_seq_len when the engine is built", "buffers are made for the largest"
-            ),
-            estimate(
-                "a lower kv_cache_config.free_gpu_memory_fraction",
-                "where the KV cache was made before; the default is 0.9",
-            ),
-        ),
-        notes=("other programs may hold the card: see with nvidia-smi",),
-    )
-
-
 def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge TensorRT's warning that one way to compute a layer needs more than is free."""
     asked = f" ({text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
@@ -90,34 +108,7 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
             estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "ways that need more are then not tried at all"),
             estimate("build where nothing else is on the card", "the builder needs more than the engine"),
         ),
-        notes=("other programs may hold the card: see with nvidia-smi",),
-    )
-
-
-def tensorrt_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge TensorRT's own allocation, without figures."""
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence="TensorRT got no memory of the card from the driver; the text does not say how much it asked for.",
-        remedies=(
-            estimate("a smaller workspace, fewer contexts or a smaller profile", "each context has buffers of its own"),
-        ),
-        notes=("other programs may hold the card: see with nvidia-smi",),
-    )
-
-
-def lmdeploy(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge TurboMind, LMDeploy's engine, without figures."""
-    return TextVerdict(
-        cause=Cause.TRULY_FULL,
-        sentence="LMDeploy's engine (TurboMind) got no memory of the card; the text does not say how much it wanted.",
-        remedies=(
-            estimate(
-                "a lower cache_max_entry_count", "the KV cache takes that share of what is free after the weights (0.8)"
-            ),
-            estimate("a lower session_len or max_batch_size", "buffers are made for the largest"),
-        ),
-        notes=("other programs may hold the card: see with nvidia-smi",),
+        notes=(SEE_NVIDIA_SMI,),
     )
 
 
@@ -135,29 +126,4 @@ def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
             ),
             estimate("a lower chunked_prefill_size or max_running_requests", "fewer tokens at once"),
         ),
-    )
-
-
-def mlc(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge MLC LLM's start: what its settings allow is less than the weights and the buffers of one step."""
-    said, free = message.said, message.free_bytes
-    sizes = [bytes_of(said[name]) for name in ("weights_bytes", "scratch_bytes") if name in said]
-    remedies = (
-        estimate("a larger gpu_memory_utilization", "MLC LLM takes 85 % of the card by default"),
-        estimate("a smaller --prefill-chunk-size in mlc_llm gen_config", "the buffers of one step grow with it"),
-        estimate("--tensor-parallel-shards, or weights in fewer bits", "each card then has less of the weights"),
-    )
-    if len(sizes) < 2 or free is None:
-        figures = "for its weights and the buffers of one step"
-    else:
-        weights, scratch = (text_of_bytes(size) for size in sizes)
-        figures = (
-            f"for its weights ({weights}) and the buffers of one step ({scratch}): they allow {text_of_bytes(free)}, "
-            f"and {text_of_bytes(max(0, sum(sizes) - free))} are missing"
-        )
-    return TextVerdict(
-        cause=Cause.LIMIT,
-        sentence=f"MLC LLM's settings leave too little of the card {figures}.",
-        remedies=remedies,
-        notes=("other programs may hold the card: see with nvidia-smi",),
     )

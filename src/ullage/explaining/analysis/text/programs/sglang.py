@@ -1,6 +1,7 @@
 """SGLang: mem_fraction_static, the share of the free memory that weights and the KV cache may take together."""
 
 from dataclasses import replace
+from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
@@ -8,6 +9,25 @@ from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.figure import number_of
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
+
+REQUESTS: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence="Not the card's memory: SGLang's table of running requests is full.",
+    remedies=(estimate("a lower max_running_requests", "as the text asks; requests then wait for a place"),),
+)
+"""The verdict on "alloc_req_slots runs out of memory": the pool of requests, which is a table of fixed length."""
+STATES: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence=(
+        "SGLang's pool of states (of Mamba and linear-attention layers, made at the start) is full; the card is as "
+        "full as it was."
+    ),
+    remedies=(
+        estimate("a higher max_mamba_cache_size or mamba_full_memory_ratio", "more states, from the KV cache"),
+        estimate("a lower max_running_requests", "each request has a state of its own"),
+    ),
+)
+"""The verdict on "Not enough space for mamba cache": the pool of the states of linear-attention layers."""
 
 
 def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
@@ -39,15 +59,6 @@ def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
             "where it then runs out while it captures graphs or serves, the share is too high: lower cuda_graph_max_bs "
             "or chunked_prefill_size",
         ),
-    )
-
-
-def requests(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "alloc_req_slots runs out of memory": the pool of requests, which is a table of fixed length."""
-    return TextVerdict(
-        cause=Cause.LIMIT,
-        sentence="Not the card's memory: SGLang's table of running requests is full.",
-        remedies=(estimate("a lower max_running_requests", "as the text asks; requests then wait for a place"),),
     )
 
 
@@ -95,21 +106,6 @@ def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
         ),
         remedies=(higher, estimate("more cards (tp_size), or quantized weights", "each card has its part of them")),
         notes=("with speculative decoding the draft model's weights count too", others),
-    )
-
-
-def states(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Not enough space for mamba cache": the pool of the states of linear-attention layers."""
-    return TextVerdict(
-        cause=Cause.LIMIT,
-        sentence=(
-            "SGLang's pool of states (of Mamba and linear-attention layers, made at the start) is full; the card is as "
-            "full as it was."
-        ),
-        remedies=(
-            estimate("a higher max_mamba_cache_size or mamba_full_memory_ratio", "more states, from the KV cache"),
-            estimate("a lower max_running_requests", "each request has a state of its own"),
-        ),
     )
 
 

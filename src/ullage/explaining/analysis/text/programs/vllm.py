@@ -21,6 +21,26 @@ _LEAST_SHARE: Final = 0.1
 _BLOCK_TOKENS: Final = 16  # vLLM's KV cache comes in blocks of so many tokens
 _SEE_LOG: Final = "vLLM's log says before this how the budget is spent: give the whole log, and it is added up here"
 
+CUMEM: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence=(
+        "vLLM's allocator for sleep mode got no memory from the driver, most often in wake_up: what it had given "
+        "back has been taken since, by the trainer in this process or by another."
+    ),
+    remedies=(
+        estimate(
+            "torch.cuda.empty_cache() in the trainer before wake_up()",
+            "what PyTorch has cached is not free for vLLM",
+        ),
+        estimate(
+            "wake_up(tags=['weights']) first, wake_up(tags=['kv_cache']) when the trainer has been offloaded",
+            "the KV cache is the larger part, and empty",
+        ),
+        estimate("a lower gpu_memory_utilization", "trainer and vLLM's budget must fit the card together"),
+    ),
+)
+"""The verdict on an error of the driver in vLLM's allocator for sleep and wake_up."""
+
 
 def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge "No available memory for the cache blocks"."""
@@ -186,28 +206,6 @@ def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
         remedies=(
             estimate(lower, "the sampler's memory is requests x vocabulary"),
             estimate("a lower gpu_memory_utilization", "the sampler is paid from what the budget leaves of the card"),
-        ),
-    )
-
-
-def cumem(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge an error of the driver in vLLM's allocator for sleep and wake_up."""
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=(
-            "vLLM's allocator for sleep mode got no memory from the driver, most often in wake_up: what it had given "
-            "back has been taken since, by the trainer in this process or by another."
-        ),
-        remedies=(
-            estimate(
-                "torch.cuda.empty_cache() in the trainer before wake_up()",
-                "what PyTorch has cached is not free for vLLM",
-            ),
-            estimate(
-                "wake_up(tags=['weights']) first, wake_up(tags=['kv_cache']) when the trainer has been offloaded",
-                "the KV cache is the larger part, and empty",
-            ),
-            estimate("a lower gpu_memory_utilization", "trainer and vLLM's budget must fit the card together"),
         ),
     )
 
