@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from ullage.base.errors import UsageError, quoted, shortened
 from ullage.base.units import GIB, MIB
@@ -228,15 +228,18 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
     given: set[str] = set()
     while not tokens.at_end:
         option = tokens.next("an option")
-        read = _OPTIONS.get(option)
-        if read is None or not knows(semantics, option):
-            known = sorted(name for name in _OPTIONS if knows(semantics, name))
+        if option not in (known := sorted(name for name in (*_VALUES, *_LISTS) if knows(semantics, name))):
             since = " before torch {}.{}".format(*SINCE[option]) if option in SINCE else ""
             raise SettingsError(
                 f"{quoted(option)} is not an option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
             )
         tokens.expect(":", option)
-        settings = read(settings, option, tokens)
+        if option in _LISTS:
+            settings = _LISTS[option](settings, option, tokens)
+        else:
+            field, value_of = _VALUES[option]
+            value = value_of(option, tokens.next(f"the value of {option}"))
+            settings = replace(settings, **{field: value}) if field else settings
         given.add(option)
         if not tokens.at_end:
             tokens.expect(",", option)
@@ -318,9 +321,10 @@ class _Tokens:
             )
 
 
-# ---- the options: each reads its value and returns the settings with it
+# ---- the options: what the text of each stands for
 
-_Reader = Callable[[Settings, str, _Tokens], Settings]
+_Value = Callable[[str, str], Any]
+"""Returns the value of an option's text, or raises SettingsError."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
@@ -339,8 +343,15 @@ def _number(option: str, text: str, allowed: str, *, fits: Callable[[float], boo
     return value
 
 
-def _boolean(option: str, tokens: _Tokens) -> bool:
-    text = tokens.next(f"the value of {option}")
+def _whole(allowed: str, *, low: int = 0, high: int = UNLIMITED, unit: int = 1) -> _Value:
+    return lambda option, text: min(_integer(option, text, allowed, low=low, high=high) * unit, UNLIMITED)
+
+
+def _real(allowed: str, fits: Callable[[float], bool]) -> _Value:
+    return lambda option, text: _number(option, text, allowed, fits=fits)
+
+
+def _boolean(option: str, text: str) -> bool:
     if text not in ("True", "False"):
         raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected True or False (case matters)")
     return text == "True"
@@ -350,47 +361,17 @@ def _is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
-def _read_max_split(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
-    return replace(settings, max_split_bytes=min(value * MIB, UNLIMITED))
-
-
-def _read_rounding(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
-    return replace(settings, max_non_split_rounding_bytes=min(value * MIB, UNLIMITED))
-
-
-def _read_large_segment(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    text = tokens.next(f"the value of {option}")
-    value = _integer(option, text, "a whole number of MiB above 10", low=11, high=UNLIMITED // MIB)
-    return replace(settings, large_segment_bytes=value * MIB)
-
-
-def _read_threshold(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    text = tokens.next(f"the value of {option}")
-    value = _number(option, text, "a number above 0 and below 1", fits=lambda value: 0 < value < 1)
-    return replace(settings, garbage_collection_threshold=value)
-
-
-def _read_fraction(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    text = tokens.next(f"the value of {option}")
-    value = _number(option, text, "a number from 0 to 1", fits=lambda value: 0 <= value <= 1)
-    return replace(settings, per_process_memory_fraction=value)
-
-
-def _read_expandable(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    return replace(settings, expandable_segments=_boolean(option, tokens))
-
-
-def _read_throw(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    return replace(settings, throw_on_cudamalloc_oom=_boolean(option, tokens))
-
-
-def _read_backend(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    text = tokens.next(f"the value of {option}")
+def _backend(option: str, text: str) -> str:
     if text not in ("native", "cudaMallocAsync"):
         raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected native or cudaMallocAsync")
-    return replace(settings, backend=text)
+    return text
+
+
+def _threads(option: str, text: str) -> int:
+    value = _integer(option, text, "a power of two up to 128", low=1, high=128)
+    if not _is_power_of_two(value):
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two up to 128")
+    return value
 
 
 def _read_roundup(settings: Settings, option: str, tokens: _Tokens) -> Settings:
@@ -438,10 +419,6 @@ def _reserve_spec(option: str, text: str) -> tuple[str, float]:
     return ("fraction", value) if number == text else ("bytes", value * GIB)
 
 
-def _read_reserve(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    return replace(settings, reserve=_reserve_spec(option, tokens.next(f"the value of {option}")))
-
-
 def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
     """Read [name:value,...], for streams that a program gave a class: nothing records it, so it changes nothing."""
     tokens.expect("[", option)
@@ -455,46 +432,41 @@ def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> 
     return settings
 
 
-def _flag(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read an option of True or False that does not change which device memory is taken."""
-    _boolean(option, tokens)
-    return settings
-
-
-def _count(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read a number that does not change which device memory is taken."""
-    _integer(option, tokens.next(f"the value of {option}"), "a whole number above 0", low=1)
-    return settings
-
-
-def _threads(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    text = tokens.next(f"the value of {option}")
-    if not _is_power_of_two(_integer(option, text, "a power of two up to 128", low=1, high=128)):
-        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two up to 128")
-    return settings
-
-
-_OPTIONS: Final[dict[str, _Reader]] = {
-    "backend": _read_backend,
-    "max_split_size_mb": _read_max_split,
-    "max_non_split_rounding_mb": _read_rounding,
-    "large_segment_size_mb": _read_large_segment,
-    "garbage_collection_threshold": _read_threshold,
-    "roundup_power2_divisions": _read_roundup,
-    "expandable_segments": _read_expandable,
-    "per_process_memory_fraction": _read_fraction,
-    "throw_on_cudamalloc_oom": _read_throw,
-    "expandable_segments_reserve": _read_reserve,
-    "expandable_segments_reserve_by_class": _read_reserve_by_class,
-    "release_lock_on_cudamalloc": _flag,
-    "release_lock_on_hipmalloc": _flag,
-    "graph_capture_record_stream_reuse": _flag,
-    "pinned_use_background_threads": _flag,
-    "pinned_use_cuda_host_register": _flag,
-    "pinned_use_hip_host_register": _flag,
-    "pinned_free_catch_all": _flag,
-    "pinned_num_register_threads": _threads,
-    "pinned_reserve_segment_size_mb": _count,
-    "pinned_max_round_threshold_mb": _count,
-    "pinned_max_cached_size_mb": _count,
+_MIB: Final = _whole("a whole number of MiB", unit=MIB)
+_VALUES: Final[dict[str, tuple[str, _Value]]] = {
+    "backend": ("backend", _backend),
+    "max_split_size_mb": ("max_split_bytes", _MIB),
+    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _MIB),
+    "large_segment_size_mb": (
+        "large_segment_bytes",
+        _whole("a whole number of MiB above 10", low=11, high=UNLIMITED // MIB, unit=MIB),
+    ),
+    "garbage_collection_threshold": (
+        "garbage_collection_threshold",
+        _real("a number above 0 and below 1", lambda value: 0 < value < 1),
+    ),
+    "per_process_memory_fraction": (
+        "per_process_memory_fraction",
+        _real("a number from 0 to 1", lambda value: 0 <= value <= 1),
+    ),
+    "expandable_segments": ("expandable_segments", _boolean),
+    "throw_on_cudamalloc_oom": ("throw_on_cudamalloc_oom", _boolean),
+    "expandable_segments_reserve": ("reserve", _reserve_spec),
+    "release_lock_on_cudamalloc": ("", _boolean),
+    "release_lock_on_hipmalloc": ("", _boolean),
+    "graph_capture_record_stream_reuse": ("", _boolean),
+    "pinned_use_background_threads": ("", _boolean),
+    "pinned_use_cuda_host_register": ("", _boolean),
+    "pinned_use_hip_host_register": ("", _boolean),
+    "pinned_free_catch_all": ("", _boolean),
+    "pinned_num_register_threads": ("", _threads),
+    "pinned_reserve_segment_size_mb": ("", _whole("a whole number above 0", low=1)),
+    "pinned_max_round_threshold_mb": ("", _whole("a whole number above 0", low=1)),
+    "pinned_max_cached_size_mb": ("", _whole("a whole number above 0", low=1)),
 }
+"""The field of `Settings` that an option sets, and its value; "": it does not change which device memory is taken."""
+_LISTS: Final[dict[str, Callable[[Settings, str, _Tokens], Settings]]] = {
+    "roundup_power2_divisions": _read_roundup,
+    "expandable_segments_reserve_by_class": _read_reserve_by_class,
+}
+"""Options that may have a list: each reads it, and returns the settings with it."""

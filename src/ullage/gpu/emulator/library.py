@@ -5,13 +5,16 @@ The libraries themselves are in `cuda/`, one C file a library.
 
 import ctypes
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from ullage.base.errors import EmulationError
+
+Figures = TypeVar("Figures", "GuessFigures", "CommunicatorFigures", "PlanFigures", "OutsideFigures")
 
 FOLDER: Final = Path(__file__).parent / "cuda" / "lib"
 _OTHER_MAJOR: Final = {12: 13, 13: 12}
@@ -55,19 +58,6 @@ class PlanSource(IntEnum):
 GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
-class _PlanFiguresStruct(ctypes.Structure):
-    """Field for field `struct plan_figures` of cuda/card.h."""
-
-    _fields_ = (
-        ("runs", ctypes.c_uint64),
-        ("problems", ctypes.c_uint64),
-        ("largest_tensor_bytes", ctypes.c_int64),
-        ("largest_workspace_bytes", ctypes.c_int64),
-        ("most_below_bytes", ctypes.c_int64),
-        ("most_above_bytes", ctypes.c_int64),
-    )
-
-
 class _PlanStruct(ctypes.Structure):
     """Field for field `struct cudnn_plan` of cuda/card.h."""
 
@@ -81,38 +71,12 @@ class _PlanStruct(ctypes.Structure):
     )
 
 
-class _GuessFiguresStruct(ctypes.Structure):
-    """Field for field `struct guess_figures` of cuda/card.h."""
-
-    _fields_ = (
-        ("count", ctypes.c_uint64),
-        ("guessed_bytes", ctypes.c_int64),
-        ("below_bytes", ctypes.c_int64),
-        ("above_bytes", ctypes.c_int64),
-        ("expected_below_bytes", ctypes.c_int64),
-    )
-
-
-class _CommunicatorFiguresStruct(ctypes.Structure):
-    """Field for field `struct communicator_figures` of cuda/card.h."""
-
-    _fields_ = (("communicators", ctypes.c_int64), ("peers", ctypes.c_int64), ("sent_bytes", ctypes.c_int64))
-
-
-class _OutsideFiguresStruct(ctypes.Structure):
-    """Field for field `struct outside_figures` of cuda/card.h."""
-
-    _fields_ = (
-        ("calls", ctypes.c_uint64),
-        ("bytes", ctypes.c_int64),
-        ("peak_bytes", ctypes.c_int64),
-        ("managed_peak_bytes", ctypes.c_int64),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """The guesses of one kind: sizes that a library reveals only on a real card."""
+    """The guesses of one kind: sizes that a library reveals only on a real card.
+
+    Field for field `struct guess_figures` of cuda/card.h.
+    """
 
     count: int
     guessed_bytes: int
@@ -126,7 +90,10 @@ class GuessFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """The communicators of NCCL, with more than one rank, that have done something; at most at once."""
+    """The communicators of NCCL, with more than one rank, that have done something; at most at once.
+
+    Field for field `struct communicator_figures` of cuda/card.h.
+    """
 
     communicators: int
     peers: int
@@ -137,7 +104,10 @@ class CommunicatorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Figures of the cuDNN plans whose workspaces come from one source; a problem is a graph with its shapes."""
+    """Figures of the cuDNN plans whose workspaces come from one source; a problem is a graph with its shapes.
+
+    Field for field `struct plan_figures` of cuda/card.h.
+    """
 
     runs: int
     problems: int
@@ -151,7 +121,10 @@ class PlanFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object asked the driver for, outside PyTorch's allocator; bytes as requested."""
+    """The memory that one shared object asked the driver for, outside PyTorch's allocator; bytes as requested.
+
+    Field for field `struct outside_figures` of cuda/card.h.
+    """
 
     calls: int
     bytes: int
@@ -340,10 +313,9 @@ def cudnn_plans() -> CudnnPlans:
     card = _card()
     by_source = {}
     for source in PlanSource:
-        figures = _PlanFiguresStruct()
-        card.card_plan_figures(int(source), ctypes.byref(figures))
+        _, figures = _filled(PlanFigures, card.card_plan_figures, int(source))
         if figures.problems:
-            by_source[source.name.lower()] = PlanFigures(**_fields(figures))
+            by_source[source.name.lower()] = figures
     reasons: list[str] = []
     while reason := card.card_reason(len(reasons)):
         reasons.append(reason.decode(errors="replace"))
@@ -356,41 +328,32 @@ def cudnn_problems() -> list[Problem]:
     found: list[Problem] = []
     plan = _PlanStruct()
     while card.card_problem(len(found), ctypes.byref(plan)):
-        fields = _fields(plan)
-        found.append(Problem(**{**fields, "source": PlanSource(fields["source"]).name.lower()}))
+        numbers = {name: getattr(plan, name) for name, *_ in plan._fields_}
+        found.append(Problem(**numbers | {"source": PlanSource(plan.source).name.lower()}))
     return found
 
 
 def guesses() -> dict[str, GuessFigures]:
     """Return the guesses by the names in `GUESSES`; kinds without a guess are left out."""
-    card = _card()
-    found = {}
-    for number, kind in enumerate(GUESSES):
-        figures = _GuessFiguresStruct()
-        card.card_guess_figures(number, ctypes.byref(figures))
-        if figures.count:
-            found[kind] = GuessFigures(**_fields(figures))
-    return found
+    found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
+    return {kind: figures for kind, figures in found.items() if figures.count}
 
 
 def communicators() -> CommunicatorFigures:
     """Return the most communicators of NCCL that have worked, and the ranks that they send to."""
-    figures = _CommunicatorFiguresStruct()
-    _card().card_communicator_figures(ctypes.byref(figures))
-    return CommunicatorFigures(**_fields(figures))
+    return _filled(CommunicatorFigures, _card().card_communicator_figures)[1]
 
 
 def outside() -> dict[str, OutsideFigures]:
     """Return the memory requested outside PyTorch's allocator, by the shared object's file name."""
-    card = _card()
     found: dict[str, OutsideFigures] = {}
-    figures = _OutsideFiguresStruct()
     index = 0
-    while (path := card.card_outside(index, ctypes.byref(figures))) is not None:
-        if figures.calls:
-            name = Path(os.fsdecode(path)).name
-            found[name if name not in found else os.fsdecode(path)] = OutsideFigures(**_fields(figures))
+    while (answer := _filled(OutsideFigures, _card().card_outside, index))[0] is not None:
         index += 1
+        path, figures = os.fsdecode(answer[0]), answer[1]
+        if figures.calls:
+            name = Path(path).name
+            found[name if name not in found else path] = figures
     return found
 
 
@@ -414,8 +377,16 @@ def cudnn_version() -> int:
     return int(_card().card_cudnn_version())
 
 
-def _fields(structure: ctypes.Structure) -> dict[str, Any]:
-    return {name: getattr(structure, name) for name, *_ in structure._fields_}
+def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
+    """Call a function that fills a structure, whose fields are the whole numbers of 64 bits of a class.
+
+    Returns:
+        what the function returns, and the figures.
+    """
+    names = [field.name for field in fields(kind)]
+    numbers = (ctypes.c_int64 * len(names))()
+    answer = function(*place, numbers)
+    return answer, kind(**dict(zip(names, numbers, strict=True)))
 
 
 def unwritten_functions() -> dict[str, int]:

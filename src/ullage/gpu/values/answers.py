@@ -1,7 +1,7 @@
 """What a script, or an operator within, reads back from the card, answered: numbers, copies to the host, equality."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -9,10 +9,9 @@ import torch
 
 from ullage.gpu.tracing.source import callers_line
 from ullage.gpu.values.content import Certainty, Operand
-from ullage.gpu.values.dispatch import ONLY, run_on
+from ullage.gpu.values.dispatch import ONLY, Invocation
 from ullage.gpu.values.evaluation import EvaluationError, certainty_of
 from ullage.gpu.values.notes import Notes
-from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.reads import ReadKind, Reads
 from ullage.gpu.values.waiting import Waiting
 
@@ -34,16 +33,14 @@ class Answers:
         """Whether an operator runs whose reads are answered with its count."""
         return bool(getattr(self._here, "answers", 0))
 
-    def scalar(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def scalar(self, op: Invocation) -> Any:
         """Answer `item()`, and what decides by one number."""
-        tensor = arguments[0]
+        tensor = op.arguments[0]
         if self.is_answering:
-            return run_on(keyset, plan, operator, arguments, {})
+            return op.run()
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
-            result = run_on(keyset, plan, operator, arguments, {})
+            result = op.run()
         kind = ReadKind.SHAPE if within in SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
         found: Any
@@ -54,9 +51,8 @@ class Answers:
             rounds = self._rounds(operand, kind)
             if kind == ReadKind.BRANCH and rounds:
                 if (ended := self._waiting.is_equal_by_now(operand, rounds)) is not None:
-                    found, certainty = ended, Certainty.DRAWN
-                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
-                    return found
+                    self._reads.note(kind, name, Certainty.DRAWN, tensor.dtype.itemsize)
+                    return ended
                 self._waiting.falls(operand, rounds)
             value = self._notes.evaluation.value_of(operand)
             found = value.item()
@@ -74,19 +70,17 @@ class Answers:
             return 0
         return self._waiting.rounds_of(callers_line(), kind)
 
-    def copied_to_host(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def copied_to_host(self, op: Invocation) -> Any:
         """Copy to the host, with what the card's tensor holds."""
-        target, source = arguments[0], arguments[1]
+        target, source = op.arguments[0], op.arguments[1]
         if not source.numel():  # there is nothing to know
             with self._reads.answered():
-                return run_on(keyset, plan, operator, arguments, keywords)
+                return op.run()
         operand: Any = None
         with suppress(RuntimeError, NotImplementedError):
             operand = self._notes.operand(source)
         with self._reads.answered():
-            result = run_on(keyset, plan, operator, arguments, keywords)
+            result = op.run()
         size = source.numel() * source.dtype.itemsize
         certainty = Certainty.UNKNOWN if size else Certainty.KNOWN
         if size and isinstance(operand, Operand) and size <= self._notes.evaluation.bound_of(source.dtype):
@@ -102,14 +96,12 @@ class Answers:
         self._reads.note(ReadKind.of_copy(source.dtype), "copy", certainty, size)
         return result
 
-    def equal(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def equal(self, op: Invocation) -> Any:
         """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
         certainty, is_equal = Certainty.UNKNOWN, False
         try:
-            call = self._notes.call(plan, operator, arguments, {})
-            certainty, _ = self._notes.standing(call, plan)
+            call = self._notes.call(op)
+            certainty, _ = self._notes.standing(call, op.plan)
             is_equal = bool(self._notes.evaluation.results_of(call)[0])
             certainty = max(certainty, certainty_of(call))
             if certainty >= Certainty.DRAWN and not is_equal:
@@ -117,40 +109,30 @@ class Answers:
                 is_equal = self._waiting.is_near(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             certainty = Certainty.UNKNOWN
-        result = self.answering(int(is_equal), keyset, plan, operator, arguments, {})
+        result = self.answering(int(is_equal), op)
         self._reads.note(ReadKind.BRANCH, "equal", certainty, 1)
         return result
 
-    def answering(
-        self,
-        count: int,
-        keyset: Any,
-        plan: OperatorPlan,
-        operator: Any,
-        arguments: Sequence[Any],
-        keywords: Mapping[str, Any],
-    ) -> Any:
+    def answering(self, count: int, op: Invocation) -> Any:
         """Run an operator whose reads are all answered with a count."""
         here = self._here
         here.answers = getattr(here, "answers", 0) + 1
         self._answer(count)
         try:
             with self._reads.answered():
-                return run_on(keyset, plan, operator, arguments, keywords)
+                return op.run()
         finally:
             self._answer(None)
             here.answers -= 1
 
-    def within(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def within(self, op: Invocation) -> Any:
         """Run an operator whose own reads are seen one by one, and name it for them."""
         here = self._here
-        outer, here.within = getattr(here, "within", None), plan.name
+        outer, here.within = getattr(here, "within", None), op.plan.name
         try:
-            result = run_on(keyset, plan, operator, arguments, keywords)
+            result = op.run()
         finally:
             here.within = outer
         if isinstance(result, torch.Tensor) and result.is_cuda:
-            self._notes.results(plan, operator, arguments, keywords, (result,))
+            self._notes.results(op, (result,))
         return result

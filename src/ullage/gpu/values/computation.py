@@ -7,12 +7,12 @@ operator runs first, so that the allocator's sequence stays PyTorch's own; its k
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import torch
 
-from ullage.gpu.values.dispatch import PYTHON, Watch, run_on
+from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
 from ullage.gpu.values.evaluation import on_the_host
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.random_numbers import RandomNumbers
@@ -40,6 +40,7 @@ _HOST_KERNELS: Final = (
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
 )
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
 """Words of an error that a card would report as an assertion of its own."""
 
@@ -144,67 +145,65 @@ class Computation(Watch):
         rule = self._rules.get(operator)
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
+        op = Invocation(keyset, rule.plan, operator, arguments, keywords)
         if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
-            return run_on(keyset, rule.plan, operator, arguments, keywords)
+            return op.run()
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
         if not is_on_card and (device is None or torch.device(device).type != "cuda"):
-            return run_on(keyset, rule.plan, operator, arguments, keywords)
-        return self._run(keyset, rule, operator, arguments, keywords)
+            return op.run()
+        return self._run(rule, op)
 
-    def _run(
-        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _run(self, rule: _Rule, op: Invocation) -> Any:
         plan = rule.plan
         if torch._C._cuda_isCurrentStreamCapturing():
-            return self._record(keyset, rule, operator, arguments, keywords)
-        written = [each for each in _written(plan, arguments, keywords) if each.is_cuda and _has_storage(each)]
+            return self._record(rule, op)
+        written = [each for each in _tensors(op.written()) if each.is_cuda and _has_storage(each)]
         frames = self._frames
         count = getattr(self._here, "count", None)
-        if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
-            return run_on(keyset, plan, operator, arguments, keywords)
-        if count is not None and self._here.counting in _COUNTED_WITHIN:
-            return run_on(keyset, plan, operator, arguments, keywords)
-        if count is not None:  # the answer is for what the operator around reads, not for what this one does
+        if count is not None:
+            # the read of the count itself, or an operator that is within the one that counts
+            if plan.name == "aten::_local_scalar_dense" or self._here.counting in _COUNTED_WITHIN:
+                return op.run()
+            # the answer is for what the operator around reads, not for what this one does
             self._here.count = None
             self._answer(None)
             try:
-                return self._run(keyset, rule, operator, arguments, keywords)
+                return self._run(rule, op)
             finally:
                 self._here.count = count
                 self._answer(count)
         for frame in frames:
             frame.keep(written)
-        draws = _Draws(self.random_numbers, rule, arguments, keywords) if plan.is_random else None
+        draws = _Draws(self.random_numbers, rule, op) if plan.is_random else None
         frame = _OperatorFrame(written, is_computed=bool(rule.run))
         frames.append(frame)
         try:
             with self._reads.answered():
-                if rule.is_counted or is_counted(plan.name, arguments):
-                    result = self._run_counted(keyset, rule, operator, arguments, keywords)
+                if rule.is_counted or is_counted(plan.name, op.arguments):
+                    result = self._run_counted(op)
                 else:
-                    result = self._run_on_card(keyset, rule, operator, arguments, keywords)
+                    result = self._run_on_card(op)
         finally:
             frames.pop()
         if result is not None and not plan.written and not any(True for _ in _tensors((result,))):
             if plan.name in _TRUTHS:
                 with on_the_host():
-                    return self._results(rule, operator, arguments, keywords)
+                    return self._results(rule, _on_the_host(op))
             return result  # a number, read from memory that holds it
         if not rule.run:
             if draws is not None:
                 draws.settle()
             if plan.name not in WITHOUT_VALUES and not frames and not plan.is_collective:
-                self._failures.setdefault(str(operator), "the CPU does not have it")
+                self._failures.setdefault(str(op.operator), "the CPU does not have it")
             return result
         try:
             with on_the_host():
                 frame.restore()
-                with draws or _nothing():
-                    results = self._results(rule, operator, arguments, keywords)
-                    _write(result, results, arguments, keywords, plan)
-        except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as error:
-            self._fail(rule, operator, error, is_within=any(each.is_computed for each in frames))
+                with draws or nullcontext():
+                    _write(result, self._results(rule, _on_the_host(op)), op)
+        except _FAILURES as error:
+            self._fail(op.operator, error, is_within=any(each.is_computed for each in frames))
         return result
 
     @property
@@ -215,85 +214,70 @@ class Computation(Watch):
         frames: list[_OperatorFrame] = here.frames
         return frames
 
-    def _run_on_card(
-        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _run_on_card(self, op: Invocation) -> Any:
         self._leave_memory(True)  # noqa: FBT003  # by place
         try:
-            return run_on(keyset, rule.plan, operator, arguments, keywords)
+            return op.run()
         finally:
             self._leave_memory(len(self._frames) > 1)
 
-    def _run_counted(
-        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _run_counted(self, op: Invocation) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
         here = self._here
         count = 0
-        try:
-            with on_the_host():
-                count = _count(rule.plan, operator, arguments, keywords)
-        except (RuntimeError, NotImplementedError, IndexError, ValueError):
-            pass
+        with suppress(RuntimeError, NotImplementedError, IndexError, ValueError), on_the_host():
+            count = _count(op.plan, _on_the_host(op))
         outer, here.count = getattr(here, "count", None), count
-        here.counting = rule.plan.name
+        here.counting = op.plan.name
         self._answer(count)
         try:
-            return self._run_on_card(keyset, rule, operator, arguments, keywords)
+            return self._run_on_card(op)
         finally:
             here.count = outer
             self._answer(outer)
 
-    def _results(
-        self, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Results | None:
-        """Run an operator on the host."""
-        own = [_on_host(each) for each in arguments]
-        named = _host_keywords(keywords)
+    def _results(self, rule: _Rule, host: Invocation) -> Results | None:
+        """Run an operator whose arguments are on the host."""
         try:
-            return _computed(rule, operator, own, named)
+            return _computed(rule, host)
         except (RuntimeError, NotImplementedError) as error:
             if "not implemented for" not in str(error):
                 raise
         # what the CPU has for wider numbers only
-        wide = [_widened(each) for each in own]
-        wide_named = {name: _widened(each) for name, each in named.items()}
-        results = _computed(rule, operator, wide, wide_named)
-        for before, after in zip(_written(rule.plan, own, named), _written(rule.plan, wide, wide_named), strict=True):
+        keywords = {name: _widened(each) for name, each in host.keywords.items()}
+        wide = Invocation(None, rule.plan, host.operator, [_widened(each) for each in host.arguments], keywords)
+        results = _computed(rule, wide)
+        for before, after in zip(_tensors(host.written()), _tensors(wide.written()), strict=True):
             if after is not before:
                 before.copy_(after)
         return results
 
-    def _record(
-        self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _record(self, rule: _Rule, op: Invocation) -> Any:
         """Run an operator that a CUDA graph captures, and remember what it is to do."""
         here = self._here
         outer = getattr(here, "is_silent", False)
         here.is_silent = rule.run
         try:
             with self._reads.answered():
-                result = self._run_on_card(keyset, rule, operator, arguments, keywords)
+                result = self._run_on_card(op)
         finally:
             here.is_silent = outer
         recorded = self._recorded
         if not rule.run or recorded is None:
             return result
         with on_the_host():  # views of addresses: nothing that the graph's memory waits for
-            own = [_on_host(each) for each in arguments]
-            named = _host_keywords(keywords)
-            places = _on_host(result)
+            host, places = _on_the_host(op), _on_host(result)
 
         def again() -> None:
             try:
-                _write(places, self._results(rule, operator, own, named), own, named, rule.plan)
-            except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as error:
-                self._fail(rule, operator, error, is_within=False)
+                _write(places, self._results(rule, host), host)
+            except _FAILURES as error:
+                self._fail(host.operator, error, is_within=False)
 
         recorded.append(again)
         return result
 
-    def _fail(self, rule: _Rule, operator: Any, error: Exception, *, is_within: bool) -> None:
+    def _fail(self, operator: Any, error: Exception, *, is_within: bool) -> None:
         if is_within:  # it may have read what a kernel between them would have written
             return
         text = str(error).partition("\n")[0][:200]
@@ -305,12 +289,10 @@ class Computation(Watch):
 class _Draws:
     """The random numbers of one operator: those that belong to the state that the card's generator had before it."""
 
-    def __init__(
-        self, numbers: RandomNumbers, rule: _Rule, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, numbers: RandomNumbers, rule: _Rule, op: Invocation) -> None:
         self._numbers = numbers
-        self._generator = keywords.get("generator") if rule.has_generator else None
-        self._device = _device_of(arguments, keywords)
+        self._generator = op.keywords.get("generator") if rule.has_generator else None
+        self._device = _device_of(op)
         position = numbers.position(self._generator, self._device)
         self._host, self._state = numbers.state(self._generator, self._device, position)
         self._scope: Any = None
@@ -346,40 +328,35 @@ def _as_default(host: Any) -> Iterator[None]:
         default.set_state(before)
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
-    for each in _tensors((*arguments, *keywords.values())):
+def _device_of(op: Invocation) -> int:
+    for each in _tensors((*op.arguments, *op.keywords.values())):
         if each.is_cuda:
             return each.get_device()
-    device = keywords.get("device")
+    device = op.keywords.get("device")
     index = torch.device(device).index if device is not None else None
     return torch.cuda.current_device() if index is None else index
 
 
-def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
-    if is_counted(rule.plan.name, arguments):
-        return computed(rule.plan.name, arguments)
+def _computed(rule: _Rule, host: Invocation) -> Results | None:
+    if is_counted(rule.plan.name, host.arguments):
+        return computed(rule.plan.name, host.arguments)
     if rule.translation is not None:
-        return rule.translation(bound(operator, arguments, keywords))
-    function = rule.plan.for_host(operator, arguments)
-    found: Results | None = function(*arguments, **keywords)
+        return rule.translation(bound(host.operator, host.arguments, host.keywords))
+    function = rule.plan.for_host(host.operator, host.arguments)
+    found: Results | None = function(*host.arguments, **host.keywords)
     return found
 
 
-def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+def _count(plan: OperatorPlan, host: Invocation) -> int:
     """Return the count that an operator reads back."""
-    if is_counted(plan.name, arguments):
-        return computed(plan.name, [_on_host(each) for each in arguments])._nnz()
+    if is_counted(plan.name, host.arguments):
+        return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
-        return int(torch.count_nonzero(_on_host(arguments[0])))
-    found = operator(*(_on_host(each) for each in arguments), **_host_keywords(keywords))
+        return int(torch.count_nonzero(host.arguments[0]))
+    found = host.operator(*host.arguments, **host.keywords)
     first = found[0] if isinstance(found, tuple | list) else found
     by_dimension = plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive")
-    return int(first.shape[int(arguments[1]) if by_dimension else 0])
+    return int(first.shape[int(host.arguments[1]) if by_dimension else 0])
 
 
 # ---- tensors on the card as tensors on the host
@@ -423,15 +400,13 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(found) if tensor.is_neg() else found
 
 
-def _host_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    named = {name: _on_host(each) for name, each in keywords.items()}
+def _on_the_host(op: Invocation) -> Invocation:
+    """Return the same call with its memory as tensors on the host."""
+    named = {name: _on_host(each) for name, each in op.keywords.items()}
     if named.get("device") is not None:
         named["device"] = _HOST
-    if "generator" in named:
-        named["generator"] = None
-    if "pin_memory" in named:
-        named["pin_memory"] = None
-    return named
+    named |= dict.fromkeys(named.keys() & {"generator", "pin_memory"})
+    return Invocation(None, op.plan, op.operator, [_on_host(each) for each in op.arguments], named)
 
 
 def _widened(argument: Any) -> Any:
@@ -452,19 +427,9 @@ def _tensors(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _written(plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
-    found = []
-    for place in plan.written:
-        by_place = place.isdigit() and int(place) < len(arguments)
-        found.append(arguments[int(place)] if by_place else keywords.get(place))
-    return list(_tensors(found))
-
-
-def _write(
-    result: Any, results: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], plan: OperatorPlan
-) -> None:
+def _write(result: Any, results: Any, op: Invocation) -> None:
     """Write what the host has computed where the card's results lie."""
-    own = {id(each) for each in _written(plan, arguments, keywords)}
+    own = {id(each) for each in _tensors(op.written())}
 
     def write(place: Any, value: Any) -> None:
         if isinstance(place, list | tuple):

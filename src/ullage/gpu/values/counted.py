@@ -1,6 +1,6 @@
 """Operators that read a count of their own back from the card, and give their result its size by it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ import torch
 
 from ullage.gpu.values.answers import Answers
 from ullage.gpu.values.content import Certainty, OperatorCall
-from ullage.gpu.values.dispatch import ONLY, run_on
+from ullage.gpu.values.dispatch import ONLY, Invocation
 from ullage.gpu.values.evaluation import EvaluationError, certainty_of, on_the_host
 from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.operator_plan import OperatorPlan
@@ -32,18 +32,16 @@ class CountedOperators:
         self._reads = reads
         self._answers = answers
 
-    def run(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def run(self, op: Invocation) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if self._answers.is_answering or arguments[0].layout != torch.strided:  # within another: its answer counts
-            return run_on(keyset, plan, operator, arguments, keywords)
-        call = self._notes.call(plan, operator, arguments, keywords)
-        certainty, _ = self._notes.standing(call, plan)
-        count, values = self._count(plan, call)
+        if self._answers.is_answering or op.arguments[0].layout != torch.strided:  # within another: its answer counts
+            return op.run()
+        call = self._notes.call(op)
+        certainty, _ = self._notes.standing(call, op.plan)
+        count, values = self._count(op.plan, call)
         certainty = Certainty.UNKNOWN if count is None else max(certainty, certainty_of(call))
-        result = self._answers.answering(count or 0, keyset, plan, operator, arguments, keywords)
-        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
+        result = self._answers.answering(count or 0, op)
+        self._reads.note(ReadKind.SHAPE, op.plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
         for each in results:  # a kernel has written it
             if each.is_cuda and each.numel():
@@ -72,33 +70,29 @@ class CountedOperators:
             return None, None
         return int(values[0].shape[_dimension_of(plan, call)]), values
 
-    def of_sparse(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def of_sparse(self, op: Invocation) -> Any:
         """Tell an operator on sparse tensors how many elements its result has: it follows from where theirs are."""
         if self._answers.is_answering:
-            return run_on(keyset, plan, operator, arguments, keywords)
-        made, certainty = self._made(plan, arguments)
+            return op.run()
+        made, certainty = self._made(op.plan.name, op.arguments)
         if made is not None:
-            result = self._answers.answering(made._nnz(), keyset, plan, operator, arguments, keywords)
-        elif plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
-            result = run_on(keyset, plan, operator, arguments, keywords)
+            result = self._answers.answering(made._nnz(), op)
+        elif op.plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
+            result = op.run()
         else:
-            result = self._answers.answering(0, keyset, plan, operator, arguments, keywords)
+            result = self._answers.answering(0, op)
         self._notes.forget_parts(result)
         if made is not None and made.layout == result.layout and made._nnz() == result._nnz():
             self._notes.keep_sparse(result, made, certainty)
-        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
+        self._reads.note(ReadKind.SHAPE, op.plan.name.partition("::")[2].strip("_"), certainty, 8)
         return result
 
-    def converted(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def converted(self, op: Invocation) -> Any:
         """Run a conversion to another layout. From rows to columns, indices go through a kernel that nobody sees
         (`_flatten_indices` in ATen/native/sparse/FlattenIndicesCommon.h): they are worked out on the host.
         """
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        source = arguments[0]
+        result = op.run()
+        source = op.arguments[0]
         if source.layout not in BY_ROWS + BY_COLUMNS:
             return result
         held = self._notes.held_sparse(source)
@@ -106,11 +100,11 @@ class CountedOperators:
         with suppress(RuntimeError, NotImplementedError):
             if held is not None:
                 with on_the_host():
-                    made = operator(held[0], *arguments[1:], **keywords)
+                    made = op.operator(held[0], *op.arguments[1:], **op.keywords)
                 self._notes.keep_sparse(result, made, held[1])
         return result
 
-    def _made(self, plan: OperatorPlan, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
+    def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
         """Return an operator's result on the host, and how well the places of its elements are known."""
         own: list[Any] = []
         best = Certainty.KNOWN
@@ -124,7 +118,7 @@ class CountedOperators:
             own.append(held[0])
             best = max(best, held[1])
         try:
-            return computed(plan.name, own), best
+            return computed(name, own), best
         except (RuntimeError, NotImplementedError, IndexError):
             return None, Certainty.UNKNOWN
 

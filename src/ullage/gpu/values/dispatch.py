@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.gpu.values.content import INTERCEPTION_KEY, KEY
-from ullage.gpu.values.operator_plan import OperatorPlan, composites, is_composite, overload_of, passes
+from ullage.gpu.values.operator_plan import OperatorPlan, argument_at, composites, is_composite, overload_of, passes
 
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
@@ -51,7 +51,7 @@ class Watch(ABC):
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run an operator on, by `run_on`, and return what it returns."""
+        """Run an operator on, by `Invocation.run`, and return what it returns."""
 
     def prepare(self) -> None:
         """Have our key be passed by until `install`, so that threads may include it before."""
@@ -188,30 +188,47 @@ def _runner() -> Callable[..., Any]:
     def see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         nonlocal plan
         plan = plan or OperatorPlan(operator)
-        return run_on(keyset, plan, operator, arguments, keywords)
+        return Invocation(keyset, plan, operator, arguments, keywords).run()
 
     return see
 
 
-def run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    if keyset.has(PYTHON):
-        result = _to_python(operator, arguments, keywords)
-        if result is not NotImplemented:
-            return result
-    if plan.number_places and (places := plan.numbers_in(arguments)):
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        overload = plan.with_numbers(operator, places)
-        with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            if overload is not None:
-                return overload(*arguments, **keywords)
-            arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
-    if plan.is_closed:
-        with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+class Invocation:
+    """One call of an operator that has come to our key, and the operator's own way on."""
+
+    __slots__ = ("arguments", "keyset", "keywords", "operator", "plan")
+
+    def __init__(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> None:
+        self.keyset = keyset
+        self.plan = plan
+        self.operator = operator
+        self.arguments = arguments
+        self.keywords = keywords
+
+    def written(self) -> list[Any]:
+        """Return the arguments that the operator writes, which may be lists; None for one that was left out."""
+        return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
+
+    def run(self) -> Any:
+        """Run the operator as it would have run."""
+        plan, arguments, keywords = self.plan, self.arguments, self.keywords
+        if self.keyset.has(PYTHON):
+            result = _to_python(self.operator, arguments, keywords)
+            if result is not NotImplemented:
+                return result
+        if plan.number_places and (places := plan.numbers_in(arguments)):
+            # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
+            overload = plan.with_numbers(self.operator, places)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                if overload is not None:
+                    return overload(*arguments, **keywords)
+                arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
+        if plan.is_closed:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                return self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords)
+        return self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords)
 
 
 def _wrapped(number: complex) -> torch.Tensor:

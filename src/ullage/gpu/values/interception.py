@@ -1,6 +1,6 @@
 """Every operator that the script runs on the card is seen here, and goes on to what notes or answers it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -9,7 +9,7 @@ from ullage.gpu.values.answers import SIZED_BY_READS, Answers
 from ullage.gpu.values.collective import note_collective
 from ullage.gpu.values.content import BlockContents, Certainty
 from ullage.gpu.values.counted import COUNTED, CountedOperators
-from ullage.gpu.values.dispatch import PYTHON, Watch, run_on
+from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
 from ullage.gpu.values.driver import EmulatedDriver
 from ullage.gpu.values.evaluation import FLOAT_BYTES, Evaluation
 from ullage.gpu.values.messages import RankMessages
@@ -31,12 +31,7 @@ _JOINS_PARTS: Final = ("aten::add", "aten::cat")
 class Interception(Watch):
     """Sees what operators write on the card and read of it."""
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        reads: Reads,
-        driver: EmulatedDriver,
-    ) -> None:
+    def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
@@ -69,29 +64,26 @@ class Interception(Watch):
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
+        op = Invocation(keyset, plan, operator, arguments, keywords)
         if self.has_ended or plan.is_composite or keyset.has(PYTHON):
-            return run_on(keyset, plan, operator, arguments, keywords)
+            return op.run()
         if plan.written:
             if plan.name == "aten::copy_" and not arguments[0].is_cuda and is_on_card(arguments[1]):
-                return self._answers.copied_to_host(keyset, plan, operator, arguments, keywords)
-            return self._writes.run(keyset, plan, operator, arguments, keywords)
+                return self._answers.copied_to_host(op)
+            return self._writes.run(op)
         handler = self._handlers.get(plan.name)
         if handler is not None and arguments[0].is_cuda:
-            return handler(keyset, plan, operator, arguments, keywords)
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        self._note(plan, operator, arguments, keywords, result)
-        return result
+            return handler(op)
+        return self._run_and_note(op)
 
-    def _multiply(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _multiply(self, op: Invocation) -> Any:
         """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
-        result = run_on(keyset, plan, operator, arguments, keywords)
+        result = op.run()
         if result.layout != torch.strided:
-            return result if self._answers.is_answering else self._counted_by_library(plan, result)
+            return result if self._answers.is_answering else self._counted_by_library(op.plan, result)
         is_forward = torch._C._current_graph_task_id() == -1
-        if is_forward and is_small(plan.name, arguments, result, FLOAT_BYTES):
-            self.notes.product(plan, operator, arguments, keywords, result)
+        if is_forward and is_small(op.plan.name, op.arguments, result, FLOAT_BYTES):
+            self.notes.product(op, result)
         return result
 
     def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
@@ -100,38 +92,32 @@ class Interception(Watch):
         self.notes.forget_parts(result)
         return result
 
-    def _count_sparse(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _count_sparse(self, op: Invocation) -> Any:
         """Run an operator whose result, if it is made of sparse tensors, has as many elements as a count says."""
-        if is_counted(plan.name, arguments):
-            return self._counted.of_sparse(keyset, plan, operator, arguments, keywords)
-        if plan.name in PRODUCTS:
-            return self._multiply(keyset, plan, operator, arguments, keywords)
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        self._note(plan, operator, arguments, keywords, result)
-        return result
+        if is_counted(op.plan.name, op.arguments):
+            return self._counted.of_sparse(op)
+        return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
-    def _note(
-        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
-    ) -> None:
-        """Write down what an operator has returned."""
-        notes = self.notes
+    def _run_and_note(self, op: Invocation) -> Any:
+        """Run an operator, and write down what it has returned."""
+        result = op.run()
+        notes, plan = self.notes, op.plan
         if plan.is_collective and not plan.name.startswith("symm_mem::"):
             # one that returns its result has called another that writes it, which was seen
-            note_collective(notes.contents, self.messages, plan.name, arguments, notes.held, notes.keep)
-            return
+            note_collective(notes.contents, self.messages, plan.name, op.arguments, notes.held, notes.keep)
+            return result
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
                 if result.layout == torch.strided:
-                    notes.results(plan, operator, arguments, keywords, (result,))
-                elif plan.name == "aten::mul" and getattr(arguments[1], "layout", None) == torch.sparse_coo:
+                    notes.results(op, (result,))
+                elif plan.name == "aten::mul" and getattr(op.arguments[1], "layout", None) == torch.sparse_coo:
                     self._counted_by_library(plan, result)
                 elif not plan.name.startswith(_KEEPS_PARTS) and plan.name not in _JOINS_PARTS:
                     notes.forget_parts(result)
         elif kind in _SEVERAL and any(is_on_card(each) for each in result):
-            notes.results(plan, operator, arguments, keywords, result)
+            notes.results(op, result)
+        return result
 
     def stop(self) -> None:
         """Note nothing any more, in no thread, and give back the memory of what was noted."""

@@ -1,6 +1,6 @@
 """What is written down: an operator's arguments as they are now, and which operation makes what a block holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from ullage.gpu.values.content import (
     columns_of,
     extended,
 )
-from ullage.gpu.values.dispatch import ONLY
+from ullage.gpu.values.dispatch import ONLY, Invocation
 from ullage.gpu.values.evaluation import Evaluation, EvaluationError, on_the_host, operands_in
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.sparse import made_of, parts_of
@@ -82,22 +82,14 @@ class Notes:
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
 
-    def call(
-        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> OperatorCall:
+    def call(self, op: Invocation) -> OperatorCall:
         """Write an operation down."""
         return OperatorCall(
-            plan.for_host(operator, arguments),
-            self._operands(arguments),
-            self._operand_values(keywords),
-            is_random=plan.is_random,
+            op.plan.for_host(op.operator, op.arguments),
+            [self.operand(each) for each in op.arguments],
+            {name: self.operand(each) for name, each in op.keywords.items()},
+            is_random=op.plan.is_random,
         )
-
-    def _operands(self, arguments: Sequence[Any]) -> list[Any]:
-        return [self.operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
-
-    def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self.operand(each) for name, each in keywords.items()}
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
@@ -114,13 +106,11 @@ class Notes:
 
     # ---- results
 
-    def results(
-        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Any
-    ) -> None:
+    def results(self, op: Invocation, results: Any) -> None:
         """Write down how the results came about."""
         try:
-            call = self.call(plan, operator, arguments, keywords)
-            certainty, depth = self.standing(call, plan)
+            call = self.call(op)
+            certainty, depth = self.standing(call, op.plan)
             sources = {id(operand.content) for operand in operands_in(call)}
             for place, result in enumerate(results):
                 if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
@@ -135,13 +125,11 @@ class Notes:
                 if is_on_card(result):
                     self.unseen(result)
 
-    def product(
-        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
-    ) -> None:
+    def product(self, op: Invocation, result: Any) -> None:
         """Write down a product of matrices. What it is made of may be known: it counts as drawn all the same."""
         try:
-            call = self.call(plan, operator, arguments, keywords)
-            _, depth = self.standing(call, plan)
+            call = self.call(op)
+            _, depth = self.standing(call, op.plan)
             block = self.contents.block_of(result)
             self.put(block, result, call, Certainty.DRAWN, depth, 0)
             content = self.contents.get(block)
@@ -251,14 +239,19 @@ class Notes:
         for part in parts_of(sparse):
             self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
 
+    def begin_capture(self) -> None:
+        """Note that a CUDA graph is being captured from now on."""
+        self.is_recording_a_graph = True
+
     def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:
         """Return the blocks that a CUDA graph has written while it was captured."""
         self.is_recording_a_graph = False
         captured, self._captured = self._captured, []
         return captured
 
-    def note_replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]]) -> None:
-        """Know nothing of what a graph writes at a replay."""
+    def replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], launch: Callable[[], None]) -> None:
+        """Launch a graph, and know nothing of what it writes."""
+        launch()
         for block, dtype in captured:
             self.contents.put(block, unknown(block[1], dtype))
 

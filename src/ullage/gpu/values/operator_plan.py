@@ -1,6 +1,6 @@
 """What an operator's schema says that matters for values, looked up once an operator."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -69,6 +69,11 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
     )
 )
 """Namespaces whose operators PyTorch tests on the CPU and on a card alike."""
+
+
+def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Return the argument at one of the places of `OperatorPlan.written`; None where it was left out."""
+    return arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
 
 
 class OperatorPlan:

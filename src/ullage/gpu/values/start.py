@@ -46,11 +46,7 @@ class Values:
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
         self.reads = Reads()
-        self.evaluation = Evaluation(
-            seed=choice.seed,
-            routing=Routing(choice.routing),
-            budget_bytes=BUDGET_BYTES,
-        )
+        self.evaluation = Evaluation(seed=choice.seed, routing=Routing(choice.routing), budget_bytes=BUDGET_BYTES)
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
             if choice.mode == "all"
@@ -165,7 +161,7 @@ class Values:
         self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
         self._unseen_before = self._unseen_writes.value
         if isinstance(self._interception, Computation):
-            self._replay_graphs(self._interception)
+            self._watch_graphs(self._interception)
             self._watch_seeds(self._interception)
         else:
             self._interception.contents.watch(self._unseen_writes)
@@ -186,24 +182,23 @@ class Values:
         threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
 
-    def _watch_graphs(self, notes: Notes) -> None:
-        """Have what a CUDA graph writes be unknown at each replay."""
+    def _watch_graphs(self, graphs: Computation | Notes) -> None:
+        """Have a CUDA graph do at each replay what it has captured, or what it writes be unknown."""
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
         def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
             result = begin(this, *arguments, **keywords)
-            notes.is_recording_a_graph = True
+            graphs.begin_capture()
             return result
 
         def capture_end(this: Any) -> Any:
-            recorded[this] = notes.end_capture()
+            recorded[this] = graphs.end_capture()
             return end(this)
 
         def replay(this: Any) -> None:
-            launch(this)
-            notes.note_replay(recorded.get(this, ()))
+            graphs.replay(recorded.get(this, ()), lambda: launch(this))
 
         self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 
@@ -212,26 +207,6 @@ class Values:
             original = getattr(owner, name)
             setattr(owner, name, function)
             self._undo.append(lambda name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
-
-    def _replay_graphs(self, computation: Computation) -> None:
-        """Have a CUDA graph do at each replay what it has captured."""
-        graph: Any = torch.cuda.CUDAGraph
-        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
-        recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-
-        def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = begin(this, *arguments, **keywords)
-            computation.begin_capture()
-            return result
-
-        def capture_end(this: Any) -> Any:
-            recorded[this] = computation.end_capture()
-            return end(this)
-
-        def replay(this: Any) -> None:
-            computation.replay(recorded.get(this, ()), lambda: launch(this))
-
-        self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 
     def _watch_seeds(self, computation: Computation) -> None:
         numbers = computation.random_numbers

@@ -1,6 +1,5 @@
 """Operators that write memory that is there: in place, into `out=`, for all of an optimizer's tensors, or unsaid."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ from ullage.gpu.values.content import (
     UpdatedContent,
     WrittenView,
 )
-from ullage.gpu.values.dispatch import ONLY, run_on
+from ullage.gpu.values.dispatch import ONLY, Invocation
 from ullage.gpu.values.driver import EmulatedDriver
 from ullage.gpu.values.evaluation import operands_in
 from ullage.gpu.values.notes import Notes, is_on_card, is_opaque, unknown
-from ullage.gpu.values.operator_plan import OperatorPlan
+from ullage.gpu.values.operator_plan import argument_at
 from ullage.gpu.values.waiting import Waiting
 
 _BATCH: Final = 2
@@ -64,59 +63,48 @@ class Writes:
         self._waiting = waiting
         self._driver = driver
 
-    def run(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def run(self, op: Invocation) -> Any:
         """Run an operator that says what it writes."""
-        first = plan.written[0]
-        target: Any = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
+        plan = op.plan
         if plan.is_foreign:
-            return self._written_unseen(keyset, plan, operator, arguments, keywords)
+            return self._written_unseen(op)
         if plan.name == "aten::resize_":
-            return self._resized(keyset, plan, operator, arguments, keywords)
+            return self._resized(op)
         if plan.has_lists_only:
-            return self._optimizers(keyset, plan, operator, arguments, keywords)
+            return self._optimizers(op)
+        target: Any = argument_at(plan.written[0], op.arguments, op.keywords)
         if isinstance(target, list):
             target = target[0] if target else None
         if not is_on_card(target) or is_opaque(target):
-            return run_on(keyset, plan, operator, arguments, keywords)
-        is_sent = plan.name == "aten::copy_" and _is_sent(arguments[1])
+            return op.run()
+        is_sent = plan.name == "aten::copy_" and _is_sent(op.arguments[1])
         if is_sent:
             self._waiting.renew()
             self._driver.sent_is_noted(True)  # noqa: FBT003  # by place
-        call = self._notes.call(plan, operator, arguments, keywords)
+        call = self._notes.call(op)
         try:
-            result = run_on(keyset, plan, operator, arguments, keywords)
+            result = op.run()
         finally:
             if is_sent:
                 self._driver.sent_is_noted(False)  # noqa: FBT003  # by place
         with suppress(RuntimeError, NotImplementedError):
-            self._note_written(plan, call, arguments, keywords)
+            self._note_written(op, call)
         returned = result if isinstance(result, tuple | list) else (result,)
-        fresh = [
-            (place, each)
-            for place, each in enumerate(returned)
-            if isinstance(each, torch.Tensor) and each.is_cuda and not _is_among(each, plan, arguments, keywords)
-        ]
-        for place, each in fresh:
-            certainty, depth = self._notes.standing(call, plan)
-            self._notes.put(self._notes.contents.block_of(each), each, call, certainty, depth, place)
+        own = [each for one in op.written() for each in (one if isinstance(one, list | tuple) else (one,))]
+        for place, each in enumerate(returned):
+            if is_on_card(each) and not any(each is one for one in own):
+                certainty, depth = self._notes.standing(call, plan)
+                self._notes.put(self._notes.contents.block_of(each), each, call, certainty, depth, place)
         return result
 
-    def _note_written(
-        self, plan: OperatorPlan, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> None:
+    def _note_written(self, op: Invocation, call: OperatorCall) -> None:
+        plan = op.plan
         certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
-        for place in plan.written:
-            tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-            operand: Any = (
-                call.arguments[int(place)]
-                if place.isdigit() and int(place) < len(call.arguments)
-                else call.keywords.get(place)
-            )
+        for place, tensor in zip(plan.written, op.written(), strict=True):
+            operand: Any = argument_at(place, call.arguments, call.keywords)
             if isinstance(tensor, list):
                 pairs = [(f"{place}.{number}", each, operand[number]) for number, each in enumerate(tensor)]
             else:
@@ -147,43 +135,36 @@ class Writes:
             self._notes.put(block, tensor, call, standing, depth + 1, where, base, base_counts=base_counts)
         _let_go(call, own_operands)
 
-    def _written_unseen(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _written_unseen(self, op: Invocation) -> Any:
         """Run an operator of somebody else's that writes its arguments, and know nothing of what it has written."""
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        for each in (*arguments, *keywords.values(), result):
+        result = op.run()
+        for each in (*op.arguments, *op.keywords.values(), result):
             for tensor in each if isinstance(each, list | tuple) else (each,):
                 if isinstance(tensor, torch.Tensor) and tensor.is_cuda and not is_opaque(tensor):
                     self._notes.unseen(tensor)
         return result
 
-    def run_unsaid(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def run_unsaid(self, op: Invocation) -> Any:
         """Run an operator that writes arguments of which its schema does not say so."""
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        for place in WRITES_UNSAID[plan.name]:
-            if is_on_card(arguments[place]):
-                self._notes.unseen(arguments[place])
+        result = op.run()
+        for place in WRITES_UNSAID[op.plan.name]:
+            if is_on_card(op.arguments[place]):
+                self._notes.unseen(op.arguments[place])
         return result
 
-    def _optimizers(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _optimizers(self, op: Invocation) -> Any:
         """Note what an optimizer does to all of its tensors at once, without writing each operation down."""
-        result = run_on(keyset, plan, operator, arguments, keywords)
-        rates = _rates(plan, arguments, keywords)
-        for place in plan.written:
-            tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
+        result = op.run()
+        rates = _rates(op)
+        for place, tensors in zip(op.plan.written, op.written(), strict=True):
             if isinstance(tensors, torch.Tensor):
-                if plan.name.startswith("aten::_amp_foreach"):
+                if op.plan.name.startswith("aten::_amp_foreach"):
                     self._assume_finite(tensors)  # found_inf
                 continue
             for number, each in enumerate(tensors or ()):
                 if each.is_cuda and not is_opaque(each):
                     rate = rates[number] if rates and place == "0" else None
-                    self._note_updated(each, rate, is_of_mean=plan.name == _ADAM_BY_STEPS)
+                    self._note_updated(each, rate, is_of_mean=op.plan.name == _ADAM_BY_STEPS)
         return result
 
     def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
@@ -203,17 +184,15 @@ class Writes:
         if found_inf.is_cuda and (content := contents.get(contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
-    def _resized(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def _resized(self, op: Invocation) -> Any:
         """Carry what a tensor holds over to the larger memory that it gets: PyTorch copies it without an operator."""
-        tensor = arguments[0]
+        tensor = op.arguments[0]
         if not tensor.is_cuda or is_opaque(tensor):
-            return run_on(keyset, plan, operator, arguments, keywords)
+            return op.run()
         contents = self._notes.contents
         before = contents.block_of(tensor)
         content = contents.get(before)
-        result = run_on(keyset, plan, operator, arguments, keywords)
+        result = op.run()
         after = contents.block_of(tensor)
         if after[0] == before[0]:
             contents.get(after)  # counts what is used of it now
@@ -235,14 +214,12 @@ class Writes:
         contents.put(after, carried)
         return result
 
-    def made_of_a_list(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
+    def made_of_a_list(self, op: Invocation) -> Any:
         """Take what a tensor made of numbers, or of an array, holds from its copy.
 
         PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
         """
-        tensor = arguments[0]
+        tensor = op.arguments[0]
         if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
             evaluation = self._notes.evaluation
             block = self._notes.contents.block_of(tensor)
@@ -254,18 +231,19 @@ class Writes:
                     content = BlockContent(size, tensor.dtype, Certainty.KNOWN)
                     evaluation.keep(content, value)
                     self._notes.contents.put(block, content)
-        return run_on(keyset, plan, operator, arguments, {})
+        return op.run()
 
 
-def _rates(plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[float] | None:
+def _rates(op: Invocation) -> list[float] | None:
     """Return how far an operator moves each number of its first list's tensors; None where it does not say so."""
+    name, arguments = op.plan.name, op.arguments
     count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
-    if plan.name in _DECAYS:
+    if name in _DECAYS:
         return [0.0] * count
     said: Any = None
-    if plan.name in _ADAM:
-        said = keywords.get("lr")
-    elif plan.name == _ADAM_BY_STEPS and len(arguments) > 3:
+    if name in _ADAM:
+        said = op.keywords.get("lr")
+    elif name == _ADAM_BY_STEPS and len(arguments) > 3:
         said = arguments[3]
     if isinstance(said, float):
         said = [said] * count
@@ -282,15 +260,6 @@ def _is_sent(source: Any) -> bool:
 def _is_new(content: BlockContent) -> bool:
     """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
     return content.is_unwritten and not content.is_float
-
-
-def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    for place in plan.written:
-        own = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-        for each in own if isinstance(own, list | tuple) else (own,):
-            if each is tensor:
-                return True
-    return False
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
