@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ullage.base.block_role import Role
+from ullage.base.growth import Growing, growing
 from ullage.base.units import MIB
 from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.measurement.growth import Growing, growing
 from ullage.predicting.prediction.measurement.trace import (
     Levels,
     Memory,
@@ -61,7 +61,7 @@ class Run:
             entries[column] = values
         return entries
 
-    def growth(self) -> Growing | None:
+    def growth(self) -> Growing[Line | None] | None:
         lives = lives_of(self.entries())
         memory = Memory(
             device=0,

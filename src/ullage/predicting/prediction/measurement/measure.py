@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ullage.base.growth import growing
 from ullage.base.own_files import write_whole
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.emulate import Emulation
@@ -16,7 +17,6 @@ from ullage.gpu.tracing.journal import Entries, EntryKind, Journal
 from ullage.predicting.prediction.avoidable_memory import Avoidable
 from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.predicting.prediction.measurement import placement
-from ullage.predicting.prediction.measurement.growth import growing
 from ullage.predicting.prediction.observation.ending import SeenOom
 from ullage.predicting.prediction.phases import spans
 from ullage.predicting.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ullage.base.block_role import Role
+from ullage.base.growth import FIRST_STEP, Outliving
 from ullage.base.units import MIB
 from ullage.gpu.tracing.journal import Entries, EntryKind, Phase
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line, is_users
-from ullage.predicting.prediction.measurement.growth import FIRST_STEP, Outliving
 from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 from ullage.predicting.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.predicting.prediction.prediction import Step
@@ -354,7 +354,7 @@ class Memory:
             ]
         return by_role
 
-    def outliving(self, ends: Sequence[int]) -> list[Outliving]:
+    def outliving(self, ends: Sequence[int]) -> list[Outliving[Line | None]]:
         """Return the blocks that were alive at the end of the step after their own, without optimizers' state.
 
         An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.

@@ -11,9 +11,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from ullage.gpu.tracing.source import Line
+LineT = TypeVar("LineT")
 
 FIRST_STEP: Final = 2
 """The first step makes what stays; blocks of later ones count."""
@@ -25,10 +25,10 @@ _LARGEST_RATIO: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outliving:
+class Outliving(Generic[LineT]):
     """A block that was alive at the end of the step after its own."""
 
-    line: Line | None
+    line: LineT
     step: int
     """The number of the step in which it was made, `FIRST_STEP` or later and before the last."""
     is_alive: bool
@@ -38,15 +38,15 @@ class Outliving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growing:
+class Growing(Generic[LineT]):
     """What every step keeps on average, and the line that keeps most of it, with its blocks."""
 
     bytes_per_step: int
-    line: Line | None
+    line: LineT
     addresses: list[int]
 
 
-def growing(blocks: Sequence[Outliving], end_bytes: Sequence[int]) -> Growing | None:
+def growing(blocks: Sequence[Outliving[LineT]], end_bytes: Sequence[int]) -> Growing[LineT] | None:
     """Return what grows; None where nothing does.
 
     Args:
@@ -54,7 +54,7 @@ def growing(blocks: Sequence[Outliving], end_bytes: Sequence[int]) -> Growing | 
         end_bytes: what was allocated at the end of each complete step.
     """
     needed = _STEPS_NEEDED_IF_EVEN if _rise_evenly(end_bytes) else _STEPS_NEEDED
-    by_line: defaultdict[Line | None, list[Outliving]] = defaultdict(list)
+    by_line: defaultdict[LineT, list[Outliving[LineT]]] = defaultdict(list)
     for block in blocks:
         by_line[block.line].append(block)
     kept = {line: _kept(of_line, needed, len(end_bytes)) for line, of_line in by_line.items()}
@@ -74,7 +74,7 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
     return len(rises) == _RISES and 0 < max(rises) <= _LARGEST_RATIO * min(rises)
 
 
-def _kept(blocks: Sequence[Outliving], steps_needed: int, last: int) -> list[Outliving]:
+def _kept(blocks: Sequence[Outliving[LineT]], steps_needed: int, last: int) -> list[Outliving[LineT]]:
     """Return a line's blocks that live on; none where that may be chance."""
     alive = [block for block in blocks if block.is_alive]
     kept_bytes, lived_bytes = (sum(block.size_bytes for block in some) for some in (alive, blocks))
