@@ -9,8 +9,7 @@ from tests.predicting.changes.runs import bytes_of, difference, facts_of, peaks,
 from ullage.predicting.changes.change import Change
 from ullage.predicting.changes.optimizer import (
     eight_bit_optimizer,
-    for_loop_optimizer,
-    fused_optimizer,
+    optimizer_default,
     step_in_backward,
     zeroed_gradients,
 )
@@ -46,8 +45,8 @@ def by_recipe(script: Path, change: Change, setting: str, **loop: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "argument", "is_less"),
     [
-        (fused_optimizer.CHANGE, "fused=True", True),
-        (for_loop_optimizer.CHANGE, "foreach=False", True),
+        (optimizer_default.FUSED, "fused=True", True),
+        (optimizer_default.FOR_LOOP, "foreach=False", True),
     ],
     ids=["fused", "for_loop"],
 )

@@ -71,25 +71,16 @@ def _sentence(advice: Advice) -> str:
     if advice.base.verdict is Verdict.FITS:
         return f"{need}. The changes below would leave more room; each was run."
     if advice.best is None or advice.best.prediction is None:
-        lowest = min(
-            (trial for trial in advice.trials if trial.need_bytes), key=lambda each: each.need_bytes or 0, default=None
-        )
-        least = (
-            f" The most that one change saves leaves {_used(lowest.prediction)}."
-            if lowest and lowest.prediction
-            else ""
-        )
+        lowest = min((trial.need_bytes for trial in advice.trials if trial.need_bytes), default=None)
+        least = f" The most that one change saves leaves {text_of_bytes(lowest)}." if lowest else ""
         return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
     estimate = advice.estimate.text if advice.estimate is not None else ""
     costs = f"; {estimate}" if estimate else ""
     gradients = advice.best.combination.gradients(advice.facts)
     interrupted = "" if advice.is_complete else " The search was interrupted: something cheaper may fit too."
-    proved = " The script with the lines below was run too, and needs the same bytes." if _is_proved(advice) else ""
+    is_proved = advice.written is not None and advice.written.is_proved
+    proved = " The script with the lines below was run too, and needs the same bytes." if is_proved else ""
     return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}{interrupted}"
-
-
-def _is_proved(advice: Advice) -> bool:
-    return advice.written is not None and advice.written.is_proved
 
 
 def _used(found: Prediction) -> str:
@@ -147,20 +138,14 @@ def _largest_row(advice: Advice, one: LargestWith) -> TableRow:
 
 
 def _meter(advice: Advice) -> Meter:
-    parts = [SizedPart(label="as it is", size_bytes=advice.need.interval_bytes[1], remark="the script unchanged")]
+    label, used, remark = "as it is", advice.need, "the script unchanged"
     if advice.best is not None and advice.best.prediction is not None:
-        parts = [
-            SizedPart(
-                label="with the advice",
-                size_bytes=advice.best.prediction.interval_bytes[1],
-                remark=advice.best.combination.title,
-            )
-        ]
+        label, used, remark = "with the advice", advice.best.prediction, advice.best.combination.title
     return Meter(
         title="Used of the card at most",
         total_bytes=advice.total_memory_bytes,
         total_label=advice.gpu,
-        parts=tuple(parts),
+        parts=(SizedPart(label=label, size_bytes=used.interval_bytes[1], remark=remark),),
     )
 
 
@@ -262,7 +247,8 @@ def _written(advice: Advice) -> Iterator[Section]:
 
 def _picture(advice: Advice) -> Bars:
     """Return the need of every change beside the card's line."""
-    needs = [("as it is", advice.need.interval_bytes[1], Tone.GOOD if _fits_as_it_is(advice) else Tone.BAD, "")]
+    as_it_is = Tone.GOOD if advice.base.verdict is Verdict.FITS else Tone.BAD
+    needs = [("as it is", advice.need.interval_bytes[1], as_it_is, "")]
     if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:
         needs.append((advice.best.combination.title, advice.best.need_bytes, Tone.GOOD, "the advice"))
     for trial in sorted(advice.trials, key=lambda each: (each.combination.cost, each.need_bytes or 0)):
@@ -276,7 +262,3 @@ def _picture(advice: Advice) -> Bars:
         limit_bytes=advice.total_memory_bytes,
         limit_label=f"{advice.gpu}: {text_of_bytes(advice.total_memory_bytes)}",
     )
-
-
-def _fits_as_it_is(advice: Advice) -> bool:
-    return advice.base.verdict is Verdict.FITS

@@ -35,22 +35,26 @@ class LargestWith:
         return best.value if best is not None else None
 
     @property
+    def next_value(self) -> int | None:
+        """The smallest value that does not fit; None where there is none."""
+        following = self.largest.next if self.largest is not None else None
+        return following.value if following is not None else None
+
+    @property
     def to_weigh(self) -> int:
         """The smallest value that does not fit; where there is none, the largest that was run."""
         assert self.largest is not None
-        following = self.largest.next
-        return following.value if following is not None else self.largest.probes[-1].value
+        return self.next_value or self.largest.probes[-1].value
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
         best = self.largest.best if self.largest is not None else None
-        following = self.largest.next if self.largest is not None else None
         return {
             "changes": [part.text for part in self.combination.parts],
             "name": self.combination.title,
             "cost": self.combination.cost.name.lower(),
             "best": self.value,
-            "next": following.value if following is not None else None,
+            "next": self.next_value,
             "interval_bytes": list(best.prediction.interval_bytes) if best is not None else None,
             "problem": self.problem,
         }

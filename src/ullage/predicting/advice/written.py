@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ullage.base.errors import ScriptError
@@ -52,10 +52,7 @@ class WrittenAdvice:
         return {
             "diff": self.diff,
             "command": self.command,
-            "parts": [
-                {"name": part.name, "snippet": part.snippet, "is_in_diff": part.is_in_diff, "why_not": part.why_not}
-                for part in self.parts
-            ],
+            "parts": [asdict(part) for part in self.parts],
             "is_proved": self.is_proved,
             "problem": self.problem,
             "proof_peak_allocated_bytes": self.proof.peak_allocated_bytes if self.proof is not None else None,
@@ -135,15 +132,10 @@ def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[Source
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))
-            edited(
-                sources[file], [*kept[file], *(edit for edit in recipe.edits if edit.file == file)], file=_shown(file)
-            )
+            edits = [*kept[file], *(edit for edit in recipe.edits if edit.file == file)]
+            edited(sources[file], edits, file=os.path.relpath(file))
     except NotCertain as error:
         return str(error)
     for edit in recipe.edits:
         kept[edit.file].append(edit)
     return ""
-
-
-def _shown(file: str) -> str:
-    return os.path.relpath(file)

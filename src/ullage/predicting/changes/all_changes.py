@@ -8,13 +8,12 @@ from ullage.base.errors import UsageError, quoted
 from ullage.predicting.changes import count_flops, fully_shard, held_over
 from ullage.predicting.changes.accumulation import accumulate
 from ullage.predicting.changes.activations import checkpoint, offload, sdpa
-from ullage.predicting.changes.allocator import expandable_segments, large_blocks
-from ullage.predicting.changes.change import Change
+from ullage.predicting.changes.allocator import allocator_setting
+from ullage.predicting.changes.change import AppliedChange, Change
 from ullage.predicting.changes.loss import fused_loss
 from ullage.predicting.changes.optimizer import (
     eight_bit_optimizer,
-    for_loop_optimizer,
-    fused_optimizer,
+    optimizer_default,
     step_in_backward,
     zeroed_gradients,
 )
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
 CHANGES: Final[tuple[Change, ...]] = (
     held_over.CHANGE,
-    expandable_segments.CHANGE,
-    large_blocks.CHANGE,
+    allocator_setting.EXPANDABLE_SEGMENTS,
+    allocator_setting.LARGE_BLOCKS,
     zeroed_gradients.CHANGE,
-    fused_optimizer.CHANGE,
-    for_loop_optimizer.CHANGE,
+    optimizer_default.FUSED,
+    optimizer_default.FOR_LOOP,
     sdpa.CHANGE,
     step_in_backward.CHANGE,
     checkpoint.CHANGE,
@@ -84,8 +83,9 @@ def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journ
         change, setting = change_named(text)
         if change.install is None:
             continue
+        applied = AppliedChange(loop, text, setting)
         try:
-            change.install(loop, setting)
+            change.install(applied)
         except Exception as error:
-            loop.refuse(text, f"it cannot be made here: {type(error).__name__}: {error}")
+            applied.refuse(f"it cannot be made here: {type(error).__name__}: {error}")
     return loop

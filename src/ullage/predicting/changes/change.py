@@ -45,6 +45,28 @@ class Applicable:
     """One sentence without a full stop: why the change cannot be made in this run."""
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """A change that is made in the script's process, right after torch is imported."""
+
+    loop: "TrainingLoop"
+    text: str
+    """How the request names it: `key=setting`."""
+    setting: str
+
+    def took_effect(self, times: int = 1) -> None:
+        """Count what the change did."""
+        self.loop.effects[self.text] += times
+
+    def refuse(self, why: str) -> None:
+        """Say why the change is not made; what was said first counts."""
+        self.loop.refusals.setdefault(self.text, why)
+
+    def fail(self, why: str) -> None:
+        """Say why the change is not made; what was said last counts."""
+        self.loop.refusals[self.text] = why
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change to a training run that needs no edit of the script."""
@@ -61,9 +83,8 @@ class Change:
     """One sentence: what it does, and what that saves."""
     settings_for: Callable[[TrainingFacts], Applicable]
     """Returns what is worth a run."""
-    install: "Callable[[TrainingLoop, str], None] | None" = None
-    """Makes the change in the script's process, right after torch is imported; None where a variable of the
-    environment or an argument makes it."""
+    install: Callable[[AppliedChange], object] | None = None
+    """Makes the change in the script's process; None where a variable of the environment or an argument makes it."""
     alloc_conf: Callable[[str], str] | None = None
     """Returns the allocator's options that make the change, for a setting."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None

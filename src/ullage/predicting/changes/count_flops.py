@@ -3,33 +3,24 @@
 The counter is a `TorchDispatchMode`, under which a run allocates in another way: its bytes say nothing.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import nullcontext
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.editing.edit import Recipe
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
 
-_TEXT: Final = "count_flops=on"
-
-
-class _NoModules:
+class _NoModules(nullcontext[None]):
     """Stands in for the counter's tracker of modules, whose hooks on them are not needed for sums."""
 
     parents = frozenset({"Global"})
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def _install(loop: "TrainingLoop", setting: str) -> None:
+def _install(applied: AppliedChange) -> None:
     """Count from the first forward pass to the end of the first step's backward passes."""
     from torch.utils.flop_counter import FlopCounterMode
 
+    loop = applied.loop
     counter: Any = FlopCounterMode(display=False)
     counter.mod_tracker = _NoModules()
     state = {"on": False, "over": False}
@@ -48,7 +39,7 @@ def _install(loop: "TrainingLoop", setting: str) -> None:
     def note() -> None:
         if state["on"]:
             loop.step_flops = counter.get_total_flops()
-            loop.effects[_TEXT] += 1
+            applied.took_effect()
 
     loop.before_forward.append(begin)
     loop.after_backward.append(note)

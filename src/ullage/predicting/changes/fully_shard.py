@@ -5,14 +5,11 @@ get the parts in place of the whole parameters. They have no states until their 
 a script which shards its model before it makes them.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import Recipe
-
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
 
 _RANKS: Final = ("2", "4", "8")
 _SNIPPET: Final = """\
@@ -42,41 +39,34 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=_RANKS)
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
-    """Shard each model before its first forward pass, and hand its parts to the optimizers."""
-    _Sharding(loop, int(setting)).install()
-
-
 class _Sharding:
-    """Shards the models of one process; of a class for what its moments share."""
+    """Shards each model of a process before its first forward pass, and hands its parts to the optimizers."""
 
-    def __init__(self, loop: "TrainingLoop", ranks: int) -> None:
-        self._loop = loop
-        self._ranks = ranks
-        self._text = f"fully_shard={ranks}"
+    def __init__(self, applied: AppliedChange) -> None:
+        self._applied = applied
         self._optimizers: list[Any] = []
-
-    def install(self) -> None:
-        self._loop.optimizer_made.append(self._optimizers.append)
-        self._loop.before_first_forward.append(self._shard)
+        applied.loop.optimizer_made.append(self._optimizers.append)
+        applied.loop.before_first_forward.append(self._shard)
 
     def _shard(self, module: Any, frame: object) -> None:
         from ullage.predicting.changes.training import model_structure
 
         model, wrapper, is_compiled = model_structure.unwrapped(module)
         if wrapper or is_compiled or model_structure.has_compiled_part(model):
-            self._loop.refuse(self._text, "the model is wrapped or compiled before its first forward pass")
+            self._applied.refuse("the model is wrapped or compiled before its first forward pass")
             return
         whole = dict(model.named_parameters(remove_duplicate=False))
         if any(optimizer.state for optimizer in self._optimizers):
-            self._loop.refuse(self._text, "an optimizer has states before the first forward pass")
+            self._applied.refuse("an optimizer has states before the first forward pass")
             return
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         device = next(iter(whole.values())).device.type
-        self._begin_group(device)
-        mesh = init_device_mesh(device, (self._ranks,))
+        distributed: Any = self._applied.loop.torch.distributed
+        if not distributed.is_initialized():  # the other ranks are met as by a script that torchrun has started
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+        mesh = init_device_mesh(device, (int(self._applied.setting),))
 
         for blocks in model_structure.blocks_of(model):
             for block in blocks.modules:
@@ -84,13 +74,7 @@ class _Sharding:
         fully_shard(model, mesh=mesh)
         parts = dict(model.named_parameters(remove_duplicate=False))
         self._hand_on({id(whole[name]): part for name, part in parts.items() if name in whole})
-        self._loop.effects[self._text] += 1
-
-    def _begin_group(self, device: str) -> None:
-        """Meet the other ranks, as a script does that torchrun has started."""
-        distributed: Any = self._loop.torch.distributed
-        if not distributed.is_initialized():
-            distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+        self._applied.took_effect()
 
     def _hand_on(self, parts: dict[int, Any]) -> None:
         """Put the parts in the place of the whole parameters; the last that holds these are the optimizers."""
@@ -119,7 +103,7 @@ CHANGE: Final = Change(
     explanation="every card keeps a part of the parameters, gradients and optimizer states, and gathers the rest of a "
     "block while it computes it; each has a batch of its own, of the size that the script has",
     settings_for=_settings_for,
-    install=_install,
+    install=_Sharding,
     world_size=int,
     excludes=frozenset({"step_in_backward", "fused_loss", "eight_bit"}),
     recipe_for=_recipe_for,

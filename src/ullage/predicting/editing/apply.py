@@ -21,6 +21,7 @@ from ullage.predicting.editing.edit import (
     SourceEdit,
     WrapStatements,
 )
+from ullage.predicting.editing.scope import blocks_of, calls_at, end_line, holds, start_line
 
 _STEP: Final = "    "
 
@@ -64,11 +65,6 @@ class _EditedLine:
     is_removed: bool = False
 
 
-def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, int]:
-    number, (start, end, _) = numbered
-    return start, end, number
-
-
 class _EditedPage:
     """The lines of a file, and the edits that were put on them."""
 
@@ -80,10 +76,9 @@ class _EditedPage:
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
             raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
-        self._lines = [
-            _EditedLine(text) for text in source.split("\n")
-        ]  # splitlines() knows more ends than Python does
-        self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
+        self._lines = [_EditedLine(text) for text in source.split("\n")]  # splitlines() knows more ends than Python
+        blocks = [block for node in ast.walk(self._tree) for block in blocks_of(node) if block]
+        self._blocks = [block for block in blocks if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
         self._step = "\t" if any(line.text.startswith("\t") for line in self._lines) else _STEP
         self._imports: dict[str, None] = {}
@@ -124,7 +119,8 @@ class _EditedPage:
     def _rendered(self, number: int, line: _EditedLine) -> str:
         encoded = line.text.encode()
         # From the end of the line on; of several at one column the last first, so that they stand in their order.
-        for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
+        in_order = sorted(enumerate(line.replaced), key=lambda one: (one[1][:2], one[0]))
+        for _, (start, end, text) in reversed(in_order):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else self._step * line.inside
         return indent + encoded.decode()
@@ -133,15 +129,15 @@ class _EditedPage:
 
     def _insert_after(self, edit: InsertAfter) -> None:
         _, _, statement = self._statement(edit.line)
-        last = self._lines[_end(statement) - 1]
+        last = self._lines[end_line(statement) - 1]
         # What stands behind the last line of a wrapped block stands behind the block.
-        depth = sum(first <= statement.lineno and _end(statement) < end for first, end in self._wraps())
+        depth = sum(first <= statement.lineno and end_line(statement) < end for first, end in self._wraps())
         indent = self._step * depth + _indent(self._lines[statement.lineno - 1].text)
         last.after += self._indented(indent, edit.text)
 
     def _insert_before(self, edit: InsertBefore) -> None:
         _, _, statement = self._statement(edit.line)
-        line = self._lines[_start(statement) - 1]
+        line = self._lines[start_line(statement) - 1]
         line.before += self._indented(_indent(line.text), edit.text)
 
     def _indented(self, indent: str, text: str) -> list[str]:
@@ -155,7 +151,7 @@ class _EditedPage:
 
     def _wrap(self, edit: WrapStatements) -> None:
         block, first, last = self._common_block(edit.first_line, edit.last_line)
-        start, end = _start(block[first]), _end(block[last])
+        start, end = start_line(block[first]), end_line(block[last])
         for other_start, other_end in self._wraps():
             if other_start < start <= other_end < end or start < other_start <= end < other_end:
                 raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
@@ -173,7 +169,8 @@ class _EditedPage:
         parts = [*call.args, *(keyword.value for keyword in call.keywords)]
         separator = "" if not parts or self._has_comma(parts, position) else ", "
         line, column = position
-        if parts and not separator and self._is_alone(position):  # an argument a line: a line more
+        is_alone = not self._lines[line].text.encode()[:column].strip()
+        if parts and not separator and is_alone:  # an argument a line: a line more
             last = max([*(each.lineno for each in call.args), *(each.lineno for each in call.keywords)])
             self._lines[line].before.append(f"{_indent(self._lines[last - 1].text)}{edit.keyword}={edit.value},")
             return
@@ -197,7 +194,7 @@ class _EditedPage:
         block, _, statement = self._statement(edit.line)
         if len(block) == 1:
             raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
-        for number in range(_start(statement), _end(statement) + 1):
+        for number in range(start_line(statement), end_line(statement) + 1):
             self._lines[number - 1].is_removed = True
 
     def _add_import(self, edit: AddImport) -> None:
@@ -212,9 +209,7 @@ class _EditedPage:
         found: tuple[list[ast.stmt], int, ast.stmt] | None = None
         for block in self._blocks:
             for index, statement in enumerate(block):
-                if _start(statement) <= line <= _end(statement) and (
-                    found is None or statement.lineno >= found[2].lineno
-                ):
+                if holds(statement, line) and (found is None or statement.lineno >= found[2].lineno):
                     found = block, index, statement
         if found is None:
             raise NotCertain(f"line {line} of {self._file} belongs to no statement")
@@ -223,13 +218,13 @@ class _EditedPage:
 
     def _check_lines(self, block: list[ast.stmt], statement: ast.stmt) -> None:
         for other in block:
-            shares = _start(other) <= _end(statement) and _start(statement) <= _end(other)
+            shares = start_line(other) <= end_line(statement) and start_line(statement) <= end_line(other)
             if other is not statement and shares:
                 raise NotCertain(f"line {statement.lineno} of {self._file} holds several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
         """Tell whether a statement stands on the line of the one that it belongs to: `if a: b()`."""
-        return bool(self._lines[_start(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
+        return bool(self._lines[start_line(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
         """Return the innermost block in which statements hold both lines, with their places."""
@@ -250,13 +245,7 @@ class _EditedPage:
         return block, first, last
 
     def _call(self, line: int, function: str) -> ast.Call:
-        calls = [
-            node
-            for node in ast.walk(self._tree)
-            if isinstance(node, ast.Call)
-            and node.lineno <= line <= (node.end_lineno or node.lineno)
-            and _last_name(node.func) == function
-        ]
+        calls = calls_at(self._tree, line, function)
         if len(calls) != 1:
             count = "no call" if not calls else f"{len(calls)} calls"
             raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one")
@@ -279,9 +268,6 @@ class _EditedPage:
         )
         return b"," in between
 
-    def _is_alone(self, position: tuple[int, int]) -> bool:
-        return not self._lines[position[0]].text.encode()[: position[1]].strip()
-
     def _wraps(self) -> list[tuple[int, int]]:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
@@ -292,7 +278,7 @@ class _EditedPage:
             is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             if not is_docstring and not isinstance(statement, ast.Import | ast.ImportFrom):
                 break
-            place = _end(statement)
+            place = end_line(statement)
         while place < len(self._lines) and self._lines[place].text.startswith("#!"):
             place += 1
         return place
@@ -304,16 +290,6 @@ def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
         known = [ast.dump(each) for each in statement.names]
         return all(ast.dump(each) in known for each in wanted.names)
     return ast.dump(statement) == ast.dump(wanted)
-
-
-def _blocks_of(tree: ast.Module) -> list[list[ast.stmt]]:
-    blocks = []
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                blocks.append(block)
-    return blocks
 
 
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
@@ -332,24 +308,8 @@ def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
 
 
 def _index_of(block: Sequence[ast.stmt], line: int) -> int | None:
-    return next((index for index, each in enumerate(block) if _start(each) <= line <= _end(each)), None)
-
-
-def _start(statement: ast.stmt) -> int:
-    """Return the first line of a statement, its decorators included."""
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(each.lineno for each in decorators)])
-
-
-def _end(statement: ast.stmt) -> int:
-    return statement.end_lineno or statement.lineno
+    return next((index for index, each in enumerate(block) if holds(each, line)), None)
 
 
 def _indent(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

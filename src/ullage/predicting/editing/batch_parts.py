@@ -25,23 +25,27 @@ from ullage.predicting.editing.edit import (
     WrapStatements,
 )
 from ullage.predicting.editing.scope import (
+    LOOPS,
     BlockPlace,
     Fate,
     Scope,
     arguments_of,
+    called_name,
     common_level,
+    end_line,
     fate_in,
     free_name,
     is_read_behind,
     is_shared,
     levels_to,
+    operand,
     own_nodes,
     parse,
     scope_of,
+    spans,
     stored_in,
 )
 
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _COUNTERS: Final = frozenset({"range", "count"})
 
 
@@ -110,7 +114,7 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
         before.append(f"{names['losses']} = []")
         scaling.append(f"{names['losses']}.append({{loss}}.detach())")
         after.append(f"{region.loss.id} = sum({names['losses']})")
-    first, last = region.statements[0].lineno, _end(region.statements[-1])
+    first, last = region.statements[0].lineno, end_line(region.statements[-1])
     edits: list[SourceEdit] = [
         WrapStatements(file=passes.file, first_line=first, last_line=last, header=split.header(parts)),
         *share.edits,
@@ -143,14 +147,10 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeig
     call = _counted_call(region, passes.counted, split) if passes.counted is not None else None
     if call is not None and passes.counted is not None:
         count = free_name(region.scope, "count")
-        target = ast.unparse(call.args[1])
-        target = (
-            target if isinstance(call.args[1], ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({target})"
-        )
         summed = AddKeyword(
             file=passes.file, line=call.lineno, function="cross_entropy", keyword="reduction", value='"sum"'
         )
-        counting = f"{count} = ({target} != {passes.counted.ignore_index}).sum()"
+        counting = f"{count} = ({operand(call.args[1])} != {passes.counted.ignore_index}).sum()"
         return _PartWeight(before=(counting,), operation=f" / {count}", edits=(summed,))
     items = free_name(region.scope, "items")
     return _PartWeight(before=(f"{items} = {split.length}",), operation=f" * ({split.length} / {items})")
@@ -160,20 +160,11 @@ def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast
     """Return the call that is the whole loss, where its targets can be counted before the loop over parts."""
     if not isinstance(region.loss, ast.Name):
         return None
-    given = [
-        statement
-        for statement in region.statements
-        if any(
-            isinstance(node, ast.Name) and node.id == region.loss.id and isinstance(node.ctx, ast.Store)
-            for node in own_nodes(statement)
-        )
-    ]
+    given = [statement for statement in region.statements if region.loss.id in stored_in(statement)]
     if len(given) != 1 or not isinstance(given[0], ast.Assign) or not isinstance(given[0].value, ast.Call):
         return None
     call = given[0].value
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    is_at = call.lineno <= counted.line <= (call.end_lineno or call.lineno)
-    if name != "cross_entropy" or not is_at or len(call.args) != 2:
+    if called_name(call) != "cross_entropy" or not spans(call, counted.line) or len(call.args) != 2:
         return None
     if any(each.arg not in ("ignore_index", "reduction") for each in call.keywords):
         return None
@@ -200,20 +191,16 @@ def _region(source: str, passes: PassPlaces) -> _Region:
         raise NotCertain("the forward pass stands behind the backward pass")
     depth, first, last = common_level(forward, backward)
     statements = first.block[first.index : last.index + 1]
-    loops = [node for each in statements for node in own_nodes(each) if isinstance(node, (*_LOOPS, ast.Try))]
+    loops = [node for each in statements for node in own_nodes(each) if isinstance(node, (*LOOPS, ast.Try))]
     if loops:
         raise NotCertain("a loop or a try stands between the forward and the backward pass")
     return _Region(scope, forward[: depth + 1], statements, last.index, call, loss, passes.is_sum)
 
 
 def _backward_call(place: BlockPlace, line: int) -> ast.Call:
-    if sum(each.lineno <= line <= _end(each) for each in place.block) > 1:
+    if sum(spans(each, line) for each in place.block) > 1:
         raise NotCertain(f"line {line} holds several statements")
-    calls = [
-        node
-        for node in own_nodes(place.statement)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-    ]
+    calls = _method_calls(place.statement, "backward")
     if len(calls) != 1:
         raise NotCertain("the backward pass is not asked for by a call of backward in the loop itself")
     return calls[0]
@@ -254,7 +241,7 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
     """
     zeroing = None
     for statement in region.statements:
-        if _calls_method(statement, "zero_grad"):
+        if _method_calls(statement, "zero_grad"):
             if not isinstance(statement, ast.Expr) or zeroing is not None:
                 raise NotCertain("zero_grad stands inside a statement between the forward and the backward pass")
             zeroing = (statement.lineno, ast.unparse(statement))
@@ -312,11 +299,9 @@ def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
     return "mean" not in methods and bool(methods & {"sum", "size", "shape"} or "len" in words)
 
 
-def _calls_method(statement: ast.stmt, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name
-        for node in own_nodes(statement)
-    )
+def _method_calls(statement: ast.stmt, name: str) -> list[ast.Call]:
+    calls = [node for node in own_nodes(statement) if isinstance(node, ast.Call)]
+    return [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == name]
 
 
 def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
@@ -333,10 +318,6 @@ def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceE
         statement = levels_to(region.scope, region.call.lineno)[-1].statement
         return InsertBefore(file=file, line=statement.lineno, text=text)
     return InsertAfter(file=file, line=place[-1].statement.lineno, text=text)
-
-
-def _end(statement: ast.stmt) -> int:
-    return statement.end_lineno or statement.lineno
 
 
 # ---- the batch
@@ -397,7 +378,7 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
 
 def _given(region: _Region) -> set[str]:
     """Return the names that the statements read and that are new in every turn: what a batch may be in."""
-    loops = [level for level in region.levels[:-1] if isinstance(level.statement, _LOOPS)]
+    loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
     if loops:
         loop = loops[-1].statement
         new = stored_in(loop)
@@ -441,8 +422,7 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
 
 def _counters(loop: ast.For) -> set[str]:
     """Return the names of a loop that count its turns."""
-    called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
-    word = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+    word = called_name(loop.iter) if isinstance(loop.iter, ast.Call) else ""
     if word in _COUNTERS:
         return stored_in(loop.target)
     if word == "enumerate" and isinstance(loop.target, ast.Tuple):
@@ -476,8 +456,7 @@ def _is_a_place(use: list[ast.AST]) -> bool:
     call = next((node for node in use if isinstance(node, ast.Call)), None)
     if call is None or call.func in use:
         return False
-    word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return word in ("to", "autocast", "cuda", "device")
+    return called_name(call) in ("to", "autocast", "cuda", "device")
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ullage.predicting.editing.edit import InsertAfter, NotCertain
 from ullage.predicting.editing.scope import (
+    LOOPS,
     BlockPlace,
     Fate,
     Scope,
@@ -21,8 +22,6 @@ from ullage.predicting.editing.scope import (
     scope_of,
     stored_in,
 )
-
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def released(source: str, *, file: str, function: str, lines: Mapping[str, int]) -> tuple[InsertAfter, ...]:
@@ -59,7 +58,7 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
     if is_shared(scope, name):
         raise NotCertain(f"other functions read {name}")
     levels = levels_to(scope, line)
-    loops = [depth for depth, level in enumerate(levels[:-1]) if isinstance(level.statement, _LOOPS)]
+    loops = [depth for depth, level in enumerate(levels[:-1]) if isinstance(level.statement, LOOPS)]
     if not loops:
         raise NotCertain(f"line {line} is in no loop")
     if name not in stored_in(levels[-1].statement):
@@ -76,7 +75,7 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
 def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
     """Return the place in the innermost of these statements, which is a loop."""
     loop = levels[-1].statement
-    assert isinstance(loop, _LOOPS)
+    assert isinstance(loop, LOOPS)
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
         raise NotCertain(f"{name} is what the loop goes through")
     way, block, last = list(levels), loop.body, _last_use(loop.body, name)
@@ -101,7 +100,7 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
 def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
     """Return the block below one statement that holds every use of a name; None where there is none."""
     statement = block[last]
-    if isinstance(statement, _LOOPS) or sum(_uses(each, name) for each in block) > 1:
+    if isinstance(statement, LOOPS) or sum(_uses(each, name) for each in block) > 1:
         return None
     inner = [each for each in blocks_of(statement) if any(_uses(one, name) for one in each)]
     count = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))

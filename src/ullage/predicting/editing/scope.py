@@ -12,7 +12,7 @@ Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
@@ -40,11 +40,6 @@ class BlockPlace:
     def statement(self) -> ast.stmt:
         """The statement itself."""
         return self.block[self.index]
-
-    @property
-    def following(self) -> list[ast.stmt]:
-        """The statements behind it in its block."""
-        return self.block[self.index + 1 :]
 
 
 def parse(source: str) -> ast.Module:
@@ -93,7 +88,7 @@ def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
     levels: list[BlockPlace] = []
     parent: ast.AST = scope
     while True:
-        found = next((level for level in _levels_below(parent) if _holds(level.statement, line)), None)
+        found = next((level for level in _levels_below(parent) if holds(level.statement, line)), None)
         if found is None:
             break
         levels.append(found)
@@ -122,10 +117,44 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
             yield part.body
 
 
-def _holds(statement: ast.stmt, line: int) -> bool:
+def start_line(statement: ast.stmt) -> int:
+    """Return the first line of a statement, its decorators included."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    first = min([statement.lineno, *(each.lineno for each in decorators)])
-    return first <= line <= (statement.end_lineno or statement.lineno)
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def end_line(node: ast.stmt | ast.expr) -> int:
+    """Return the line on which a statement or an expression ends."""
+    return node.end_lineno or node.lineno
+
+
+def spans(node: ast.stmt | ast.expr, line: int) -> bool:
+    """Tell whether a line lies between the first and the last of a statement or an expression."""
+    return node.lineno <= line <= end_line(node)
+
+
+def holds(statement: ast.stmt, line: int) -> bool:
+    """Tell whether a line belongs to a statement or its decorators."""
+    return start_line(statement) <= line <= end_line(statement)
+
+
+def called_name(call: ast.Call) -> str:
+    """Return the last part of the name of what is called; "" where it has none."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def operand(node: ast.expr) -> str:
+    """Return the text of an expression as it stands next to an operator: in parentheses where it needs them."""
+    text = ast.unparse(node)
+    return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
+
+
+def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
+    """Return the calls that span a line, of functions with this last part of their name."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
+    return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
@@ -227,13 +256,13 @@ def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None 
     """
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
-        following = level.following if depth < len(levels) - 1 or last is None else level.block[last + 1 :]
+        following = level.block[(level.index if depth < len(levels) - 1 or last is None else last) + 1 :]
         fate = fate_in(following, name)
         if fate is Fate.READ:
             return True
         if fate is Fate.LOST and not _has_jump(following):
             return False
-        if isinstance(level.parent, _LOOPS) and level.block is level.parent.body:
+        if isinstance(level.parent, LOOPS) and level.block is level.parent.body:
             if _is_read_in_next_turn(level.parent, name):
                 return True
         elif not isinstance(level.parent, ast.If | ast.With | ast.AsyncWith | ast.Module) and depth > 0:
@@ -267,8 +296,10 @@ def _fate(statement: ast.stmt, name: str) -> Fate:
         ends = isinstance(statement, ast.Return | ast.Raise)
         return Fate.LOST if ends else Fate.OPEN
     if isinstance(statement, ast.If):
-        fates = [fate_in(block, name) for block in (statement.body, statement.orelse)]
-        return _together([Fate.READ] if _loads(statement.test, name) else fates)
+        fates = {fate_in(block, name) for block in (statement.body, statement.orelse)}
+        if _loads(statement.test, name) or Fate.READ in fates:
+            return Fate.READ
+        return Fate.LOST if fates == {Fate.LOST} else Fate.OPEN
     if isinstance(statement, ast.With | ast.AsyncWith):
         if any(_loads(item, name) for item in statement.items):
             return Fate.READ
@@ -287,12 +318,6 @@ def _fate(statement: ast.stmt, name: str) -> Fate:
     if _loads(statement, name):
         return Fate.READ
     return Fate.LOST
-
-
-def _together(fates: Sequence[Fate]) -> Fate:
-    if Fate.READ in fates:
-        return Fate.READ
-    return Fate.LOST if all(fate is Fate.LOST for fate in fates) else Fate.OPEN
 
 
 def _loads(node: ast.AST, name: str) -> bool:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from ullage.predicting.epoch.form import Form
+from ullage.predicting.epoch.form import Form, Layout, dims_of, layout_of
 from ullage.predicting.epoch.item_forms import ItemForms
-
-Ints = npt.NDArray[np.int64]
+from ullage.predicting.epoch.requests import Ints
 
 _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -32,12 +30,9 @@ class BatchFigures:
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
         """Return the figures of batches, all of whose items are known; None where items differ in more than sizes."""
-        if not forms.table or not batches:
+        if not batches or layout_of(forms.table) is None:
             return None
-        layout = [(name, len(shape)) for name, shape in forms.table[0]]
-        if any([(name, len(shape)) for name, shape in form] != layout for form in forms.table):
-            return None
-        dims = np.array([[size for _, shape in form for size in shape] for form in forms.table], np.int64)
+        dims = dims_of(forms.table)
         sizes = np.array([len(batch) for batch in batches], np.int64)
         if not sizes.all():
             return None
@@ -91,16 +86,16 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 class Collated:
     """What a batch looks like, by its items: one formula for each dimension."""
 
-    layout: tuple[tuple[str, int], ...]
+    layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
         """Learn it from batches that were collated; None where there is no formula for a dimension."""
-        layout = tuple((name, len(shape)) for name, shape in forms[0])
-        if any(tuple((name, len(shape)) for name, shape in form) != layout for form in forms):
+        layout = layout_of(forms)
+        if layout is None:
             return None
-        dims = _dims(forms)
+        dims = dims_of(forms)
         chosen: list[Formula] = []
         for column in range(dims.shape[1]):
             own = dims[:, column]
@@ -119,15 +114,9 @@ class Collated:
 
     def holds(self, figures: BatchFigures, forms: Sequence[Form]) -> bool:
         """Tell whether batches look as foretold."""
-        if any(tuple((name, len(shape)) for name, shape in form) != self.layout for form in forms):
-            return False
-        return np.array_equal(self.foretell(figures), _dims(forms))
+        return layout_of(forms) == self.layout and np.array_equal(self.foretell(figures), dims_of(forms))
 
     def form(self, dims: Sequence[int]) -> Form:
         """Return a form by its dimensions."""
         sizes = iter(dims)
         return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)
-
-
-def _dims(forms: Sequence[Form]) -> Ints:
-    return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.requests import Ints, RequestRows
 from ullage.predicting.epoch.template import Template
 from ullage.recorded.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
 from ullage.recorded.program import UNMAPPED_KEY, Op, Program, StartSegment
 from ullage.recorded.settings import Settings
-
-Ints = npt.NDArray[np.int64]
 
 PIECE_OPERATIONS: Final = 4_000_000
 
@@ -31,13 +28,13 @@ class EpochLevels:
     reserved_bytes: Ints
     start_allocated_bytes: Ints
     """The level at the beginning of each step."""
-    lost_frees: int
+    lost_frees: int = 0
     """Frees whose block could not be told: then the levels may be wrong."""
-    ran_out_at: int | None
+    ran_out_at: int | None = None
     """The step in which memory runs out; the levels end there."""
     is_whole: bool
     """Whether all steps were run through before the time was over."""
-    ties: int
+    ties: int = 0
     """The number of times that an address decided between equally large free blocks."""
 
 

@@ -1,12 +1,18 @@
 """The form of an item or a batch: the shapes of all that is in it. No value is looked at."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from numbers import Number
 from typing import Any, Final
 
+import numpy as np
+
+from ullage.predicting.epoch.requests import Ints
+
 Form = tuple[tuple[str, tuple[int, ...]], ...]
 """Each leaf's name and shape, in order."""
+Layout = tuple[tuple[str, int], ...]
+"""Each leaf's name and number of dimensions."""
 _DEPTH: Final = 5
 _LEAVES: Final = 2048
 
@@ -44,6 +50,17 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
         store = vars(value).get("_store")  # torch_geometric's
         inside = vars(store).get("_mapping", {}) if store is not None and hasattr(store, "__dict__") else vars(value)
         yield from _leaves(dict(inside), name, depth + 1)
+
+
+def layout_of(forms: Sequence[Form]) -> Layout | None:
+    """Return the layout of forms; None where they differ in more than sizes."""
+    layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
+    return layouts.pop() if len(layouts) == 1 else None
+
+
+def dims_of(forms: Sequence[Form]) -> Ints:
+    """Return the dimensions of forms of one layout: one row each."""
+    return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)
 
 
 def elements(form: Form) -> int:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from ullage.predicting.epoch.form import Form, form_of
-
-Ints = npt.NDArray[np.int64]
+from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
+from ullage.predicting.epoch.requests import Ints
 
 _SAMPLE: Final = 48
 """Items that are fetched to see whether lengths that a data set knows are those of its items."""
@@ -63,10 +61,9 @@ def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Ite
         return None
     sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
     forms = [form_of(dataset[int(index)]) for index in sample]
-    layout = [(name, len(shape)) for name, shape in forms[0]]
-    if any([(name, len(shape)) for name, shape in form] != layout for form in forms):
+    if layout_of(forms) is None:
         return None
-    dims = np.array([[size for _, shape in form for size in shape] for form in forms], np.int64)
+    dims = dims_of(forms)
     for how, lengths in _candidates(dataset, count, known_lengths):
         own = lengths[sample]
         offsets = dims - own[:, None]

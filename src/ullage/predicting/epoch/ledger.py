@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.requests import Ints, RequestRows
 from ullage.recorded.program import Op
-
-Ints = npt.NDArray[np.int64]
 
 ACTIONS: Final = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),

@@ -7,6 +7,7 @@ batch ahead and with the batch moved to the card, so a step begins where theirs 
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -16,23 +17,23 @@ from torch.utils.data import dataloader as torch_loader
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 
+@dataclass(slots=True, eq=False)
 class Feed:
     """What one pass over a loader hands out."""
 
-    def __init__(self, loader: Any, own: Iterator[Any], listener: "LoaderListener") -> None:
-        self.loader = loader
-        self.own = own
-        """The rest of the script's own sampler."""
-        self.handed: list[int] = []
-        """The place in the epoch's order of each batch that was handed out; -1: none of it."""
-        self.given: list[Any] = []
-        """The batches in the order of the epoch, as far as they were handed out before there was a plan."""
-        self.delivered = 0
-        self.source: Source | None = None
-        """The asking of this pass, where the training loop asks torch's loader itself."""
-        self.choose: Callable[[], Any] | None = None
-        """Chooses what to hand out next; None: the sampler's own next."""
-        self._listener = listener
+    loader: Any
+    own: Iterator[Any]
+    """The rest of the script's own sampler."""
+    _listener: "LoaderListener"
+    handed: list[int] = field(default_factory=list)
+    """The place in the epoch's order of each batch that was handed out; -1: none of it."""
+    given: list[Any] = field(default_factory=list)
+    """The batches in the order of the epoch, as far as they were handed out before there was a plan."""
+    delivered: int = 0
+    source: "Source | None" = None
+    """The asking of this pass, where the training loop asks torch's loader itself."""
+    choose: Callable[[], Any] | None = None
+    """Chooses what to hand out next; None: the sampler's own next."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -47,15 +48,15 @@ class Feed:
         return batch
 
 
+@dataclass(slots=True, eq=False)
 class Source:
     """What the training loop asks for its batches: a pass over torch's loader, or over what goes round it."""
 
-    def __init__(self, feed: Feed | None) -> None:
-        self.feed = feed
-        self.calls = 0
-        """The number of times that it was asked."""
-        self.backward_passes = 0
-        """The backward passes of the process at the last call."""
+    feed: Feed | None
+    calls: int = 0
+    """The number of times that it was asked."""
+    backward_passes: int = 0
+    """The backward passes of the process at the last call."""
 
 
 class LoaderListener(Protocol):
@@ -102,19 +103,13 @@ class LoaderHooks:
     def install(self) -> None:
         """Install the hooks."""
         own_sampler: Any = DataLoader.__dict__["_index_sampler"]
-        listener = self._listener
+        own_next = torch_loader._BaseDataLoaderIter.__next__
 
         def index_sampler(loader: Any) -> Any:
-            return _Sampler(loader, own_sampler.fget(loader), listener)
+            return _Sampler(loader, own_sampler.fget(loader), self._listener)
 
         self._set(DataLoader, "_index_sampler", property(index_sampler))
-        own_next = torch_loader._BaseDataLoaderIter.__next__
-        hooks = self
-
-        def following(iterator: Any) -> Any:
-            return hooks._next(iterator, own_next)
-
-        self._set(torch_loader._BaseDataLoaderIter, "__next__", following)
+        self._set(torch_loader._BaseDataLoaderIter, "__next__", lambda iterator: self._next(iterator, own_next))
         if (module := sys.modules.get("accelerate.data_loader")) is not None:
             self._watch_accelerate(module)
         else:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from ullage.predicting.epoch.requests import Ints
 
 MOST_RUNS: Final = 3
 _PROBES: Final = 6
@@ -90,13 +89,9 @@ class Plan(OpenRuns):
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
-        mine = [key for key in range(len(self.weight)) if self.phases[key] == phase and self._has_sample(key)]
-        if not mine:
-            return 0
-        return self._sample[min(mine, key=lambda key: int(self.weight[key]))]
-
-    def _has_sample(self, key: int) -> bool:
-        return bool(self.keys[self._sample[key]] == key)
+        there = (key for key in range(len(self.weight)) if self.keys[self._sample[key]] == key)
+        mine = [key for key in there if self.phases[key] == phase]
+        return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
         """A unit of the key did not ask for what the one before it asked."""

@@ -9,11 +9,9 @@ whose like was run with the same graphs; after a graph was made all are wanted a
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ullage.predicting.epoch.plan import OpenRuns
-
-Ints = npt.NDArray[np.int64]
+from ullage.predicting.epoch.requests import Ints
 
 _RUNS: Final = 2
 

@@ -1,18 +1,17 @@
 """What a watched run tells of the whole epoch."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ullage.base.errors import UllageError
 from ullage.predicting.epoch.composed import Composer, EpochLevels, levels_of_run
 from ullage.predicting.epoch.form import Form, elements, longest, text_of
 from ullage.predicting.epoch.plan_in_order import PlanInOrder
-from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.requests import Ints, RequestRows
 from ullage.predicting.epoch.template import Template
 from ullage.predicting.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
 from ullage.recorded.allocator.replay import ReplayDevice
@@ -23,8 +22,6 @@ from ullage.recorded.settings import Settings, parse_settings, semantics_of
 
 if TYPE_CHECKING:
     from ullage.predicting.epoch.watch import EpochWatch
-
-Ints = npt.NDArray[np.int64]
 
 _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
@@ -85,7 +82,9 @@ class _Foreseen:
             levels = self._levels(templates)
         except UllageError as error:
             self._doubts.append(f"the epoch could not be replayed: {error}")
-            levels = _no_levels()
+            levels = EpochLevels(
+                allocated_bytes=_NONE, reserved_bytes=_NONE, start_allocated_bytes=_NONE, is_whole=False
+            )
         self._judge(levels, len(places))
         done = len(levels.reserved_bytes)
         batches = places[:done]
@@ -315,57 +314,46 @@ class _Foreseen:
 
     def _worst(self, levels: EpochLevels, units: Ints) -> WorstBatch | None:
         watch, group = self._watch, self._watch.group
-        if self._run.ran_out and watch.plan is not None:
-            return self._worst_that_ran_out()
+        if self._run.ran_out and watch.plan is not None:  # the batch whose step was running then
+            assert watch.feed is not None
+            following = watch.feed.handed[len(watch.units) * group :]
+            if not following:
+                return None
+            return replace(self._batch(following[0] // group, self._run.peak_allocated_bytes), was_run=True)
         if not len(units):
             return None
         at = int(levels.allocated_bytes.argmax())
         peak, start = int(levels.allocated_bytes[at]), int(levels.start_allocated_bytes[at])
-        index, form, items, alike, was_run = self._batch(int(units[at]))
+        worst = self._batch(int(units[at]), peak)
         reserved = int(levels.reserved_bytes.max())
         fits = reserved <= self._run.room_bytes and levels.ran_out_at is None
         room = self._run.room_bytes - start - min(reserved - peak, self._run.room_bytes // 4)
-        each = (peak - start) / max(1, items * group)
-        return WorstBatch(
-            index=index,
-            items=items,
-            longest=longest(form),
-            shape=text_of(form),
-            alike=alike,
-            peak_allocated_bytes=peak,
-            was_run=was_run,
-            items_that_fit=None if fits or not each else max(0, min(items - 1, int(room / each / group))),
-        )
+        each = (peak - start) / max(1, worst.items * group)
+        if fits or not each:
+            return worst
+        return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
-    def _worst_that_ran_out(self) -> WorstBatch | None:
-        """The batch whose step was running when memory ran out."""
-        watch = self._watch
-        assert watch.feed is not None
-        first = len(watch.units) * watch.group
-        if first >= len(watch.feed.handed):
-            return None
-        index, form, items, alike, _ = self._batch(watch.feed.handed[first] // watch.group)
-        return WorstBatch(
-            index=index,
-            items=items,
-            longest=longest(form),
-            shape=text_of(form),
-            alike=alike,
-            peak_allocated_bytes=self._run.peak_allocated_bytes,
-            was_run=True,
-        )
-
-    def _batch(self, unit: int) -> tuple[int, Form, int, int, bool]:
-        """The heaviest batch of a unit: its index, form, items, how many are alike, and whether such a one was run."""
-        watch, group, scan = self._watch, self._watch.group, self._watch.scan
+    def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
+        """Return the heaviest batch of a unit."""
+        watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
-            return unit * group, form, _items_of(form), sum(other.form == form for other in watch.units), True
-        batches = range(unit * group, (unit + 1) * group)
-        index = max(batches, key=lambda batch: elements(scan.forms[int(scan.shape[batch])]))
-        shape = int(scan.shape[index])
-        was_run = int(watch.plan.keys[unit]) not in self._stood_in
-        return index, scan.forms[shape], int(scan.items[index]), int((scan.shape == shape).sum()), was_run
+            items, alike, was_run = _items_of(form), sum(other.form == form for other in watch.units), True
+        else:
+            batches = range(index, index + watch.group)
+            index = max(batches, key=lambda batch: elements(scan.forms[int(scan.shape[batch])]))
+            shape = int(scan.shape[index])
+            form, items, alike = scan.forms[shape], int(scan.items[index]), int((scan.shape == shape).sum())
+            was_run = int(watch.plan.keys[unit]) not in self._stood_in
+        return WorstBatch(
+            index=index,
+            items=items,
+            longest=longest(form),
+            shape=text_of(form),
+            alike=alike,
+            peak_allocated_bytes=peak_allocated_bytes,
+            was_run=was_run,
+        )
 
 
 def _items_of(form: Form) -> int:
@@ -401,24 +389,7 @@ def _growth(starts: Ints) -> int:
     return int((floors[-1] - floors[0]) * _PARTS // ((_PARTS - 1) * len(starts)))
 
 
-def _no_levels() -> EpochLevels:
-    return EpochLevels(
-        allocated_bytes=_NONE,
-        reserved_bytes=_NONE,
-        start_allocated_bytes=_NONE,
-        lost_frees=0,
-        ran_out_at=None,
-        is_whole=False,
-        ties=0,
-    )
-
-
 def _curve(levels: Ints) -> list[int]:
     """The highest level in each of equal spans."""
-    return [int(span.max()) for span in _spans(levels)]
-
-
-def _spans(levels: Ints) -> Iterator[Ints]:
     count = min(CURVE_POINTS, len(levels))
-    if count:
-        yield from np.array_split(levels, count)
+    return [int(span.max()) for span in np.array_split(levels, count)] if count else []

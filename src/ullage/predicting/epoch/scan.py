@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ullage.predicting.epoch.collated import BatchFigures, Collated
 from ullage.predicting.epoch.form import Form, elements, form_of
 from ullage.predicting.epoch.item_forms import ItemForms, item_forms
-
-Ints = npt.NDArray[np.int64]
+from ullage.predicting.epoch.requests import Ints
 
 _LEARNED: Final = 24
 """Batches on which the function of collation is learned; it is proved on as many others, and on the heaviest."""
@@ -58,13 +56,12 @@ def go_through(
     """
     scan = Scan(
         order=list(order),
-        items=np.array([_count(batch) for batch in order], np.int64),
+        items=np.array([len(batch) if isinstance(batch, list | tuple) else 1 for batch in order], np.int64),
         shape=np.full(len(order), -1, np.int64),
         forms=[],
     )
     with _random_numbers_kept():
-        foretold = loader.batch_sampler is not None and _foretell(loader, scan, deadline, progress)
-        if not foretold:
+        if loader.batch_sampler is None or not _foretell(loader, scan, deadline, progress):
             _collate_all(loader, scan, deadline, progress)
     unseen = int((scan.shape < 0).sum())
     if unseen:
@@ -73,10 +70,6 @@ def go_through(
             "longer with --minutes"
         )
     return scan
-
-
-def _count(batch: Any) -> int:
-    return len(batch) if isinstance(batch, list | tuple) else 1
 
 
 @contextmanager
@@ -102,7 +95,7 @@ def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str]
     some = np.unique(np.append(rng.permutation(len(batches))[: 2 * _LEARNED], of_each_count[:_LEARNED]))
     rng.shuffle(some)
     forms = [_collated(loader, scan.order[number]) for number in some]
-    if _always_alike(loader, scan.order, some, forms) is False:
+    if [_collated(loader, scan.order[number]) for number in some[:4]] != forms[:4]:
         scan.notes.append(
             "a batch has other shapes each time that it is asked for, so an epoch of another seed differs"
         )
@@ -182,10 +175,6 @@ def _fetcher(loader: Any) -> Any:
     return _MapDatasetFetcher(
         loader.dataset, loader.batch_sampler is not None, loader.collate_fn, getattr(loader, "drop_last", False)
     )
-
-
-def _always_alike(loader: Any, order: Sequence[Any], some: Ints, forms: Sequence[Form]) -> bool:
-    return all(_collated(loader, order[int(number)]) == form for number, form in zip(some[:4], forms, strict=False))
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:

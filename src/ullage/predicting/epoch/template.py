@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.requests import Ints, RequestRows
 from ullage.recorded.program import Op
 
 if TYPE_CHECKING:
     from ullage.predicting.epoch.ledger import Ledger
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

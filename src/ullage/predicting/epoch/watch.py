@@ -8,10 +8,10 @@ again, to see that it asks for the same memory. What the epoch would have reserv
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ullage.predicting.epoch.form import Form, elements, form_of, longest
@@ -23,8 +23,6 @@ from ullage.predicting.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRo
 from ullage.predicting.epoch.scan import Scan, go_through
 from ullage.predicting.epoch.template import Template, TemplateMaker
 
-Ints = npt.NDArray[np.int64]
-
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
 """The share of the time that may be over when the last step is run; the rest is for the replay."""
@@ -33,20 +31,19 @@ _SHARE_OF_ORDER: Final = 0.5
 _MOST_BATCHES: Final = 20_000_000
 
 
+@dataclass(slots=True, eq=False)
 class Unit:
     """A step that was run: one batch, or those that the script takes together."""
 
-    __slots__ = ("form", "graphs", "journal_end", "journal_start", "key", "place", "template")
-
-    def __init__(self, place: int, key: int, template: Template, form: Form, journal: tuple[int, int]) -> None:
-        self.place = place
-        """The place among the units of the epoch; -1: not known."""
-        self.key = key
-        self.template = template
-        self.form = form
-        self.journal_start, self.journal_end = journal
-        self.graphs = 0
-        """The number of graphs that torch.compile made in it."""
+    place: int
+    """The place among the units of the epoch; -1: not known."""
+    template: Template
+    form: Form
+    journal_start: int
+    journal_end: int
+    graphs: int
+    """The number of graphs that torch.compile made in it."""
+    key: int = -1
 
 
 class EpochWatch:
@@ -245,13 +242,9 @@ class EpochWatch:
             self.group = calls
         else:
             self.lag = calls - 1
-        before: list[RequestRows] = []
-        cuts = self._cuts
-        self._cuts = []
-        at = next(number for number, cut in enumerate(cuts) if cut[0] is source)
-        first = at
-        while first < len(cuts) and not (cuts[first][0] is source and cuts[first][1] >= self.lag):
-            first += 1
+        cuts, self._cuts = self._cuts, []
+        used = (number for number, cut in enumerate(cuts) if cut[0] is source and cut[1] >= self.lag)
+        first = next(used, len(cuts))
         before = [piece for cut in cuts[:first] for piece in cut[2]]
         self.before = RequestRows.joined(before)
         first_block = sum(int((piece.op == 0).sum()) for piece in before)
@@ -284,9 +277,9 @@ class EpochWatch:
         aligned = bool(handed) and handed[0] % self.group == 0
         place = handed[0] // self.group if aligned else -1
         form = tuple(itertools.chain.from_iterable(self._forms[first : first + self.group]))
-        unit = Unit(place, -1, template, form, (self._pending_start, end))
         graphs = self._compiled_graphs()
-        unit.graphs, self._graphs = graphs - self._graphs, graphs
+        unit = Unit(place, template, form, self._pending_start, end, graphs - self._graphs)
+        self._graphs = graphs
         self.units.append(unit)
         self._stepped.append(self._steps_ended())
         if place == number and number == self.in_own_order:

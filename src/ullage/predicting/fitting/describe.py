@@ -138,9 +138,14 @@ def _picture(fit: Fit) -> Picture:
         line=tuple((probe.value, _used_bytes(probe)) for probe in measured),
         line_label="used at most",
         limit=total - fit.margin_bytes,
-        limit_label=f"{fit.gpu}: {text_of_bytes(total)}"
-        + (f", less {text_of_bytes(fit.margin_bytes)} left free" if fit.margin_bytes else ""),
+        limit_label=limit_label(fit.gpu, total, fit.margin_bytes),
     )
+
+
+def limit_label(gpu: str, total_bytes: int, margin_bytes: int) -> str:
+    """Return the words at the line of a card's memory."""
+    less = f", less {text_of_bytes(margin_bytes)} left free" if margin_bytes else ""
+    return f"{gpu}: {text_of_bytes(total_bytes)}{less}"
 
 
 def _used_bytes(probe: Probe) -> int:

@@ -14,9 +14,9 @@ from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
-from ullage.predicting.changes.allocator import expandable_segments, large_blocks
+from ullage.predicting.changes.allocator import allocator_setting
 from ullage.predicting.changes.change import Change, text_of
-from ullage.predicting.changes.optimizer import for_loop_optimizer, fused_optimizer
+from ullage.predicting.changes.optimizer import optimizer_default
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.fitting.axis import LARGEST, Axis
 from ullage.predicting.fitting.search import FitSearch, ProbedNeed
@@ -27,10 +27,10 @@ from ullage.predicting.prediction.several.parallel import ParallelRuns
 
 SCHEMA: Final = 2
 CHANGES: Final = (
-    (expandable_segments.CHANGE, "True"),
-    (large_blocks.CHANGE, "128"),
-    (fused_optimizer.CHANGE, "on"),
-    (for_loop_optimizer.CHANGE, "on"),
+    (allocator_setting.EXPANDABLE_SEGMENTS, "True"),
+    (allocator_setting.LARGE_BLOCKS, "128"),
+    (optimizer_default.FUSED, "on"),
+    (optimizer_default.FOR_LOOP, "on"),
 )
 """The changes that are tried: they leave the model, and the script, as they are."""
 _NO_OPTION: Final = re.compile(
@@ -208,17 +208,19 @@ class Fitter:
         def run(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
             requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
             labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
+            needs = {}
             for value, found in zip(values, self.runs.run_all(requests, labels), strict=True):
                 if isinstance(found, UllageError):
                     failures[value] = found
                 else:
                     probes[value] = Probe(value=value, fits=self._fits(found), prediction=found)
+                needs[value] = need_of(found, fits=value in probes and probes[value].fits)
             # A failure above all that fits is an end; one below says that the range begins too low.
             if failures and min(failures) < max(
                 (value for value, probe in probes.items() if probe.fits), default=LARGEST
             ):
                 raise ScriptError(_with_hint(failures[min(failures)], axis, min(failures)))
-            return {value: _need(probes.get(value)) for value in values}
+            return needs
 
         search = FitSearch(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
         search.points |= {axis.position_of(value): size for value, size in (known or {}).items()}
@@ -264,13 +266,9 @@ class Fitter:
 
     def _fits(self, prediction: Prediction) -> bool:
         """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
-        self._takes_steps = self._takes_steps or any(step.complete for step in prediction.steps)
-        return (
-            prediction.verdict is Verdict.FITS
-            and prediction.interval_bytes[1] <= prediction.total_memory_bytes - self.margin_bytes
-            and not prediction.oom_count
-            and (not self._takes_steps or any(step.complete for step in prediction.steps))
-        )
+        has_trained = any(step.complete for step in prediction.steps)
+        self._takes_steps = self._takes_steps or has_trained
+        return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
         """Search along the first axis for each value of the second, doubled from the lowest on."""
@@ -314,11 +312,20 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
     )
 
 
-def _need(probe: Probe | None) -> ProbedNeed:
-    if probe is None:  # the script failed
+def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
+    """Tell whether a run fits with a margin left free: it ran to its end, and the script handled no error."""
+    return (
+        prediction.verdict is Verdict.FITS
+        and prediction.interval_bytes[1] <= prediction.total_memory_bytes - margin_bytes
+        and not prediction.oom_count
+    )
+
+
+def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
+    """Return the need of a value by its run; an error says that the script failed."""
+    if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
-    prediction = probe.prediction
-    return ProbedNeed(high_bytes=None if prediction.oom else prediction.interval_bytes[1], fits=probe.fits)
+    return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)
 
 
 def fit(

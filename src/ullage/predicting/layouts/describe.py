@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ullage.base.exit_code import ExitCode
 from ullage.base.units import text_of_bytes
+from ullage.predicting.fitting.describe import limit_label
 from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
 from ullage.predicting.layouts.option_map import CONTEXT, PIPELINE
 from ullage.predicting.layouts.representative import ALL_RANKS
@@ -261,8 +262,7 @@ def _picture(found: LayoutFit) -> Picture:
         line=(),
         line_label="",
         limit=total - found.margin_bytes,
-        limit_label=f"{found.gpu}: {text_of_bytes(total)}"
-        + (f", less {text_of_bytes(found.margin_bytes)} left free" if found.margin_bytes else ""),
+        limit_label=limit_label(found.gpu, total, found.margin_bytes),
     )
 
 

@@ -13,6 +13,7 @@ from ullage.base.errors import ScriptError, UllageError
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
 from ullage.predicting.fitting.axis import Axis
+from ullage.predicting.fitting.fit import fits_with, need_of
 from ullage.predicting.fitting.search import ProbedNeed
 from ullage.predicting.layouts.content_key import ContentKeys
 from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
@@ -70,11 +71,7 @@ class LayoutQuestion:
 
     def fits(self, prediction: Prediction) -> bool:
         """Tell whether a run proves that its rank fits: it ran to its end, and the script handled no error."""
-        return (
-            prediction.verdict is Verdict.FITS
-            and prediction.interval_bytes[1] <= prediction.total_memory_bytes - self.margin_bytes
-            and not prediction.oom_count
-        )
+        return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
         """Return the items of a step: of every rank with items of its own, and every micro-batch."""
@@ -129,7 +126,8 @@ class LayoutsSearch:
     def _note(self, row: LayoutRow, how_far: str) -> None:
         self.rows[row.layout] = row
         best = ordered(list(self.rows.values()))[0]
-        so_far = f"; best so far {best.layout.text}{_with(best)}" if best.verdict == FITS else ""
+        value = "" if best.value is None else f" with {best.value}"
+        so_far = f"; best so far {best.layout.text}{value}" if best.verdict == FITS else ""
         self.progress(f"{how_far}{so_far}")
 
     def _look_at(self, layout: CardLayout, *, every_context: bool) -> LayoutRow:
@@ -140,7 +138,10 @@ class LayoutsSearch:
         def run(trials: Sequence[Trial]) -> Mapping[Trial, ProbedNeed]:
             futures = {trial: self.runs.submit(question.request_of(layout, *trial)) for trial in trials}
             answers.update({trial: future.result() for trial, future in futures.items()})
-            return {trial: self._need(answers[trial]) for trial in trials}
+            return {
+                trial: need_of(found := answers[trial], fits=isinstance(found, Prediction) and question.fits(found))
+                for trial in trials
+            }
 
         budget = question.total_bytes - question.margin_bytes
         search = LayoutSearch(
@@ -156,7 +157,8 @@ class LayoutsSearch:
             for each in ranks
             if isinstance(answer := answers.get((value or 0, each.rank)), Prediction)
         ]
-        failed = [error for error in (answers.get((value or 0, each.rank)) for each in ranks) if _is_error(error)]
+        told = [answers.get((value or 0, each.rank)) for each in ranks]
+        failed = [error for error in told if isinstance(error, UllageError)]
         shown = value if question.axis is not None else None
         proved = FITS if every_context or layout.size(CONTEXT) == 1 else PARTLY
         return LayoutRow(
@@ -170,12 +172,6 @@ class LayoutsSearch:
             runs=len(answers),
         )
 
-    def _need(self, answer: RankAnswer) -> ProbedNeed:
-        if isinstance(answer, UllageError):
-            return ProbedNeed(high_bytes=None, fits=False)
-        high = None if answer.oom else answer.interval_bytes[1]
-        return ProbedNeed(high_bytes=high, fits=self.question.fits(answer))
-
     def _start(self, layout: CardLayout) -> Sequence[int]:
         """Return values to begin with: what was found by the first rank, or those in the script's arguments."""
         axis = self.question.axis
@@ -184,12 +180,41 @@ class LayoutsSearch:
         row = self.rows.get(layout)
         return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
 
+    def answer(self, layouts: Sequence[CardLayout], *, is_whole: bool, seconds: float) -> LayoutFit:
+        """Return what is known of layouts."""
+        question, runs = self.question, self.runs
+        known = dict(self.rows)  # in the order in which their runs have ended, which no answer may tell
+        rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
+        return LayoutFit(
+            script=str(question.request.script),
+            arguments=list(without_secrets(question.request.arguments)),
+            gpu=question.request.gpu.short_name,
+            cards=question.space.cards,
+            layout=question.layout_text,
+            option=question.axis.option if question.axis is not None else None,
+            item_tokens=question.item_tokens,
+            total_memory_bytes=question.total_bytes,
+            margin_bytes=question.margin_bytes,
+            rows=rows,
+            frontier=frontier_of(rows),
+            engine=runs.engine.name,
+            run_count=runs.run_count,
+            known_count=runs.known_count,
+            is_whole=is_whole,
+            notes=tuple(self._notes(rows)),
+            seconds=seconds,
+        )
 
-def _is_error(answer: RankAnswer | None) -> bool:
-    return isinstance(answer, UllageError)
+    def _notes(self, rows: Sequence[LayoutRow]) -> Iterable[str]:
+        if self.runs.store.problem:
+            yield self.runs.store.problem
+        if self.question.margin_bytes:
+            yield f"{text_of_bytes(self.question.margin_bytes)} are left free on every card"
+        seen = dict.fromkeys(note for row in rows for run in row.ranks for note in run.prediction.notes)
+        yield from list(seen)[:8]
 
 
-def _verdict(found: Sequence[RankRun], failed: Sequence[object], proved: str | None) -> str:
+def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: str | None) -> str:
     if proved is not None:
         return proved
     if failed:
@@ -198,16 +223,13 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[object], proved: str | N
     return (Verdict.DOES_NOT_FIT if Verdict.UNKNOWN not in verdicts else Verdict.UNKNOWN).value
 
 
-def _error_of(failed: Sequence[object], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
+def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
     """Return the error of the value that is told, or of the next one, where the script itself ended the range."""
     if failed:
         return str(failed[0])
-    after = [answer for (value, _), answer in answers.items() if value == search.next and _is_error(answer)]
+    following = (answer for (value, _), answer in answers.items() if value == search.next)
+    after = [answer for answer in following if isinstance(answer, UllageError)]
     return f"with {search.next}: {after[0]}" if after else ""
-
-
-def _with(row: LayoutRow) -> str:
-    return "" if row.value is None else f" with {row.value}"
 
 
 def fit_layouts(
@@ -238,55 +260,17 @@ def fit_layouts(
     runs = RankRuns(engine, store, ContentKeys(question.request, words), progress)
     search = LayoutsSearch(question, runs, progress)
 
-    def answer(*, is_whole: bool) -> LayoutFit:
-        known = dict(search.rows)  # in the order in which their runs have ended, which no answer may tell
-        rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
-        return _answer(question, rows, runs, is_whole=is_whole, seconds=time.perf_counter() - began)
-
     try:
         search.run(layouts)
     except BaseException:
         with suppress(Exception):
-            so_far(answer(is_whole=False))
+            so_far(search.answer(layouts, is_whole=False, seconds=time.perf_counter() - began))
         raise
-    found = answer(is_whole=True)
+    found = search.answer(layouts, is_whole=True, seconds=time.perf_counter() - began)
     if found.exit_code == ScriptError.exit_code:
         first = found.rows[0]
         raise ScriptError(f"with each of {len(layouts)} layouts; with {first.layout.text}: {first.error}")
     return _with_picture(found, question, runs) if picture else found
-
-
-def _answer(
-    question: LayoutQuestion, rows: tuple[LayoutRow, ...], runs: RankRuns, *, is_whole: bool, seconds: float
-) -> LayoutFit:
-    return LayoutFit(
-        script=str(question.request.script),
-        arguments=list(without_secrets(question.request.arguments)),
-        gpu=question.request.gpu.short_name,
-        cards=question.space.cards,
-        layout=question.layout_text,
-        option=question.axis.option if question.axis is not None else None,
-        item_tokens=question.item_tokens,
-        total_memory_bytes=question.total_bytes,
-        margin_bytes=question.margin_bytes,
-        rows=rows,
-        frontier=frontier_of(rows),
-        engine=runs.engine.name,
-        run_count=runs.run_count,
-        known_count=runs.known_count,
-        is_whole=is_whole,
-        notes=tuple(_notes(question, rows, runs)),
-        seconds=seconds,
-    )
-
-
-def _notes(question: LayoutQuestion, rows: Sequence[LayoutRow], runs: RankRuns) -> Iterable[str]:
-    if runs.store.problem:
-        yield runs.store.problem
-    if question.margin_bytes:
-        yield f"{text_of_bytes(question.margin_bytes)} are left free on every card"
-    seen = dict.fromkeys(note for row in rows for run in row.ranks for note in run.prediction.notes)
-    yield from list(seen)[:8]
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from math import prod
 from typing import Final
 
@@ -71,11 +72,9 @@ class LayoutSpace:
             most=dict(_bound(each, {*names, *within}) for each in most),
             choices=tuple(_choice(each) for each in choose),
         )
-        count = 0
-        for _ in space.layouts():
-            count += 1
-            if count > MOST_LAYOUTS:
-                raise UsageError(f"--layout {quoted(text)} on {cards} cards has more than {MOST_LAYOUTS:,} layouts")
+        count = sum(1 for _ in islice(space.layouts(), MOST_LAYOUTS + 1))
+        if count > MOST_LAYOUTS:
+            raise UsageError(f"--layout {quoted(text)} on {cards} cards has more than {MOST_LAYOUTS:,} layouts")
         if not count:
             bounds = ", ".join(f"{name} up to {size}" for name, size in space.most.items())
             raise UsageError(f"--layout {quoted(text)} has no layout of {cards} cards with {bounds}")
@@ -86,8 +85,10 @@ class LayoutSpace:
         for sizes in _products(self.cards, [self.most.get(name, self.cards) for name in self.axes]):
             named = tuple(zip(self.axes, sizes, strict=True))
             inside = prod(size for name, size in named if name in _WITHIN)
-            for more in _divided(inside, [self.most.get(name, inside) for name in self.within]):
-                for values in _combined([values for _, values in self.choices]):
+            divisors = _divisors(inside)
+            groups = [[each for each in divisors if each <= self.most.get(name, inside)] for name in self.within]
+            for more in product(*groups):
+                for values in product(*(values for _, values in self.choices)):
                     yield CardLayout(
                         sizes=(*named, *zip(self.within, more, strict=True)),
                         choices=tuple(zip((option for option, _ in self.choices), values, strict=True)),
@@ -119,26 +120,6 @@ def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
         if first <= most[0]:
             for rest in _products(number // first, most[1:]):
                 yield (first, *rest)
-
-
-def _divided(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Return every combination of divisors of a number."""
-    if not most:
-        yield ()
-        return
-    for first in _divisors(number):
-        if first <= most[0]:
-            for rest in _divided(number, most[1:]):
-                yield (first, *rest)
-
-
-def _combined(values: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    if not values:
-        yield ()
-        return
-    for first in values[0]:
-        for rest in _combined(values[1:]):
-            yield (first, *rest)
 
 
 def _divisors(number: int) -> list[int]:

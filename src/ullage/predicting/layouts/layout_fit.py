@@ -52,7 +52,9 @@ class LayoutRow:
     @property
     def fullest(self) -> RankRun | None:
         """The rank that uses most."""
-        return max(self.ranks, key=lambda run: _order(run.prediction), default=None)
+        return max(
+            self.ranks, key=lambda run: (run.prediction.oom is not None, run.prediction.interval_bytes[1]), default=None
+        )
 
     @property
     def free_bytes(self) -> int | None:
@@ -201,7 +203,3 @@ def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) 
         for place, mark in marks.items()
         if not any(other != mark and all(a >= b for a, b in zip(other, mark, strict=True)) for other in marks.values())
     )
-
-
-def _order(prediction: Prediction) -> tuple[bool, int]:
-    return prediction.oom is not None, prediction.interval_bytes[1]

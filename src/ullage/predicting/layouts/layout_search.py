@@ -31,8 +31,6 @@ class LayoutSearch:
     """The largest value that fits; None: none does. 0 where no option is varied."""
     next: int | None = None
     """The smallest value that does not fit; None: there is none in the range."""
-    is_flat: bool = False
-    """Whether ever larger values need the same."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
@@ -47,7 +45,6 @@ class LayoutSearch:
         if self.start:
             search.record(self._values(sorted({_inside(axis, value) for value in self.start}), run))
         search.run(lambda values: self._values(values, run))
-        self.is_flat = search.is_flat
         self.best = axis.value_at(search.best) if search.best >= 0 else None
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 

@@ -54,10 +54,7 @@ class ResultStore:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            if self._database is not None:
-                with suppress(sqlite3.Error):
-                    self._database.close()
-                self._database = None
+            self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return what is kept under a key; None where there is nothing."""
@@ -93,6 +90,9 @@ class ResultStore:
         """Go on without the store."""
         text = str(error).partition("\n")[0] or type(error).__name__
         self.problem = f"results are not kept any more: {text} ({self.path}); the search goes on without"
+        self._close()
+
+    def _close(self) -> None:
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()

@@ -59,8 +59,11 @@ class _MadeUpDatasets:
     def _made(self, split: Any, *, streams: bool) -> Any:
         import datasets
 
-        rows = self._rows()
-        made = datasets.Dataset.from_list(rows) if self._data.form != "image" else self._pictures()
+        if self._data.form == "image":
+            made = self._pictures()
+        else:
+            rows = text_rows(self._data, lengths_of(self._choice, self._data), self._last.tokenizer)
+            made = datasets.Dataset.from_list(rows)
         one = made.to_iterable_dataset() if streams else made
         if isinstance(split, list | tuple):
             return [one for _ in split]
@@ -68,11 +71,6 @@ class _MadeUpDatasets:
             return one
         kind: Any = datasets.IterableDatasetDict if streams else datasets.DatasetDict
         return _any_split(kind)(dict.fromkeys(_SPLITS, one))
-
-    def _rows(self) -> list[dict[str, Any]]:
-        if self._data.form == "image":
-            return []
-        return text_rows(self._data, lengths_of(self._choice, self._data), self._last.tokenizer)
 
     def _pictures(self) -> Any:
         """Return pictures with labels, encoded once: each row has the same one."""

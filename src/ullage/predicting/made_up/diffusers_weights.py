@@ -7,7 +7,7 @@ from typing import Any, Final
 from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import CONFIG_NAME, MadeUpRepositories
 from ullage.predicting.made_up.sparse_file import saved_as_holes
-from ullage.predicting.made_up.standing_in import around, when_imported, with_hint
+from ullage.predicting.made_up.standing_in import stand_in, with_hint
 from ullage.predicting.made_up.transformers_weights import OF_THE_HUB, has_weights
 
 _PIPELINE: Final = "model_index.json"
@@ -16,16 +16,9 @@ _PIPELINE: Final = "model_index.json"
 def install(repositories: MadeUpRepositories) -> None:
     """Be there when the script imports diffusers."""
     maker = _MadeUpDiffusers(repositories)
-    for module_name, class_name, function, instead in (
-        ("diffusers.configuration_utils", "ConfigMixin", "load_config", maker.config),
-        ("diffusers.models.modeling_utils", "ModelMixin", "from_pretrained", maker.model),
-        ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "from_pretrained", maker.pipeline),
-    ):
-
-        def watch(module: Any, class_name: str = class_name, function: str = function, instead: Any = instead) -> None:
-            around(getattr(module, class_name), function, instead)
-
-        when_imported(module_name, watch)
+    stand_in("diffusers.configuration_utils", "ConfigMixin.load_config", maker.config)
+    stand_in("diffusers.models.modeling_utils", "ModelMixin.from_pretrained", maker.model)
+    stand_in("diffusers.pipelines.pipeline_utils", "DiffusionPipeline.from_pretrained", maker.pipeline)
 
 
 class _MadeUpDiffusers:

@@ -9,7 +9,7 @@ from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
 from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import MadeUpRepositories
 from ullage.predicting.made_up.rows import lengths_of
-from ullage.predicting.made_up.standing_in import around, when_imported
+from ullage.predicting.made_up.standing_in import stand_in
 
 
 def encoded(width: int, height: int) -> bytes:
@@ -26,10 +26,10 @@ def install(
 ) -> None:
     """Be there when the script imports the data sets of torchvision."""
     maker = _MadeUpPictures(choice, data, repositories, note)
-    when_imported("torchvision.datasets.folder", lambda module: around(module.DatasetFolder, "__init__", maker.folder))
-    when_imported("torchvision.datasets.imagenet", lambda module: around(module.ImageNet, "__init__", maker.folder))
-    when_imported("torchvision.datasets.cifar", lambda module: around(module.CIFAR10, "__init__", maker.cifar))
-    when_imported("torchvision.datasets.mnist", lambda module: around(module.MNIST, "__init__", maker.mnist))
+    stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
+    stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
+    stand_in("torchvision.datasets.cifar", "CIFAR10.__init__", maker.cifar)
+    stand_in("torchvision.datasets.mnist", "MNIST.__init__", maker.mnist)
 
 
 class _MadeUpPictures:
@@ -57,39 +57,40 @@ class _MadeUpPictures:
 
     def cifar(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
         """Have CIFAR's pictures be of one colour where they are not there."""
-        if self._is_there(original, this, root, arguments, keywords):
-            return
-        import numpy
-
         classes = 100 if type(this).__name__ == "CIFAR100" else 10
-        self._begin(this, root, arguments, keywords, classes)
-        this.data = numpy.zeros((self._count, 32, 32, 3), dtype=numpy.uint8)
-        this.targets = [number % classes for number in range(self._count)]
-        self._say(str(root), 32, 32)
+        if self._stands_in(original, this, root, arguments, keywords, classes=classes, side=32):
+            import numpy
+
+            this.data = numpy.zeros((self._count, 32, 32, 3), dtype=numpy.uint8)
+            this.targets = [number % classes for number in range(self._count)]
 
     def mnist(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
         """Have MNIST's pictures (and of those that are like it) be black where they are not there."""
-        if self._is_there(original, this, root, arguments, keywords):
-            return
-        import torch
+        if self._stands_in(original, this, root, arguments, keywords, classes=10, side=28):
+            import torch
 
-        self._begin(this, root, arguments, keywords, 10)
-        this.data = torch.zeros(self._count, 28, 28, dtype=torch.uint8, device="cpu")
-        this.targets = torch.arange(self._count, device="cpu") % 10
-        self._say(str(root), 28, 28)
+            this.data = torch.zeros(self._count, 28, 28, dtype=torch.uint8, device="cpu")
+            this.targets = torch.arange(self._count, device="cpu") % 10
 
-    @staticmethod
-    def _is_there(original: Callable[..., Any], this: Any, root: Any, arguments: Any, keywords: Any) -> bool:
+    def _stands_in(
+        self,
+        original: Callable[..., Any],
+        this: Any,
+        root: Any,
+        arguments: Any,
+        keywords: Any,
+        *,
+        classes: int,
+        side: int,
+    ) -> bool:
+        """Load the pictures that are there; else begin a data set that has none yet, and return True."""
         try:
             original(this, root, *arguments, **keywords)
         except Exception as error:
             if not is_not_there(error) and not isinstance(error, RuntimeError):
                 raise
+        else:
             return False
-        return True
-
-    @staticmethod
-    def _begin(this: Any, root: Any, arguments: Any, keywords: Any, classes: int) -> None:
         from torchvision.datasets import VisionDataset
 
         values = dict(zip(("train", "transform", "target_transform"), arguments, strict=False)) | keywords
@@ -100,6 +101,8 @@ class _MadeUpPictures:
         if not hasattr(type(this), "classes"):
             this.classes = names
             this.class_to_idx = {name: number for number, name in enumerate(names)}
+        self._say(str(root), side, side)
+        return True
 
     def _files(self) -> str:
         """Return a folder with a folder for each class."""

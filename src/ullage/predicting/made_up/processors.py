@@ -5,19 +5,19 @@ from typing import Any
 
 from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import Config, MadeUpRepositories
-from ullage.predicting.made_up.standing_in import around, when_imported
+from ullage.predicting.made_up.standing_in import stand_in
 
 _MIXINS = (
-    ("transformers.image_processing_base", "ImageProcessingMixin", "get_image_processor_dict"),
-    ("transformers.feature_extraction_utils", "FeatureExtractionMixin", "get_feature_extractor_dict"),
-    ("transformers.processing_utils", "ProcessorMixin", "get_processor_dict"),
+    ("transformers.image_processing_base", "ImageProcessingMixin.get_image_processor_dict"),
+    ("transformers.feature_extraction_utils", "FeatureExtractionMixin.get_feature_extractor_dict"),
+    ("transformers.processing_utils", "ProcessorMixin.get_processor_dict"),
 )
 
 
 def install(repositories: MadeUpRepositories) -> None:
     """Be there when the script imports processors."""
 
-    def stand_in(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+    def load(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
         try:
             found = original(cls, name, *arguments, **keywords)
             if found[0] or "image" not in original.__name__:
@@ -32,12 +32,8 @@ def install(repositories: MadeUpRepositories) -> None:
             repositories.note(f"made up: the processor of {name}, with the defaults of its class")
         return (sizes_of(made.config) if made is not None and is_of_pictures else {}), {}
 
-    for module_name, class_name, function in _MIXINS:
-
-        def watch(module: Any, class_name: str = class_name, function: str = function) -> None:
-            around(getattr(module, class_name), function, stand_in)
-
-        when_imported(module_name, watch)
+    for module, path in _MIXINS:
+        stand_in(module, path, load)
 
 
 def sizes_of(config: Config) -> Config:

@@ -7,6 +7,7 @@ has those of common models.
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,18 +23,18 @@ _MOST_BYTES: Final = 16 << 20
 Config = dict[str, Any]
 
 
+@dataclass(slots=True)
 class MadeUpRepository:
     """One folder: what libraries are given instead of the name."""
 
-    def __init__(self, folder: OwnFolder, name: str, config: Config, source: str) -> None:
-        self.folder = folder
-        self.name = name
-        """The name that the script asks for."""
-        self.config = config
-        self.source = source
-        """Words for where the configuration comes from."""
-        self.has: set[str] = set()
-        """The kinds of file that are there: "weights", "tokenizer", ..."""
+    folder: OwnFolder
+    name: str
+    """The name that the script asks for."""
+    config: Config
+    source: str
+    """Words for where the configuration comes from."""
+    has: set[str] = field(default_factory=set)
+    """The kinds of file that are there: "weights", "tokenizer", ..."""
 
     @property
     def path(self) -> str:

@@ -38,8 +38,10 @@ def text_rows(data: MadeUpData, lengths: list[int], tokenizer: Any) -> list[Row]
 
 
 def _text(length: int, tokenizer: Any, column: str | None) -> Row:
-    count = _counter(tokenizer, lambda words: tokenizer(words)["input_ids"])
-    return {column or "text": _words(fitted(length, count))}
+    def count(words: int) -> int:
+        return len(tokenizer(_words(words))["input_ids"])
+
+    return {column or "text": _words(fitted(length, count if tokenizer is not None else None))}
 
 
 def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
@@ -50,7 +52,11 @@ def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
             {"role": "assistant", "content": _words(max(words - question, 1))},
         ]
 
-    return {column or "messages": conversation(fitted(length, _conversation_counter(tokenizer, conversation)))}
+    def count(words: int) -> int:
+        return len(tokenizer.apply_chat_template(conversation(words), tokenize=True, return_dict=False))
+
+    can_count = tokenizer is not None and getattr(tokenizer, "chat_template", None)
+    return {column or "messages": conversation(fitted(length, count if can_count else None))}
 
 
 def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
@@ -70,18 +76,6 @@ def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
 
 def _words(number: int) -> str:
     return " ".join([_WORD] * max(number, 1))
-
-
-def _counter(tokenizer: Any, tokens: Callable[[str], list[int]]) -> Callable[[int], int] | None:
-    return None if tokenizer is None else lambda words: len(tokens(_words(words)))
-
-
-def _conversation_counter(
-    tokenizer: Any, conversation: Callable[[int], list[dict[str, str]]]
-) -> Callable[[int], int] | None:
-    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
-        return None
-    return lambda words: len(tokenizer.apply_chat_template(conversation(words), tokenize=True, return_dict=False))
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:

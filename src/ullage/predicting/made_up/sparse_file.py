@@ -64,7 +64,7 @@ def write_sparse_file(
     try:
         os.write(descriptor, len(text).to_bytes(8, "little") + text)
         os.ftruncate(descriptor, 8 + len(text) + begin)
-        _write_small(descriptor, 8 + len(text), [(key, tensors[key], header[key]["data_offsets"][0]) for key in keys])
+        _write_small(descriptor, 8 + len(text), [(tensors[key], header[key]["data_offsets"][0]) for key in keys])
     finally:
         os.close(descriptor)
 
@@ -84,12 +84,12 @@ def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
         setattr(module, name, original)
 
 
-def _write_small(descriptor: int, begin: int, tensors: list[tuple[str, "torch.Tensor", int]]) -> None:
+def _write_small(descriptor: int, begin: int, tensors: list[tuple["torch.Tensor", int]]) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(0)
     room = _MOST_WRITTEN_BYTES
-    for _, tensor, offset in tensors:
+    for tensor, offset in tensors:
         size = tensor.numel() * tensor.element_size()
         if not size or size > min(WRITTEN_BYTES, room) or not tensor.dtype.is_floating_point:
             continue

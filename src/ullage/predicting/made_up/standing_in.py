@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final
 
 from ullage.gpu.tracing.torch_import import ImportWatch
@@ -18,11 +17,13 @@ _WHAT: Final = (
 
 def when_imported(name: str, act: Callable[[Any], None]) -> None:
     """Act on a module right after the script, or a library of its, has imported it."""
+    ImportWatch(name, before=lambda: None, after=act).install()
 
-    def after(module: ModuleType) -> None:
-        act(module)
 
-    ImportWatch(name, before=lambda: None, after=after).install()
+def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
+    """Put `instead` around a function or a method ("Model.load") of a module as soon as that is imported."""
+    *owners, name = path.split(".")
+    when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:

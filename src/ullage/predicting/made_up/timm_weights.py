@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ullage.predicting.made_up.missing import is_not_there
-from ullage.predicting.made_up.standing_in import around, when_imported
+from ullage.predicting.made_up.standing_in import stand_in
 
 
 def install(note: Callable[[str], None]) -> None:
@@ -19,4 +19,4 @@ def install(note: Callable[[str], None]) -> None:
             parameters = sum(each.numel() for each in model.parameters())
             note(f"made up: the weights of timm's {type(model).__name__} ({parameters:,} parameters) are fresh")
 
-    when_imported("timm.models._builder", lambda module: around(module, "load_pretrained", load_pretrained))
+    stand_in("timm.models._builder", "load_pretrained", load_pretrained)

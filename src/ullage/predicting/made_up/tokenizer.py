@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ullage.predicting.made_up.repository import Config, MadeUpRepositories, MadeUpRepository
-from ullage.predicting.made_up.standing_in import around, when_imported, with_hint
+from ullage.predicting.made_up.standing_in import stand_in, with_hint
 
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
@@ -56,10 +56,7 @@ def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> Non
             last.tokenizer = _loaded(repositories, made, str(name), keywords)
         return last.tokenizer
 
-    when_imported(
-        "transformers.tokenization_utils_base",
-        lambda module: around(module.PreTrainedTokenizerBase, "from_pretrained", from_pretrained),
-    )
+    stand_in("transformers.tokenization_utils_base", "PreTrainedTokenizerBase.from_pretrained", from_pretrained)
 
 
 def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
@@ -81,9 +78,7 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
         made.has.add("tokenizer")
         write_tokenizer(made)
         repositories.note(f"made up: the tokenizer of {name} (bytes, {vocabulary_size(made.config):,} words)")
-    kept = {
-        word: keywords[word] for word in ("padding_side", "truncation_side", "model_max_length") if word in keywords
-    }
+    kept = {word: keywords[word] for word in _KEPT if word in keywords}
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(made.path, **kept)
     tokenizer.name_or_path = name
     return tokenizer

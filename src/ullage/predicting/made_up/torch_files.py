@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.predicting.made_up.missing import is_not_there
-from ullage.predicting.made_up.standing_in import around, when_imported
+from ullage.predicting.made_up.standing_in import around, stand_in, when_imported
 
 _COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "iter", "iteration", "iterations"})
 
@@ -28,7 +28,7 @@ def install(note: Callable[[str], None]) -> None:
     """Be there when the script imports torch and safetensors."""
     said: set[str] = set()
 
-    def stand_in(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
+    def load(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
         try:
             return original(file, *arguments, **keywords)
         except OSError as error:
@@ -44,14 +44,14 @@ def install(note: Callable[[str], None]) -> None:
         return MadeUpState()
 
     def watch_torch(torch: Any) -> None:
-        around(torch, "load", stand_in)
+        around(torch, "load", load)
         torch.serialization.load = torch.load
-        around(torch.hub, "load_state_dict_from_url", stand_in)
+        around(torch.hub, "load_state_dict_from_url", load)
         around(torch.nn.Module, "load_state_dict", _load_into_module)
         around(torch.optim.Optimizer, "load_state_dict", _load_into_optimizer)
 
     when_imported("torch", watch_torch)
-    when_imported("safetensors.torch", lambda module: around(module, "load_file", stand_in))
+    stand_in("safetensors.torch", "load_file", load)
 
 
 def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -15,7 +15,7 @@ from ullage.base.errors import quoted
 from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import CONFIG_NAME, Config, MadeUpRepositories, MadeUpRepository
 from ullage.predicting.made_up.sparse_file import saved_as_holes
-from ullage.predicting.made_up.standing_in import around, when_imported, with_hint
+from ullage.predicting.made_up.standing_in import around, stand_in, when_imported, with_hint
 
 OF_THE_HUB: Final = (
     *("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant"),
@@ -29,16 +29,12 @@ def install(repositories: MadeUpRepositories) -> None:
     models = _Models(repositories, configurations)
 
     def watch(module: Any) -> None:
-        around(_class(module, "PretrainedConfig", "PreTrainedConfig"), "get_config_dict", configurations)
+        names = ("PretrainedConfig", "PreTrainedConfig")  # the older name of the class first
+        kind = next(getattr(module, name) for name in names if hasattr(module, name))
+        around(kind, "get_config_dict", configurations)
 
     when_imported("transformers.configuration_utils", watch)
-    when_imported(
-        "transformers.modeling_utils", lambda module: around(module.PreTrainedModel, "from_pretrained", models)
-    )
-
-
-def _class(module: Any, *names: str) -> Any:
-    return next(getattr(module, name) for name in names if hasattr(module, name))
+    stand_in("transformers.modeling_utils", "PreTrainedModel.from_pretrained", models)
 
 
 class _Configurations:

@@ -1,19 +1,22 @@
 """Forward and backward in parts of the batch, whose gradients add up to the batch's own."""
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ullage.predicting.changes.accumulation.library_recipe import library_recipe, takes_argument
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import check_certain, source_of
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
+from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import IGNORED, LossForm, TrainingFacts
+from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.batch_parts import CountedLoss, PassPlaces, in_parts
 from ullage.predicting.editing.edit import NotCertain, Recipe, SourceEdit
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
-
 _NAME: Final = re.compile(r"[^\W\d]\w*")
+_SNIPPET: Final = """\
+for part in batch.chunk({parts}):
+    loss = compute_loss(model, part) * (len(part) / len(batch))
+    loss.backward()
+optimizer.step()"""
 _MOST_PARTS: Final = 64
 """The most parts of a batch: each is a forward and a backward pass, and who needs more has other problems."""
 
@@ -48,14 +51,14 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
     )
     source = source_of(passes.file)
     edits = in_parts(source, passes, parts)
-    check_certain(source, edits)
+    edited(source, edits)  # raises where one has no certain place
     return edits
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
+def _install(applied: AppliedChange) -> None:
     from ullage.predicting.changes.accumulation.parts_of_loader import PartsOfLoader
 
-    PartsOfLoader(loop, f"accumulate={setting}", int(setting)).install()
+    PartsOfLoader(applied)
 
 
 def _is_edit(facts: TrainingFacts, setting: str) -> bool:
@@ -88,20 +91,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     parts = int(setting)
     if takes_argument(facts):
         return library_recipe(facts, parts)
-    try:
-        return Recipe(snippet=_snippet(parts), edits=edits_for(facts, parts))
-    except NotCertain as error:
-        return Recipe(snippet=_snippet(parts), why_not=str(error))
-
-
-def _snippet(parts: int) -> str:
-    lines = (
-        f"for part in batch.chunk({parts}):",
-        "    loss = compute_loss(model, part) * (len(part) / len(batch))",
-        "    loss.backward()",
-        "optimizer.step()",
-    )
-    return "\n".join(lines)
+    return Recipe.placed(_SNIPPET.format(parts=parts), lambda: edits_for(facts, parts))
 
 
 def _gradients_for(facts: TrainingFacts) -> Gradients:
@@ -123,17 +113,10 @@ def _gradients_for(facts: TrainingFacts) -> Gradients:
     among_themselves = any(each.rows == each.classes == facts.items for each in facts.losses)
     if form is not LossForm.COUNTED or among_themselves:  # items are compared with each other: parts compare fewer
         return Gradients.UNKNOWN
-    if not takes_argument(facts) and _is_by_counts(facts):
+    # The edits weigh parts by their counts of targets.
+    if not takes_argument(facts) and counted_loss(facts) is not None and _is_edit(facts, "2"):
         return Gradients.ROUNDING
     return Gradients.CHANGED if _ignores(facts) else Gradients.COUNTS
-
-
-def _is_by_counts(facts: TrainingFacts) -> bool:
-    """Tell whether the edits weigh parts by their counts of targets."""
-    try:
-        return counted_loss(facts) is not None and bool(edits_for(facts, 2))
-    except NotCertain:
-        return False
 
 
 def _ignores(facts: TrainingFacts) -> bool:

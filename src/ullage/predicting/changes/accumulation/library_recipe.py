@@ -6,7 +6,7 @@ from typing import Final
 from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import AddKeyword, NotCertain, Recipe
-from ullage.predicting.editing.scope import parse
+from ullage.predicting.editing.scope import called_name, operand, parse, spans
 
 LIBRARIES: Final = frozenset({"transformers", "lightning"})
 _BATCH: Final = "per_device_train_batch_size"
@@ -24,42 +24,37 @@ def takes_argument(facts: TrainingFacts) -> bool:
 
     Accelerate's is one where the loop stands in `accelerator.accumulate`.
     """
-    if facts.loop.library == "accelerate":
-        try:
-            return accumulates(source_of(_file(facts)))
-        except NotCertain:
-            return False
-    return facts.loop.library in LIBRARIES
+    return accumulates(_file(facts)) if facts.loop.library == "accelerate" else facts.loop.library in LIBRARIES
 
 
-def accumulates(source: str) -> bool:
-    """Tell whether a file has a loop in Accelerate's `accumulate`.
-
-    Raises:
-        NotCertain: it is no Python.
-    """
+def accumulates(file: str) -> bool:
+    """Tell whether a file has a loop in Accelerate's `accumulate`."""
     return any(
         isinstance(node, ast.withitem)
         and isinstance(node.context_expr, ast.Call)
-        and _last_name(node.context_expr) == "accumulate"
-        for node in ast.walk(parse(source))
+        and called_name(node.context_expr) == "accumulate"
+        for node in ast.walk(_tree_of(file))
     )
+
+
+def _tree_of(file: str) -> ast.Module:
+    """Return the tree of a file; an empty one where it is no Python that can be read."""
+    try:
+        return parse(source_of(file))
+    except NotCertain:
+        return ast.Module(body=[], type_ignores=[])
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
     """Return the recipe for a loop that is accumulated by its library's argument."""
     library = facts.loop.library
     items = facts.items or parts
-    try:
-        tree = parse(source_of(_file(facts)))
-    except NotCertain:
-        tree = ast.Module(body=[], type_ignores=[])
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
     if library == "transformers":
         return _transformers(facts, calls, items, parts)
     maker, steps = _MAKERS[library], _STEPS[library]
-    makers = [_multiplied(facts, call, steps, parts) for call in calls if _last_name(call) == maker]
-    loaders = [_divided(facts, call, "batch_size", parts) for call in calls if _last_name(call) == "DataLoader"]
+    makers = [_multiplied(facts, call, steps, parts) for call in calls if called_name(call) == maker]
+    loaders = [_divided(facts, call, "batch_size", parts) for call in calls if called_name(call) == "DataLoader"]
     edits = [edit for edit in (*makers, *loaders) if edit is not None]
     is_certain = len(makers) == 1 and loaders and len(edits) == len(makers) + len(loaders)
     snippet = f"DataLoader(..., batch_size={items // parts})\n{maker}(..., {steps}={parts})"
@@ -72,7 +67,7 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")
     for each in calls:
-        if _last_name(each) == name and each.lineno <= line <= (each.end_lineno or each.lineno):
+        if called_name(each) == name and spans(each, line):
             batch, taken = _divided(facts, each, _BATCH, parts), _multiplied(facts, each, steps, parts)
             if batch is None and not _has(each, _BATCH) and not each.args:
                 batch = _keyword(facts, each, _BATCH, str(items // parts))  # the default, which is divided too
@@ -80,23 +75,17 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
             snippet = ", ".join(f"{edit.keyword}={edit.value}" for edit in edits)
             if len(edits) == 2:
                 return Recipe(snippet=snippet, edits=tuple(edits))
-    if any(_last_name(each) == "HfArgumentParser" for each in calls):
+    if any(called_name(each) == "HfArgumentParser" for each in calls):
         words = (f"--{_BATCH}", str(items // parts), f"--{steps}", str(parts))
         return Recipe(snippet=" ".join(words), arguments=words)
     return Recipe(snippet=f"{_BATCH}={items // parts}, {steps}={parts}")
 
 
 def _file(facts: TrainingFacts) -> str:
-    places = (
-        facts.loop.library_call.place if facts.loop.library_call is not None else None,
-        facts.loop.backward,
-        facts.loop.forward,
-        facts.loop.step,
-    )
-    file = next((place.file for place in places if place is not None), None)
-    if file is None:
-        raise NotCertain("no line of the user's trains")
-    return file
+    """Return the file whose lines train; "" where there is none of the user's."""
+    loop, call = facts.loop, facts.loop.library_call
+    places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
+    return next((place.file for place in places if place is not None), "")
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
@@ -109,7 +98,7 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
         if not isinstance(batch, int) or batch < parts or batch % parts:
             return None
         return _keyword(facts, call, keyword, str(batch // parts))
-    return _keyword(facts, call, keyword, f"{_operand(value)} // {parts}")
+    return _keyword(facts, call, keyword, f"{operand(value)} // {parts}")
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
@@ -120,23 +109,12 @@ def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) 
     if isinstance(value, ast.Constant):
         count = value.value if isinstance(value.value, int) else 1 if value.value is None else None
         return _keyword(facts, call, keyword, str(count * parts)) if count is not None else None
-    return _keyword(facts, call, keyword, f"{_operand(value)} * {parts}")
-
-
-def _operand(value: ast.expr) -> str:
-    text = ast.unparse(value)
-    return text if isinstance(value, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
+    return _keyword(facts, call, keyword, f"{operand(value)} * {parts}")
 
 
 def _keyword(facts: TrainingFacts, call: ast.Call, keyword: str, value: str) -> AddKeyword:
-    return AddKeyword(file=_file(facts), line=call.lineno, function=_last_name(call), keyword=keyword, value=value)
+    return AddKeyword(file=_file(facts), line=call.lineno, function=called_name(call), keyword=keyword, value=value)
 
 
 def _has(call: ast.Call, keyword: str) -> bool:
     return any(each.arg in (keyword, None) for each in call.keywords)
-
-
-def _last_name(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -5,21 +5,20 @@ out; the loss is multiplied by the part's share where its backward pass is asked
 `(loss * share).backward()`, and `if it is the last part:` before the rest.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
+from torch.utils.data import DataLoader
 
 from ullage.predicting.changes.accumulation.library_arguments import LibraryArguments
+from ullage.predicting.changes.change import AppliedChange
 from ullage.predicting.changes.training.facts import LossForm
 from ullage.predicting.changes.training.loss_form import LossReader
+from ullage.predicting.changes.training.wrapping import when_imported, wrap
 from ullage.training.guard.splitting.batch import all_of, form_of, narrow, why_whole
-
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
 
 _LEFT_OUT: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("torch.amp.grad_scaler", "GradScaler", ("step", "update", "unscale_")),
@@ -47,24 +46,19 @@ class _Turn:
 class PartsOfLoader:
     """Cuts what loaders give, and leaves out what only the last part's turn may do."""
 
-    def __init__(self, loop: "TrainingLoop", text: str, parts: int) -> None:
-        self._loop = loop
-        self._text = text
-        self._parts = parts
+    def __init__(self, applied: AppliedChange) -> None:
+        """Wrap the loaders, and what a loop does in every turn."""
+        self._applied = applied
+        self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
-        self._library = LibraryArguments(loop, text, parts)
+        self._library = LibraryArguments(applied)
         self._depth = 0
         """The number of loaders that are giving a batch: a loader that hands on what another gives is cut alone."""
-
-    def install(self) -> None:
-        """Wrap the loaders, and what a loop does in every turn."""
-        self._library.install()
-        self._wrap_loader(import_module("torch.utils.data").DataLoader)
-        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
-            self._library.when_imported("accelerate.data_loader", name, self._wrap_loader)
-        self._wrap_backward()
-        self._loop.optimizer_made.append(self._wrap_step)
+        wrap(DataLoader, "__iter__", self._iterated)
+        when_imported("accelerate.data_loader", self._watch_accelerate)
+        wrap(torch.Tensor, "backward", self._backward)
+        applied.loop.optimizer_made.append(self._wrap_step)
         for owner in (torch.optim.Optimizer, torch.nn.Module):
             self._wrap(owner, "zero_grad", self._may_zero, None)
         for module, kind, names in _LEFT_OUT:
@@ -74,14 +68,15 @@ class PartsOfLoader:
             if hasattr(torch.nn.utils, name):
                 self._wrap(torch.nn.utils, name, self._may_step, torch.zeros(()))
 
-    def _wrap(self, owner: Any, name: str, may: Callable[[], bool], otherwise: Any) -> None:
-        original = getattr(owner, name)
+    def _watch_accelerate(self, module: Any) -> None:
+        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+            wrap(getattr(module, name), "__iter__", self._iterated)
 
-        @functools.wraps(original)
-        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+    def _wrap(self, owner: Any, name: str, may: Callable[[], bool], otherwise: Any) -> None:
+        def around(original: Any, *arguments: Any, **keywords: Any) -> Any:
             return original(*arguments, **keywords) if may() else otherwise
 
-        setattr(owner, name, wrapper)
+        wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap the step of an optimizer's class, around the hooks that PyTorch has put into it."""
@@ -90,22 +85,16 @@ class PartsOfLoader:
             self._stepping.add(kind)
             self._wrap(kind, "step", self._may_step, None)
 
-    def _wrap_backward(self) -> None:
-        original: Any = torch.Tensor.backward
-
-        @functools.wraps(original)
-        def backward(loss: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
-            turn = self._turn
-            if turn.count == 1:
-                original(loss, *arguments, **keywords)
-                return
-            if turn.has_passed_back:
-                self._loop.refusals[self._text] = "the loop asks for several backward passes a batch"
-            is_sum = LossReader(None).form(loss, reads_saved=False) is LossForm.SUM
-            original(loss if is_sum else loss * turn.share, *arguments, **keywords)
-            turn.has_passed_back = True
-
-        setattr(torch.Tensor, "backward", backward)  # noqa: B010  mypy is right otherwise
+    def _backward(self, original: Any, loss: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
+        turn = self._turn
+        if turn.count == 1:
+            original(loss, *arguments, **keywords)
+            return
+        if turn.has_passed_back:
+            self._applied.fail("the loop asks for several backward passes a batch")
+        is_sum = LossReader(None).form(loss, reads_saved=False) is LossForm.SUM
+        original(loss if is_sum else loss * turn.share, *arguments, **keywords)
+        turn.has_passed_back = True
 
     def _may_step(self) -> bool:
         return self._turn.is_last
@@ -114,14 +103,8 @@ class PartsOfLoader:
         """Tell whether gradients may be zeroed: before the first part's backward pass, or behind the last one's."""
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
-    def _wrap_loader(self, kind: Any) -> None:
-        original = kind.__iter__
-
-        @functools.wraps(original)
-        def parts(loader: Any) -> Iterator[Any]:
-            return self._parts_of(iter(original(loader)))
-
-        kind.__iter__ = parts
+    def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
+        return self._parts_of(iter(original(loader)))
 
     def _parts_of(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -146,13 +129,13 @@ class PartsOfLoader:
         items = form.items
         if why is not None or items is None or form.uneven is not None or items < self._parts:
             if items is None or items >= self._parts:  # the last batch of an epoch may be a small one
-                self._loop.refusals[self._text] = f"a batch of the loader holds {why or 'rows that are not its items'}"
+                self._applied.fail(f"a batch of the loader holds {why or 'rows that are not its items'}")
             self._turn = _Turn()
             yield batch
             return
         length = -(-items // self._parts)
         starts = range(0, items, length)
-        self._loop.effects[self._text] += 1
+        self._applied.took_effect()
         for index, start in enumerate(starts):
             rows = min(length, items - start)
             self._turn = _Turn(index=index, count=len(starts), share=rows / items)

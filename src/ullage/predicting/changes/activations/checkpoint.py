@@ -1,17 +1,14 @@
 """Activation checkpointing of repeated blocks: what they compute is computed again in the backward pass."""
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ullage.base.errors import UsageError
 from ullage.predicting.changes.activations.block_choice import ALL, EVERY_SECOND, FIRST, ONLY, positions, setting_of
 from ullage.predicting.changes.activations.checkpoint_choice import choices
 from ullage.predicting.changes.activations.checkpoint_edits import recipe_for
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import ModelFacts, TrainingFacts
-
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
@@ -27,7 +24,8 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
         return Applicable(
             why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
         )
-    if not can_choose(model):
+    # Blocks are chosen one by one but for an old model of transformers, which has one switch for all.
+    if model.transformers_path is not None and not all(each.has_switch for each in model.block_lists):
         return Applicable(settings=(ALL,))
     return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
 
@@ -43,38 +41,29 @@ def _settings(model: ModelFacts, count: int) -> list[str]:
     return [setting_of([every[number] for number in chosen], lists) for chosen in choices(saved, flops)]
 
 
-def can_choose(model: ModelFacts) -> bool:
-    """Tell whether single blocks can be checkpointed: an old model of transformers has one switch for all."""
-    return model.transformers_path is None or all(each.has_switch for each in model.block_lists)
-
-
-def _install(loop: "TrainingLoop", setting: str) -> None:
+def _checkpoint(applied: AppliedChange, module: Any) -> None:
     """Wrap the chosen blocks before the first forward pass."""
-    loop.before_first_forward.append(functools.partial(_checkpoint, loop, setting))
-
-
-def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) -> None:
     from ullage.predicting.changes.training import model_structure
 
-    text = f"checkpoint={setting}"
     model, _, is_compiled = model_structure.unwrapped(module)
     if is_compiled or model_structure.has_compiled_part(model):
-        loop.refuse(text, "the model is compiled, and torch.compile itself decides what a graph keeps")
+        applied.refuse("the model is compiled, and torch.compile itself decides what a graph keeps")
         return
     lists = model_structure.blocks_of(model)
     if not lists:
-        if not loop.effects[text]:  # a step may call several modules: Lightning's calls the parts of one
-            loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
+        # A step may call several modules: Lightning's calls the parts of one.
+        if not applied.loop.effects[applied.text]:
+            applied.refuse(f"{type(model).__name__} has no repeated blocks")
         return
     try:
-        chosen = positions(setting, [(each.path, len(each.modules)) for each in lists])
+        chosen = positions(applied.setting, [(each.path, len(each.modules)) for each in lists])
     except UsageError as error:
-        loop.refuse(text, str(error))
+        applied.refuse(str(error))
         return
-    path = model_structure.path_of_transformers(model)
-    if path is not None:
-        if not _switch_on(model.get_submodule(path), lists, chosen):
-            loop.refuse(text, f"{type(model).__name__} has no switch for the checkpointing of single blocks")
+    _, inner = model_structure.transformers_in(model)
+    if inner is not None:
+        if not _switch_on(inner, lists, chosen):
+            applied.refuse(f"{type(model).__name__} has no switch for the checkpointing of single blocks")
             return
     else:
         import torch.utils.checkpoint
@@ -83,8 +72,8 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
             block = lists[number].modules[place]
             function = torch.utils.checkpoint.checkpoint
             block.forward = functools.partial(function, block.forward, use_reentrant=False)
-    loop.effects[text] += len(chosen)
-    loop.refusals.pop(text, None)
+    applied.took_effect(len(chosen))
+    applied.loop.refusals.pop(applied.text, None)
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
@@ -132,6 +121,6 @@ CHANGE: Final = Change(
     title_for=_title_for,
     settings_for=_settings_for,
     added_flops=_added_flops,
-    install=_install,
+    install=lambda applied: applied.loop.before_first_forward.append(lambda module, _: _checkpoint(applied, module)),
     recipe_for=recipe_for,
 )

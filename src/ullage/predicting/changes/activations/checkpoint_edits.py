@@ -2,7 +2,7 @@
 
 from ullage.predicting.changes.activations.block_choice import ALL, expression, positions, setting_of
 from ullage.predicting.changes.source.user_source import source_of
-from ullage.predicting.changes.training.facts import ModelFacts, NamedObject, TrainingFacts
+from ullage.predicting.changes.training.facts import CodePlace, ModelFacts, TrainingFacts
 from ullage.predicting.editing.edit import AddImport, AddKeyword, InsertAfter, NotCertain, Recipe
 from ullage.predicting.editing.scope import free_name, parse, scope_of
 
@@ -23,21 +23,19 @@ def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
         given = ", ".join(f"{name}={value}" for name, value in values.items())
         return Recipe(snippet=f"{call.function}(..., {given})", edits=keywords)
     known = next((each for each in model.names if each.assigned is not None), None)
-    name = known.name if known else "model"
     if known is None or known.assigned is None:
-        return Recipe(snippet=lines_for(model, name, setting, "block"))
-    text = lines_for(model, name, setting, _block_name(known))
+        return Recipe(snippet=lines_for(model, "model", setting, "block"))
+    text = lines_for(model, known.name, setting, _block_name(known.assigned))
     file, line = known.assigned.file, known.assigned.line
     imports = () if model.transformers_path is not None else ("import functools", "import torch.utils.checkpoint")
     added = [AddImport(file=file, text=each) for each in imports]
     return Recipe(snippet=text, edits=(InsertAfter(file=file, line=line, text=text), *added))
 
 
-def _block_name(known: NamedObject) -> str:
+def _block_name(place: CodePlace) -> str:
     """Return a name for the loop's variable that the function does not use yet."""
-    assert known.assigned is not None
     try:
-        return free_name(scope_of(parse(source_of(known.assigned.file)), known.assigned.function), "block")
+        return free_name(scope_of(parse(source_of(place.file)), place.function), "block")
     except NotCertain:
         return "block"
 
@@ -53,12 +51,7 @@ def lines_for(model: ModelFacts, name: str, setting: str, block: str) -> str:
         )
     whole = f"{name}.{model.transformers_path}" if model.transformers_path else name
     chosen = set(positions(setting, lists))
-    others = [
-        (number, place)
-        for number, (_, count) in enumerate(lists)
-        for place in range(count)
-        if (number, place) not in chosen
-    ]
+    others = [each for each in positions(ALL, lists) if each not in chosen]
     switch = f"{whole}.{_SWITCH}"
     if not others:
         return switch

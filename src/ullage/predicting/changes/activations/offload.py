@@ -1,16 +1,12 @@
 """What the forward pass keeps for the backward pass waits in the host's memory."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.source.forward_span import around_forward
 from ullage.predicting.changes.training.facts import TrainingFacts
-from ullage.predicting.editing.edit import AddImport, NotCertain, Recipe
+from ullage.predicting.editing.edit import Recipe
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
-
-_TEXT: Final = "offload=on"
 _HEADER: Final = "with torch.autograd.graph.save_on_cpu(pin_memory=True):"
 
 
@@ -22,15 +18,16 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=("on",))
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
+def _install(applied: AppliedChange) -> None:
     """Enter `save_on_cpu` before the forward pass and leave it when the backward pass begins."""
+    loop = applied.loop
     entered: list[Any] = []
 
     def enter(module: object, frame: object) -> None:
         if not entered:
             entered.append(loop.torch.autograd.graph.save_on_cpu(pin_memory=loop.torch.cuda.is_available()))
             entered[0].__enter__()
-            loop.effects[_TEXT] += 1
+            applied.took_effect()
 
     def leave() -> None:
         if entered:
@@ -44,11 +41,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     snippet = f"{_HEADER}\n    loss = ...  # the forward pass and the loss, not the backward pass"
     if facts.loop.library:
         return Recipe(snippet=snippet)
-    try:
-        wraps = around_forward(facts, _HEADER)
-    except NotCertain as error:
-        return Recipe(snippet=snippet, why_not=str(error))
-    return Recipe(snippet=snippet, edits=(*wraps, AddImport(file=wraps[0].file, text="import torch")))
+    return Recipe.placed(snippet, lambda: around_forward(facts, _HEADER))
 
 
 CHANGE: Final = Change(

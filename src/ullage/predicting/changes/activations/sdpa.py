@@ -1,16 +1,12 @@
 """Attention by `scaled_dot_product_attention`, which never holds the scores of all pairs of tokens."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import InsertAfter, Recipe
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
-
-_TEXT: Final = "sdpa=on"
 _CALL: Final = 'set_attn_implementation("sdpa")'
 
 
@@ -33,28 +29,23 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=("on",))
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
-    loop.before_first_forward.append(lambda module, frame: _switch(loop, module))
-
-
-def _switch(loop: "TrainingLoop", module: Any) -> None:
+def _switch(applied: AppliedChange, module: Any) -> None:
     from ullage.predicting.changes.training import model_structure
 
     model, _, _ = model_structure.unwrapped(module)
-    path = model_structure.path_of_transformers(model)
-    if path is None:
-        loop.refuse(_TEXT, f"{type(model).__name__} is no model of transformers")
+    _, inner = model_structure.transformers_in(model)
+    if inner is None:
+        applied.refuse(f"{type(model).__name__} is no model of transformers")
         return
-    inner: Any = model.get_submodule(path)
     if not hasattr(inner, "set_attn_implementation"):
-        loop.refuse(_TEXT, "this version of transformers cannot change the attention of a model that is there")
+        applied.refuse("this version of transformers cannot change the attention of a model that is there")
         return
     try:
         inner.set_attn_implementation("sdpa")
     except ValueError as error:
-        loop.refuse(_TEXT, f"transformers refuses it: {str(error).partition('. ')[0]}")
+        applied.refuse(f"transformers refuses it: {str(error).partition('. ')[0]}")
         return
-    loop.effects[_TEXT] += 1
+    applied.took_effect()
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
@@ -74,6 +65,6 @@ CHANGE: Final = Change(
     gradients=Gradients.ROUNDING,
     explanation="attention runs in one kernel that does not hold the scores of all pairs of tokens",
     settings_for=_settings_for,
-    install=_install,
+    install=lambda applied: applied.loop.before_first_forward.append(lambda module, _: _switch(applied, module)),
     recipe_for=_recipe_for,
 )

@@ -1,9 +1,42 @@
-"""How a setting of PyTorch's allocator is written."""
+"""Settings of PyTorch's allocator: segments that grow, and large blocks that are not split."""
 
+from typing import Final
+
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.predicting.editing.edit import Recipe
 
 
-def recipe_of(options: str) -> Recipe:
-    """Return the recipe for options of the allocator, which a variable of the environment sets."""
-    line = f"export PYTORCH_CUDA_ALLOC_CONF={options}"
-    return Recipe(snippet=line, environment=line)
+def _change(option: str, value: str, *, name: str, explanation: str, excludes: str) -> Change:
+    """Return the change that sets an option of the allocator, which a variable of the environment does by hand."""
+
+    def recipe_for(facts: object, setting: str) -> Recipe:
+        line = f"export PYTORCH_CUDA_ALLOC_CONF={option}:{setting}"
+        return Recipe(snippet=line, environment=line)
+
+    return Change(
+        key=option,
+        name=name,
+        cost=ChangeCost.NOTHING,
+        gradients=Gradients.SAME,
+        explanation=explanation,
+        excludes=frozenset({excludes}),
+        settings_for=lambda facts: Applicable(settings=(value,)),
+        alloc_conf=lambda setting: f"{option}:{setting}",
+        recipe_for=recipe_for,
+    )
+
+
+EXPANDABLE_SEGMENTS: Final = _change(
+    "expandable_segments",
+    "True",
+    name="expandable segments",
+    explanation="the allocator maps memory into segments that grow, so that pieces of free memory can be joined",
+    excludes="max_split_size_mb",
+)
+LARGE_BLOCKS: Final = _change(
+    "max_split_size_mb",
+    "128",
+    name="no split of large blocks",
+    explanation="the allocator does not cut small requests out of large free blocks, so that these stay whole",
+    excludes="expandable_segments",
+)

@@ -6,10 +6,10 @@ Settings: "liger" for models of transformers where Liger-Kernel is installed; a 
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ullage.gpu.tracing.source import is_users
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.loss.fused_loss_edits import (
     LARGE,
     LIGER,
@@ -22,9 +22,6 @@ from ullage.predicting.changes.loss.fused_loss_edits import (
 from ullage.predicting.changes.training.facts import LossFacts, TrainingFacts
 
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
-
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
@@ -49,61 +46,59 @@ def _reason(loss: LossFacts, facts: TrainingFacts) -> str:
     return f"the script does not call torch.nn.functional.cross_entropy itself at line {loss.place.line}"
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
-    if setting == LIGER:
-        loop.before_first_forward.append(lambda module, frame: _apply_liger(loop, module))
+def _install(applied: AppliedChange) -> None:
+    if applied.setting == LIGER:
+        applied.loop.before_first_forward.append(lambda module, frame: _apply_liger(applied, module))
     else:
-        _install_chunks(loop, setting)
+        _install_chunks(applied)
 
 
-def _install_chunks(loop: "TrainingLoop", setting: str) -> None:
+def _install_chunks(applied: AppliedChange) -> None:
     """Have the user's own calls of cross_entropy computed by chunks."""
     from ullage.predicting.changes.loss.chunked_cross_entropy import chunked_cross_entropy
 
-    text, rows = f"fused_loss={setting}", int(setting)
+    rows, torch = int(applied.setting), applied.loop.torch
     chunked: Any = chunked_cross_entropy
-    functional: Any = loop.torch.nn.functional
+    functional: Any = torch.nn.functional
     original = functional.cross_entropy
-    is_compiling, allowed = loop.torch.compiler.is_compiling, {"ignore_index", "label_smoothing"}
+    is_compiling, allowed = torch.compiler.is_compiling, {"ignore_index", "label_smoothing"}
 
     def cross_entropy(source: Any, target: Any, *arguments: Any, **keywords: Any) -> Any:
         if is_compiling() or not is_users(sys._getframe(1).f_code.co_filename):
             return original(source, target, *arguments, **keywords)
         if arguments or not keywords.keys() <= allowed or target.is_floating_point():
-            loop.refuse(text, "a call of cross_entropy has arguments that the chunked one does not know")
+            applied.refuse("a call of cross_entropy has arguments that the chunked one does not know")
             return original(source, target, *arguments, **keywords)
         if source.ndim != 2 or source.numel() < LARGE or source.shape[0] <= rows:
             return original(source, target, *arguments, **keywords)
-        loop.effects[text] += 1
+        applied.took_effect()
         return chunked(source, target, rows=rows, **keywords)
 
     functional.cross_entropy = cross_entropy
 
 
-def _apply_liger(loop: "TrainingLoop", module: Any) -> None:
+def _apply_liger(applied: AppliedChange, module: Any) -> None:
     """Replace the loss of a model of transformers, and nothing else of it."""
     from ullage.predicting.changes.training import model_structure
 
-    text = f"fused_loss={LIGER}"
     model, _, _ = model_structure.unwrapped(module)
-    path = model_structure.path_of_transformers(model)
-    if path is None or not has_liger():
-        loop.refuse(text, "Liger-Kernel is not installed" if path is not None else "it is no model of transformers")
+    _, inner = model_structure.transformers_in(model)
+    if inner is None or not has_liger():
+        applied.refuse("Liger-Kernel is not installed" if inner is not None else "it is no model of transformers")
         return
     try:
         known: dict[str, Any] = importlib.import_module(_LIGER_PATCHES).MODEL_TYPE_TO_APPLY_LIGER_FN
     except ImportError as error:  # as where transformers is older than it wants
-        loop.refuse(text, f"Liger-Kernel cannot be imported: {str(error).partition('. ')[0]}")
+        applied.refuse(f"Liger-Kernel cannot be imported: {str(error).partition('. ')[0]}")
         return
-    inner: Any = model.get_submodule(path)
     kind = inner.config.model_type
     apply = known.get(kind)
     switches = liger_switches(apply) if apply is not None else {}
     if apply is None or not any(switches.values()):
-        loop.refuse(text, f"Liger-Kernel has no loss for models of type {kind}")
+        applied.refuse(f"Liger-Kernel has no loss for models of type {kind}")
         return
     apply(model=inner, **switches)
-    loop.effects[text] += 1
+    applied.took_effect()
 
 
 CHANGE: Final = Change(

@@ -3,17 +3,18 @@
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
 from ullage.predicting.editing.edit import AddImport, Recipe, ReplaceCall
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
-
 _KINDS: Final = ("AdamW", "Adam")
-_MODULES: Final = {"bitsandbytes": "bitsandbytes.optim", "torchao": "torchao.optim"}
+_WRITTEN: Final = {
+    "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
+    "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
+}
+"""How a class of each library is imported, and how it is called then."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
 """The arguments that choose between implementations, of which the other optimizers have one."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
@@ -29,16 +30,15 @@ def _is_there(library: str) -> bool:
     return any((Path(folder) / name).exists() for folder in folders or () for name in ("optim", "optim.py"))
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
-    optim: Any = loop.torch.optim
+def _install(applied: AppliedChange) -> None:
     for name in _KINDS:
-        kind = getattr(optim, name)
-        kind.__new__ = _making_eight_bit(loop, kind, setting)
+        kind: Any = getattr(applied.loop.torch.optim, name)
+        kind.__new__ = _making_eight_bit(applied, kind)
 
 
-def _making_eight_bit(loop: "TrainingLoop", kind: Any, setting: str) -> Any:
+def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
     """Return a `__new__` that makes the other optimizer: what is of another class is not initialised by this one."""
-    text = f"eight_bit={setting}"
+    library = applied.setting
 
     def new(cls: Any, *arguments: Any, **keywords: Any) -> Any:
         if cls is not kind:  # AdamW is an Adam, and somebody's own may be either
@@ -46,15 +46,15 @@ def _making_eight_bit(loop: "TrainingLoop", kind: Any, setting: str) -> Any:
         asked = sorted(name for name in _UNKNOWN & keywords.keys() if keywords[name])
         if asked or len(arguments) > 1:
             what = asked[0] if asked else "arguments without their names"
-            loop.refusals[text] = f"the script gives {kind.__name__} {what}, which the 8-bit one does not take"
+            applied.fail(f"the script gives {kind.__name__} {what}, which the 8-bit one does not take")
             return object.__new__(cls)
         kept = {name: value for name, value in keywords.items() if name not in _IGNORED | _UNKNOWN}
         try:
-            other = getattr(import_module(_MODULES[setting]), f"{kind.__name__}8bit")
+            other = getattr(import_module(f"{library}.optim"), f"{kind.__name__}8bit")
         except (ImportError, OSError, AttributeError) as error:
-            loop.refusals[text] = f"{setting} cannot be used: {type(error).__name__}: {str(error).partition('. ')[0]}"
+            applied.fail(f"{library} cannot be used: {type(error).__name__}: {str(error).partition('. ')[0]}")
             return object.__new__(cls)
-        loop.effects[text] += 1
+        applied.took_effect()
         return other(*arguments, **kept)
 
     return new
@@ -69,37 +69,22 @@ def _applicable(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="no AdamW or Adam of torch.optim took a step")
     if facts.model is not None and facts.model.wrapper.startswith("FullySharded"):
         return Applicable(why_not="the model is sharded, and 8-bit states are not kept for shards")
-    there = tuple(library for library in _MODULES if _is_there(library))[:1]
+    there = tuple(library for library in _WRITTEN if _is_there(library))[:1]
     return Applicable(settings=there, why_not="" if there else "neither bitsandbytes nor torchao is installed")
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    eligible = _eligible(facts)
+    eligible, (imported, name) = _eligible(facts), _WRITTEN[setting]
     kind = eligible[0].kind if eligible else _KINDS[0]
     edits: list[AddImport | ReplaceCall] = []
     for each in eligible:
         if each.made is None or each.says_implementation:  # a keyword that the other one does not know
-            return Recipe(snippet=f"{_import_of(setting, kind)}\n{_name_of(setting, kind)}(...)")
-        edits += [
-            AddImport(file=each.made.file, text=_import_of(setting, each.kind)),
-            ReplaceCall(
-                file=each.made.file,
-                line=each.made.line,
-                function=each.kind,
-                replacement=_name_of(setting, each.kind),
-            ),
-        ]
-    return Recipe(snippet=f"{_import_of(setting, kind)}\n{_name_of(setting, kind)}(...)", edits=tuple(edits))
-
-
-def _import_of(library: str, kind: str) -> str:
-    if library == "bitsandbytes":
-        return "import bitsandbytes as bnb"
-    return f"from torchao.optim import {kind}8bit"
-
-
-def _name_of(library: str, kind: str) -> str:
-    return f"bnb.optim.{kind}8bit" if library == "bitsandbytes" else f"{kind}8bit"
+            edits = []
+            break
+        file, line, new = each.made.file, each.made.line, name.format(each.kind)
+        edits.append(AddImport(file=file, text=imported.format(each.kind)))
+        edits.append(ReplaceCall(file=file, line=line, function=each.kind, replacement=new))
+    return Recipe(snippet=f"{imported.format(kind)}\n{name.format(kind)}(...)", edits=tuple(edits))
 
 
 CHANGE: Final = Change(

@@ -1,41 +1,40 @@
-"""The optimizers' default implementation (foreach, fused), where a script leaves the choice to PyTorch."""
+"""The optimizers' implementation, where a script leaves the choice to PyTorch: fused, or parameter by parameter."""
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
+from ullage.predicting.changes.training.wrapping import wrap
 from ullage.predicting.editing.edit import AddKeyword, Recipe
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
+
+def own_optimizers(optim: Any) -> Iterator[Any]:
+    """Yield the optimizers of torch.optim that have a constructor of their own."""
+    for kind in list(vars(optim).values()):
+        is_optimizer = isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
+        if is_optimizer and "__init__" in vars(kind):
+            yield kind
 
 
-def set_default(loop: "TrainingLoop", text: str, **default: bool) -> None:
+def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
     """Give every optimizer of torch.optim a keyword argument, unless the script passes it or its alternative."""
-    optim: Any = loop.torch.optim
-    for kind in vars(optim).values():
-        if not (isinstance(kind, type) and issubclass(kind, optim.Optimizer)):
-            continue
-        original = vars(kind).get("__init__")
-        if original is not None and default.keys() <= inspect.signature(original).parameters.keys():
-            setattr(kind, "__init__", _with_default(original, default, loop, text))  # noqa: B010  mypy is right otherwise
 
-
-def _with_default(original: Any, default: dict[str, bool], loop: "TrainingLoop", text: str) -> Any:
-    @functools.wraps(original)
-    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+    def init(original: Any, *arguments: Any, **keywords: Any) -> None:
         # AdamW hands its choice on to Adam, whose __init__ then sees a choice made.
-        if not {"fused", "foreach"} & {name for name, value in keywords.items() if value is not None}:
-            keywords |= default
-            loop.effects[text] += 1
-        original(self, *arguments, **keywords)
+        if not {"fused", "foreach"} & {name for name, given in keywords.items() if given is not None}:
+            keywords[keyword] = value
+            applied.took_effect()
+        original(*arguments, **keywords)
 
-    return init
+    for kind in own_optimizers(applied.loop.torch.optim):
+        if keyword in inspect.signature(kind.__init__).parameters:
+            wrap(kind, "__init__", init)
 
 
-def applicable(facts: TrainingFacts, keyword: str) -> Applicable:
+def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
     """Tell whether an optimizer of PyTorch's that has an argument leaves the choice open."""
     own = [each for each in facts.optimizers if _is_own(each)]
     if not own:
@@ -48,21 +47,40 @@ def applicable(facts: TrainingFacts, keyword: str) -> Applicable:
     return Applicable(settings=("on",))
 
 
-def recipe_of(facts: TrainingFacts, keyword: str, value: str) -> Recipe:
+def _recipe_for(facts: TrainingFacts, keyword: str, *, value: bool) -> Recipe:
     """Return the recipe for a keyword argument where the optimizers are made."""
-    open_ones = [
-        each
+    edits = tuple(
+        AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=str(value))
         for each in facts.optimizers
         if each.made is not None and _is_own(each) and keyword in each.implementations and not each.says_implementation
-    ]
-    kind = open_ones[0].kind if open_ones else "AdamW"
-    edits = tuple(
-        AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=value)
-        for each in open_ones
-        if each.made is not None
     )
+    kind = edits[0].function if edits else "AdamW"
     return Recipe(snippet=f"{kind}(..., {keyword}={value})", edits=edits)
 
 
 def _is_own(optimizer: OptimizerFacts) -> bool:
     return optimizer.module.startswith("torch.optim")
+
+
+FUSED: Final = Change(
+    key="fused",
+    name="fused optimizer",
+    cost=ChangeCost.NOTHING,
+    gradients=Gradients.ROUNDING,
+    explanation="one kernel updates all parameters, without temporary lists of them",
+    excludes=frozenset({"for_loop"}),
+    settings_for=functools.partial(_settings_for, "fused"),
+    install=lambda applied: _set_default(applied, "fused", value=True),
+    recipe_for=lambda facts, setting: _recipe_for(facts, "fused", value=True),
+)
+FOR_LOOP: Final = Change(
+    key="for_loop",
+    name="for-loop optimizer",
+    cost=ChangeCost.NOTHING,
+    gradients=Gradients.ROUNDING,
+    explanation="the optimizer updates parameter by parameter, so that its temporary tensors are those of one",
+    excludes=frozenset({"fused"}),
+    settings_for=functools.partial(_settings_for, "foreach"),
+    install=lambda applied: _set_default(applied, "foreach", value=False),
+    recipe_for=lambda facts, setting: _recipe_for(facts, "foreach", value=False),
+)

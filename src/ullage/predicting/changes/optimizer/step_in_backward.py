@@ -1,18 +1,18 @@
 """An optimizer for every parameter, which steps as soon as its gradient is there: no two gradients live at once."""
 
 import ast
-from typing import TYPE_CHECKING, Any, Final
+import functools
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import check_certain, source_of
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
+from ullage.predicting.changes.optimizer.optimizer_default import own_optimizers
+from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
+from ullage.predicting.changes.training.wrapping import wrap
+from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.edit import InsertAfter, NotCertain, Recipe
-from ullage.predicting.editing.scope import names_of, parse
+from ullage.predicting.editing.scope import names_of, parse, spans
 
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
-
-_TEXT: Final = "step_in_backward=on"
 _ENDS: Final = ("", *range(2, 100))
 _NOT_BY_PARAMETER: Final = frozenset({"LBFGS", "Muon", "SparseAdam"})
 _LINES: Final = """\
@@ -36,14 +36,14 @@ for {parameter} in {steppers}:  # the states are theirs now: a checkpoint has to
 _WORDS: Final = {"steppers": "steppers", "step": "step_at_once", "parameter": "stepped"}
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
+def _install(applied: AppliedChange) -> None:
     made: set[int] = set()  # those of ours, of which each has one parameter
 
     def split(optimizer: Any) -> None:
         kind = type(optimizer)
         if made or kind.__name__ in _NOT_BY_PARAMETER:
             if not made:
-                loop.refusals[_TEXT] = f"{kind.__name__} does not update parameter by parameter"
+                applied.fail(f"{kind.__name__} does not update parameter by parameter")
             return
         made.add(id(optimizer))
         steppers = {
@@ -60,25 +60,16 @@ def _install(loop: "TrainingLoop", setting: str) -> None:
 
         for parameter in steppers:
             parameter.register_post_accumulate_grad_hook(step)
-        loop.effects[_TEXT] += 1
+        applied.took_effect()
 
     # Around the constructor of each class: the moment `optimizer_made` is inside of it, before the class is done.
-    optim: Any = loop.torch.optim
-    for kind in [each for each in vars(optim).values() if isinstance(each, type) and issubclass(each, optim.Optimizer)]:
-        if kind is not optim.Optimizer and "__init__" in vars(kind):
-            setattr(kind, "__init__", _then(kind, vars(kind)["__init__"], split))  # noqa: B010  mypy is right otherwise
-
-
-def _then(kind: type, original: Any, act: Any) -> Any:
-    import functools
-
-    @functools.wraps(original)
-    def init(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
+    def init(kind: type, original: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> None:
         original(optimizer, *arguments, **keywords)
         if type(optimizer) is kind:  # AdamW's constructor calls Adam's
-            act(optimizer)
+            split(optimizer)
 
-    return init
+    for kind in own_optimizers(applied.loop.torch.optim):
+        wrap(kind, "__init__", functools.partial(init, kind))
 
 
 def _applicable(facts: TrainingFacts) -> Applicable:
@@ -127,18 +118,14 @@ def _edit(optimizer: OptimizerFacts) -> InsertAfter:
         raise NotCertain("no line of the user's makes the optimizer")
     source = source_of(made.file)
     tree = parse(source)
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and node.lineno <= made.line <= (node.end_lineno or node.lineno)
-    ]
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and spans(node, made.line)]
     if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name | ast.Attribute):
         raise NotCertain("the optimizer is not given one name where it is made")
     taken = names_of(tree)
     names = {key: next(f"{word}{end}" for end in _ENDS if f"{word}{end}" not in taken) for key, word in _WORDS.items()}
     text = _LINES.format(optimizer=ast.unparse(found[0].targets[0]), **names)
     edit = InsertAfter(file=made.file, line=found[0].lineno, text=text)
-    check_certain(source, (edit,))
+    edited(source, (edit,))  # raises where it has no certain place
     return edit
 
 

@@ -1,17 +1,14 @@
 """Mixed precision: the forward pass under `torch.autocast`."""
 
-import functools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.precision.autocast_edits import recipe_for
 from ullage.predicting.changes.precision.precision_argument import PrecisionArgument
 from ullage.predicting.changes.training.facts import TrainingFacts
-
-if TYPE_CHECKING:
-    from ullage.predicting.changes.training.training_loop import TrainingLoop
+from ullage.predicting.changes.training.wrapping import wrap
 
 _BFLOAT16_SINCE: Final = (8, 0)
 _HALF: Final = ("float16", "bfloat16")
@@ -34,30 +31,23 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=("float16",))
 
 
-def _install(loop: "TrainingLoop", setting: str) -> None:
-    """Enter autocast before the forward pass and leave it when the backward pass begins."""
-    _Autocast(loop, f"autocast={setting}", setting).install()
-
-
 class _Autocast:
-    """Autocast around forward passes; with float16, a scaler around the backward pass and the optimizer's step."""
+    """Autocast from before the forward pass until the backward pass begins.
 
-    def __init__(self, loop: "TrainingLoop", text: str, setting: str) -> None:
-        self._loop = loop
-        self._text = text
-        self._setting = setting
-        self._argument = PrecisionArgument(loop, text, setting)
+    With float16, a scaler is put around the backward pass and the optimizer's step.
+    """
+
+    def __init__(self, applied: AppliedChange) -> None:
+        self._applied = applied
+        self._torch: Any = applied.loop.torch
+        self._argument = PrecisionArgument(applied)
         self._context: Any = None
         self._scaler: Any = None
         self._optimizers: list[weakref.ref[Any]] = []
-
-    def install(self) -> None:
-        """Wait for the loop's moments."""
-        loop = self._loop
-        self._argument.install()
+        loop = applied.loop
         loop.before_forward.append(self._enter)
         loop.before_backward.append(self._leave)
-        if self._setting == "float16":
+        if applied.setting == "float16":
             self._wrap_clipping()
             loop.backward_roots.append(self._scaled)
             loop.around_step.append(self._step)
@@ -66,14 +56,13 @@ class _Autocast:
     def _enter(self, module: Any, frame: object) -> None:
         if self._context is not None or self._argument.is_passed:
             return
-        torch: Any = self._loop.torch
         device = next(module.parameters()).device.type
-        if torch.is_autocast_enabled(device):
-            self._loop.refuse(self._text, "the forward pass runs under autocast already")
+        if self._torch.is_autocast_enabled(device):
+            self._applied.refuse("the forward pass runs under autocast already")
             return
-        self._context = torch.autocast(device, dtype=getattr(torch, self._setting))
+        self._context = self._torch.autocast(device, dtype=getattr(self._torch, self._applied.setting))
         self._context.__enter__()
-        self._loop.effects[self._text] += 1
+        self._applied.took_effect()
 
     def _leave(self) -> None:
         context, self._context = self._context, None
@@ -85,7 +74,7 @@ class _Autocast:
     def _optimizer_made(self, optimizer: Any) -> None:
         self._optimizers.append(weakref.ref(optimizer))
         if self._scaler is None:
-            self._scaler = self._loop.torch.amp.GradScaler("cuda" if self._loop.torch.cuda.is_available() else "cpu")
+            self._scaler = self._torch.amp.GradScaler("cuda" if self._torch.cuda.is_available() else "cpu")
 
     @property
     def _scales(self) -> bool:
@@ -94,7 +83,7 @@ class _Autocast:
     def _scaled(self, roots: Any) -> Any:
         if not self._scales:
             return roots
-        return self._scaler.scale(roots if isinstance(roots, self._loop.torch.Tensor) else tuple(roots))
+        return self._scaler.scale(roots if isinstance(roots, self._torch.Tensor) else tuple(roots))
 
     def _step(self, optimizer: Any, take: Callable[[], Any]) -> Any:
         if not self._scales or self._scaler._scale is None:  # no backward pass was scaled
@@ -105,10 +94,9 @@ class _Autocast:
 
     def _wrap_clipping(self) -> None:
         """Have gradients divided by the scale before they are clipped."""
-        for owner in (self._loop.torch.nn.utils, self._loop.torch.nn.utils.clip_grad):
+        for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
-                original = getattr(owner, name)
-                setattr(owner, name, functools.wraps(original)(functools.partial(self._clip, original)))
+                wrap(owner, name, self._clip)
 
     def _clip(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         if self._scales:
@@ -125,6 +113,6 @@ CHANGE: Final = Change(
     gradients=Gradients.CHANGED,
     explanation="matrix products and what they keep for the backward pass take two bytes a number in place of four",
     settings_for=_settings_for,
-    install=_install,
+    install=_Autocast,
     recipe_for=recipe_for,
 )

@@ -1,15 +1,13 @@
 """Mixed precision, written by hand: autocast around the forward pass, or the argument of a library whose loop it is."""
 
 import ast
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import replace
 
 from ullage.predicting.changes.precision.precision_argument import keyword_of
 from ullage.predicting.changes.source.forward_span import around_forward
 from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import (
-    AddImport,
     AddKeyword,
     InsertAfter,
     InsertBefore,
@@ -18,9 +16,7 @@ from ullage.predicting.editing.edit import (
     ReplaceExpression,
     SourceEdit,
 )
-from ullage.predicting.editing.scope import Scope, free_name, levels_to, parse, scope_of
-
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+from ullage.predicting.editing.scope import LOOPS, Scope, free_name, levels_to, parse, scope_of
 
 
 def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
@@ -41,12 +37,8 @@ def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
             f"scaler = torch.amp.GradScaler()\n{snippet}\nscaler.scale(loss).backward()\n"
             "scaler.unscale_(optimizer)  # before gradients are clipped\nscaler.step(optimizer)\nscaler.update()"
         )
-    try:
-        wraps = around_forward(facts, header)
-        scaling = _scaled(facts) if setting == "float16" else []
-    except NotCertain as error:
-        return Recipe(snippet=snippet, why_not=str(error))
-    return Recipe(snippet=snippet, edits=(*wraps, *scaling, AddImport(file=wraps[0].file, text="import torch")))
+    is_scaled = setting == "float16"
+    return Recipe.placed(snippet, lambda: [*around_forward(facts, header), *(_scaled(facts) if is_scaled else ())])
 
 
 def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
@@ -55,12 +47,8 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
     Raises:
         NotCertain: they do not stand in one loop of one function, as calls of `backward` and `step`.
     """
-    forward, backward, step, clip = (
-        facts.loop.forward_in_loop,
-        facts.loop.backward,
-        facts.loop.step,
-        facts.loop.clip,
-    )
+    forward, backward = facts.loop.forward_in_loop, facts.loop.backward
+    step, clip = facts.loop.step, facts.loop.clip
     if forward is None or backward is None or step is None or facts.loop.passes_per_step > 1:
         raise NotCertain("forward, backward and step are not in one loop")
     if any((each.file, each.function) != (backward.file, backward.function) for each in (step, clip) if each):
@@ -68,40 +56,25 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
     source = source_of(backward.file)
     scope = scope_of(parse(source), backward.function)
     scaler = free_name(scope, "scaler")
-    loops = [level.statement for level in levels_to(scope, forward.line) if isinstance(level.statement, _LOOPS)]
+    loops = [level.statement for level in levels_to(scope, forward.line) if isinstance(level.statement, LOOPS)]
     if not loops:
         raise NotCertain("no loop holds the forward pass")
-    loss = _receiver(source, scope, backward.line, "backward")
-    optimizer = _receiver(source, scope, step.line, "step")
     file = backward.file
+    loss = _receiver(file, source, scope, backward.line, "backward")
+    optimizer = _receiver(file, source, scope, step.line, "step")
     edits: list[SourceEdit] = [
         InsertBefore(file=file, line=loops[0].lineno, text=f"{scaler} = torch.amp.GradScaler()"),
-        _replaced(file, loss, f"{scaler}.scale({loss.text})"),
-        ReplaceExpression(
-            file=file,
-            line=optimizer.line,
-            column=optimizer.column,
-            old=f"{optimizer.text}.step(",
-            new=f"{scaler}.step({optimizer.text}",
-        ),
+        replace(loss, new=f"{scaler}.scale({loss.old})"),
+        replace(optimizer, old=f"{optimizer.old}.step(", new=f"{scaler}.step({optimizer.old}"),
         InsertAfter(file=file, line=step.line, text=f"{scaler}.update()"),
     ]
     if clip is not None:
-        edits.append(InsertBefore(file=file, line=clip.line, text=f"{scaler}.unscale_({optimizer.text})"))
+        edits.append(InsertBefore(file=file, line=clip.line, text=f"{scaler}.unscale_({optimizer.old})"))
     return edits
 
 
-@dataclass(frozen=True, slots=True)
-class _Expression:
-    """An expression of the user's on one line."""
-
-    text: str
-    line: int
-    column: int
-
-
-def _receiver(source: str, scope: Scope, line: int, method: str) -> _Expression:
-    """Return what a method without arguments is called of at a line."""
+def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
+    """Return what a method without arguments is called of at a line, as an edit that leaves it as it is."""
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:
@@ -110,8 +83,4 @@ def _receiver(source: str, scope: Scope, line: int, method: str) -> _Expression:
     text = ast.get_source_segment(source, receiver)
     if value.args or value.keywords or text is None or value.lineno != value.end_lineno:
         raise NotCertain(f"line {line} is no plain call of {method}")
-    return _Expression(text, receiver.lineno, receiver.col_offset)
-
-
-def _replaced(file: str, old: _Expression, new: str) -> ReplaceExpression:
-    return ReplaceExpression(file=file, line=old.line, column=old.column, old=old.text, new=new)
+    return ReplaceExpression(file=file, line=receiver.lineno, column=receiver.col_offset, old=text, new=text)

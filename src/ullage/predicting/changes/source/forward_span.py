@@ -2,19 +2,22 @@
 
 from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import PassFacts, TrainingFacts
-from ullage.predicting.editing.edit import NotCertain, WrapStatements
-from ullage.predicting.editing.scope import common_level, levels_to, parse, scope_of
+from ullage.predicting.editing.edit import AddImport, NotCertain, SourceEdit, WrapStatements
+from ullage.predicting.editing.scope import common_level, end_line, levels_to, parse, scope_of
 
 
-def around_forward(facts: TrainingFacts, header: str) -> list[WrapStatements]:
+def around_forward(facts: TrainingFacts, header: str) -> list[SourceEdit]:
     """Return the edits that put a header around each forward pass of a step and all until its backward pass.
+
+    The header names torch, which is imported.
 
     Raises:
         NotCertain: the two do not stand in one function, one behind the other.
     """
     if not facts.loop.passes:
         raise NotCertain("the forward and the backward pass are not in one function")
-    return [_around(one, header) for one in facts.loop.passes]
+    wraps = [_around(one, header) for one in facts.loop.passes]
+    return [*wraps, AddImport(file=wraps[0].file, text="import torch")]
 
 
 def _around(one: PassFacts, header: str) -> WrapStatements:
@@ -28,6 +31,6 @@ def _around(one: PassFacts, header: str) -> WrapStatements:
     return WrapStatements(
         file=one.backward.file,
         first_line=first.statement.lineno,
-        last_line=before.end_lineno or before.lineno,
+        last_line=end_line(before),
         header=header,
     )

@@ -2,13 +2,11 @@
 
 import io
 import tokenize
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ullage.base.foreign_files import read_regular
-from ullage.predicting.editing.apply import edited
-from ullage.predicting.editing.edit import NotCertain, SourceEdit
+from ullage.predicting.editing.edit import NotCertain
 
 _MOST_BYTES: Final = 1 << 24
 
@@ -25,12 +23,3 @@ def source_of(file: str) -> str:
         return content.decode(encoding)
     except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
         raise NotCertain(f"{Path(file).name} cannot be read") from None
-
-
-def check_certain(source: str, edits: Sequence[SourceEdit]) -> None:
-    """Try edits of one file.
-
-    Raises:
-        NotCertain: one of them has no certain place.
-    """
-    edited(source, edits)

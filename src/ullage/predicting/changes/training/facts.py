@@ -235,15 +235,10 @@ class TrainingFacts:
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}
+            pairs = [(each, known.get(each.path, each)) for each in model.block_lists]
             lists = [
-                replace(
-                    each,
-                    forward_flops=known[each.path].forward_flops,
-                    flops_by_block=known[each.path].flops_by_block,
-                )
-                if each.path in known
-                else each
-                for each in model.block_lists
+                replace(each, forward_flops=other.forward_flops, flops_by_block=other.flops_by_block)
+                for each, other in pairs
             ]
             model = replace(model, block_lists=lists)
         return replace(self, model=model, step_flops=counted.step_flops)

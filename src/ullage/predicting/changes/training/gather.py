@@ -37,7 +37,7 @@ from ullage.predicting.changes.training.facts import (
     TrainingFacts,
 )
 from ullage.predicting.changes.training.known_names import names_of, place_of, users_frames
-from ullage.predicting.changes.training.library_calls import watch_calls
+from ullage.predicting.changes.training.library_calls import PLACES, watch_calls
 from ullage.predicting.changes.training.loss_form import LossWatch
 from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.predicting.changes.training.training_loop import TrainingLoop, users_frame
@@ -102,18 +102,14 @@ class Gatherer:
         self._wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
         self._wrap(torch.amp.autocast_mode.autocast, "__enter__", self._autocast_entered)
         self._wrap(torch.amp.grad_scaler.GradScaler, "scale", self._scaled)
-        self._wrap(torch.utils.data.DataLoader, "__iter__", self._loader_begun)
+        self._wrap(torch.utils.data.DataLoader, "__iter__", lambda *_: self._note(uses_loader=True))
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 self._wrap(owner, name, self._clipped)
         self._wrap(torch.nn.functional, "cross_entropy", self._cross_entropy)
         self._watch_checkpoints()
         self._losses_seen.install()
-        for library, function in (
-            ("transformers", "TrainingArguments"),
-            ("lightning", "Trainer"),
-            ("accelerate", "Accelerator"),
-        ):
+        for library, (_, function, _) in PLACES.items():
             watch_calls(library, functools.partial(self._library_called, library, function))
 
     def _wrap(self, owner: Any, name: str, before: Callable[..., None]) -> None:
@@ -127,6 +123,10 @@ class Gatherer:
 
         setattr(owner, name, wrapper)
 
+    def _note(self, **found: Any) -> None:
+        """Note facts of the loop."""
+        self._found = replace(self._found, **found)
+
     @property
     def _is_over(self) -> bool:
         return self._steps >= _STEPS
@@ -138,7 +138,8 @@ class Gatherer:
             return
         model, wrapper, is_compiled = model_structure.unwrapped(module)
         blocks = model_structure.blocks_of(model)
-        attention, has_sdpa = model_structure.attention_of(model)
+        path, inner = model_structure.transformers_in(model)
+        config = getattr(inner, "config", None)
         facts = ModelFacts(
             kind=type(model).__name__,
             library=_library_of(type(model)),
@@ -155,10 +156,10 @@ class Gatherer:
             ],
             parameter_bytes=model_structure.parameter_bytes(model),
             dtypes=model_structure.dtypes_of(model),
-            attention=attention,
-            has_sdpa=has_sdpa,
-            transformers_path=model_structure.path_of_transformers(model),
-            model_type=model_structure.type_of_transformers(model),
+            attention=getattr(config, "_attn_implementation", None),
+            has_sdpa=bool(getattr(inner, "_supports_sdpa", False)),
+            transformers_path=path,
+            model_type=str(getattr(config, "model_type", "") or ""),
             is_compiled=is_compiled or model_structure.has_compiled_part(model),
             batch_norms=model_structure.batch_norms_of(model),
             wrapper=wrapper,
@@ -207,7 +208,7 @@ class Gatherer:
             self._forward_places = [place_of(each) for each in users_frames(frame)]
         if frame is not None and self._found.forward is None:
             library = _library_between(sys._getframe(1), frame) or self._found.library
-            self._found = replace(self._found, forward=place_of(frame), library=library)
+            self._note(forward=place_of(frame), library=library)
         if not self._batch:
             given = list(tensors_in(self._loop.arguments))
             self._batch, self._items = batch_of(frame, given), items_of(given)
@@ -218,7 +219,7 @@ class Gatherer:
             return
         if not self._since_step and not self._steps:
             form, share = self._losses_seen.form(self._loop.roots, self._items, has_scaler=self._found.has_scaler)
-            self._found = replace(self._found, loss=form, share=share)
+            self._note(loss=form, share=share)
         self._since_step += 1
         if self._passes and not self._passes[-1].backward:
             self._passes[-1].backward = self._now()
@@ -231,16 +232,16 @@ class Gatherer:
         """Note the lines of a backward pass, and of what began the forward pass in the same function."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
-            self._found = replace(self._found, backward=backward, forward_in_loop=here[0] if here else None)
+            self._note(backward=backward, forward_in_loop=here[0] if here else None)
         if not here or self._is_partly_elsewhere:
             self._is_partly_elsewhere = True
-            self._found = replace(self._found, passes=[])
+            self._note(passes=[])
             return
         new = PassFacts(forward=here[0], backward=backward)
         known = [each for each in self._found.passes if each.backward == backward]
         if not any(each.forward.line <= new.forward.line for each in known):
             others = [each for each in self._found.passes if each.backward != backward]
-            self._found = replace(self._found, passes=[*others, new])
+            self._note(passes=[*others, new])
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         frame = users_frame()
@@ -261,9 +262,9 @@ class Gatherer:
                 implementations=[name for name in _IMPLEMENTATIONS if name in optimizer.defaults],
             )
         if self._found.step is None and frame is not None:
-            self._found = replace(self._found, step=place_of(frame))
+            self._note(step=place_of(frame))
         if self._since_step:  # of several optimizers the first counts
-            self._found = replace(self._found, passes_per_step=self._since_step)
+            self._note(passes_per_step=self._since_step)
             self._since_step = 0
             self._steps += 1
 
@@ -272,53 +273,47 @@ class Gatherer:
         if self._is_over or frame is None:
             return
         if self._found.zero_grad is None:
-            self._found = replace(self._found, zero_grad=place_of(frame))
+            self._note(zero_grad=place_of(frame))
         if not set_to_none:
-            self._found = replace(self._found, keeps_zeroed=True)
+            self._note(keeps_zeroed=True)
 
     def _note_autocast(self) -> None:
         if torch.is_autocast_enabled("cuda") and self._found.autocast is None:
             name = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
-            self._found = replace(self._found, autocast=name)
+            self._note(autocast=name)
 
     def _autocast_entered(self, context: Any) -> None:
         if self._loop.is_forward and context._enabled and context.device == "cuda" and self._found.autocast is None:
-            self._found = replace(self._found, autocast=str(context.fast_dtype).removeprefix("torch."))
+            self._note(autocast=str(context.fast_dtype).removeprefix("torch."))
 
     def _scaled(self, scaler: Any, *_: Any) -> None:
         if scaler.is_enabled():
-            self._found = replace(self._found, has_scaler=True)
-
-    def _loader_begun(self, *_: Any) -> None:
-        self._found = replace(self._found, uses_loader=True)
+            self._note(has_scaler=True)
 
     def _clipped(self, *_: Any, **__: Any) -> None:
         frame = users_frame()
         if self._found.clip is None and frame is not None:
-            self._found = replace(self._found, clip=place_of(frame))
-        self._found = replace(self._found, clips_gradients=True)
+            self._note(clip=place_of(frame))
+        self._note(clips_gradients=True)
 
     def _watch_checkpoints(self) -> None:
         """Note that the script checkpoints: inside PyTorch's function, which torch.compile knows by its identity."""
         module: Any = torch.utils.checkpoint
-        self._wrap(module, "_checkpoint_without_reentrant_generator", self._checkpointed)
+        self._wrap(module, "_checkpoint_without_reentrant_generator", lambda *_, **__: self._note(checkpoints=True))
         original = module.CheckpointFunction.apply
 
         def apply(*arguments: Any, **keywords: Any) -> Any:
-            self._checkpointed()
+            self._note(checkpoints=True)
             return original(*arguments, **keywords)
 
         module.CheckpointFunction.apply = staticmethod(apply)
-
-    def _checkpointed(self, *_: Any, **__: Any) -> None:
-        self._found = replace(self._found, checkpoints=True)
 
     def _library_called(self, library: str, function: str, made: Any, keywords: dict[str, Any]) -> None:
         frame = users_frame()
         if frame is not None:
             name = type(made).__name__ if library == "transformers" else function
             call = LibraryCall(function=name, place=place_of(frame))
-            self._found = replace(self._found, library=library, library_call=call)
+            self._note(library=library, library_call=call)
 
     # ---- the loss
 
@@ -369,14 +364,19 @@ class Gatherer:
         saved: dict[tuple[int, int], int] = {}
         if entries is not None:
             saved = dict(zip(keys, left_by(entries, [last.spans[key] for key in keys], last.backward), strict=True))
-        lists = [
-            _with_figures(
+        lists = []
+        for number, each in enumerate(facts.block_lists):
+            blocks = [(number, position) for position in range(each.count)]
+            sizes = [saved.get(key, 0) for key in blocks] if saved else []
+            flops = [whole[0].flops.get(key, 0) for key in blocks] if last.flops else []
+            figures = replace(
                 each,
-                [saved.get((number, position), 0) for position in range(each.count)] if saved else [],
-                [whole[0].flops.get((number, position), 0) for position in range(each.count)] if last.flops else [],
+                saved_bytes=sum(sizes) // max(1, len(sizes)),
+                forward_flops=sum(flops) // max(1, len(flops)),
+                saved_by_block=sizes,
+                flops_by_block=flops,
             )
-            for number, each in enumerate(facts.block_lists)
-        ]
+            lists.append(figures)
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
     def _scores(self, entries: Entries | None, last: _SeenPass) -> CodePlace | None:
@@ -398,16 +398,6 @@ class Gatherer:
 
 
 _LEAST_SCORES_BYTES = 1 << 20
-
-
-def _with_figures(each: BlockList, saved: list[int], flops: list[int]) -> BlockList:
-    return replace(
-        each,
-        saved_bytes=sum(saved) // max(1, len(saved)),
-        forward_flops=sum(flops) // max(1, len(flops)),
-        saved_by_block=saved,
-        flops_by_block=flops,
-    )
 
 
 def _library_of(kind: type) -> str:

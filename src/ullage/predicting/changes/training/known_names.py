@@ -63,20 +63,13 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
         if value is wanted:
             return name
     for name in ("self", *(name for name in variables if name != "self")):
-        for attribute, value in (instance_dict(variables.get(name)) or {}).items():
-            if value is wanted and attribute.isidentifier():
-                return f"{name}.{attribute}"
-        for attribute, value in _children_of(variables.get(name)):
+        inside = instance_dict(variables.get(name)) or {}
+        children = inside.get("_modules")  # of a module, which are no attributes of the instance
+        for attribute, value in [*inside.items(), *(children.items() if isinstance(children, dict) else ())]:
             if value is wanted and attribute.isidentifier():
                 return f"{name}.{attribute}"
     known = frame.f_globals
     return next((name for name in frame.f_code.co_names if name in known and known[name] is wanted), None)
-
-
-def _children_of(value: Any) -> list[tuple[str, Any]]:
-    """Return what a module holds as its children, which are no attributes of the instance."""
-    modules = (instance_dict(value) or {}).get("_modules")
-    return list(modules.items()) if isinstance(modules, dict) else []
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:

@@ -3,55 +3,37 @@
 `TrainingArguments(...)` of transformers, Lightning's `Trainer(...)` and accelerate's `Accelerator(...)`.
 """
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from ullage.gpu.tracing.source import is_users
-from ullage.gpu.tracing.torch_import import ImportWatch
+from ullage.predicting.changes.training.wrapping import when_imported, wrap
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
 """Called with the object that is being made and the keyword arguments, which it may change."""
-
-_PLACES: Final = {
-    "transformers": (("transformers.training_args", "TrainingArguments", "__post_init__"),),
-    "lightning": (
-        ("lightning.pytorch.trainer.trainer", "Trainer", "__init__"),
-        ("pytorch_lightning.trainer.trainer", "Trainer", "__init__"),
-    ),
-    "accelerate": (("accelerate.accelerator", "Accelerator", "__init__"),),
+TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+PLACES: Final = {
+    "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
+    "lightning": (TRAINERS, "Trainer", "__init__"),
+    "accelerate": (("accelerate.accelerator",), "Accelerator", "__init__"),
 }
 
 
-def watch_calls(library: str, when_called: WhenCalled) -> None:
-    """Call a function right before an object of a library's is made by a line of the user's.
+def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
+    """Call a function right before an object of a library's is made, by a line of the user's or by anybody.
 
     Of `TrainingArguments` the object has its arguments as attributes by then, which may still be changed.
     """
-    for module, name, method in _PLACES[library]:
-        _after_import(module, functools.partial(_wrap, name=name, method=method, when_called=when_called))
+    modules, name, method = PLACES[library]
 
+    def made(original: Any, this: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not only_users or _is_called_by_user():
+            when_called(this, keywords)
+        return original(this, *arguments, **keywords)
 
-def _after_import(module: str, call: Callable[[Any], None]) -> None:
-    known = sys.modules.get(module)
-    if known is not None:
-        call(known)
-    else:
-        ImportWatch(module, before=lambda: None, after=call).install()
-
-
-def _wrap(module: Any, name: str, method: str, when_called: WhenCalled) -> None:
-    kind = getattr(module, name)
-    original = getattr(kind, method)
-
-    @functools.wraps(original)
-    def made(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if _is_called_by_user():
-            when_called(self, keywords)
-        return original(self, *arguments, **keywords)
-
-    setattr(kind, method, made)
+    for module in modules:
+        when_imported(module, lambda there: wrap(getattr(there, name), method, made))
 
 
 def _is_called_by_user() -> bool:
@@ -59,7 +41,7 @@ def _is_called_by_user() -> bool:
 
     Between the two stand decorators of the library's, and `__init__` of classes that are derived.
     """
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     for _ in range(8):
         if is_users(frame.f_code.co_filename):
             return True

@@ -4,7 +4,6 @@ Names of nodes and the numbers that they keep are read alone, and of a divisor o
 computed and nothing allocated.
 """
 
-import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 import torch.utils.data.dataloader
 
 from ullage.predicting.changes.training.facts import IGNORED, LossForm
+from ullage.predicting.changes.training.wrapping import wrap
 from ullage.training.guard.splitting.batch import tensors_of
 
 _KEEPS: Final = frozenset({"NegBackward0", "ToCopyBackward0", "CloneBackward0", "AliasBackward0", "ViewBackward0"})
@@ -146,27 +146,19 @@ class LossWatch:
 
     def install(self) -> None:
         """Put the wrappers in place."""
-        hooks: Any = torch.autograd.graph.saved_tensors_hooks
-        entered = hooks.__enter__
+        wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", self._hooks_entered)
+        wrap(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._batch_given)
 
-        @functools.wraps(entered)
-        def enter(context: Any) -> Any:
-            self._has_hooks = True
-            return entered(context)
+    def _hooks_entered(self, entered: Any, context: Any) -> Any:
+        self._has_hooks = True
+        return entered(context)
 
-        hooks.__enter__ = enter
-        loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-        given = loader.__next__
-
-        @functools.wraps(given)
-        def following(batches: Any) -> Any:
-            batch = given(batches)
-            if self._batches < _MOST_BATCHES and not self.ignores_targets:
-                self._batches += 1
-                self.ignores_targets = _has_ignored(batch)
-            return batch
-
-        loader.__next__ = following
+    def _batch_given(self, given: Any, batches: Any) -> Any:
+        batch = given(batches)
+        if self._batches < _MOST_BATCHES and not self.ignores_targets:
+            self._batches += 1
+            self.ignores_targets = _has_ignored(batch)
+        return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
         """Return the form of a loss, and by what transformers' loop divides that of a part."""

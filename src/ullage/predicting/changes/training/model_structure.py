@@ -1,5 +1,6 @@
 """The model inside its wrappers, and its repeated blocks: modules of one class, side by side in one list."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
         else:
             wrapper = wrapper or type(module).__name__
         module = inner
-    if not wrapper and any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+    if not wrapper and _is_a(module, "FSDPModule"):
         wrapper = "FSDPModule"
     return module, wrapper, is_compiled
 
@@ -44,25 +45,20 @@ def has_compiled_part(model: nn.Module) -> bool:
     )
 
 
-def path_of_transformers(model: nn.Module) -> str | None:
-    """Return the path of the outermost model of transformers; None where there is none."""
-    return next((path for path, module in model.named_modules() if _is_pretrained(module)), None)
+def _is_a(module: nn.Module, name: str) -> bool:
+    """Tell whether a module is of a class with a name, which may not be imported."""
+    return any(kind.__name__ == name for kind in type(module).__mro__)
 
 
-def type_of_transformers(model: nn.Module) -> str:
-    """Return the type that transformers gives that model: "llama"; "" where there is none."""
-    path = path_of_transformers(model)
-    inner: Any = model.get_submodule(path) if path is not None else None
-    return str(getattr(getattr(inner, "config", None), "model_type", "") or "")
-
-
-def _is_pretrained(module: nn.Module) -> bool:
-    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
+def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
+    """Return the path of the outermost model of transformers, and that model; None and None where there is none."""
+    found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
+    return next(found, (None, None))
 
 
 def has_switch(block: nn.Module) -> bool:
     """Tell whether a block of transformers checkpoints itself where it is told to."""
-    return any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(block).__mro__)
+    return _is_a(block, "GradientCheckpointingLayer")
 
 
 def blocks_of(model: nn.Module) -> list[Blocks]:
@@ -116,20 +112,10 @@ def parameter_bytes(module: nn.Module) -> int:
 
 def dtypes_of(module: nn.Module) -> list[str]:
     """Return the types of a module's parameters, the one with most bytes first."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for parameter in module.parameters():
-        name = str(parameter.dtype).removeprefix("torch.")
-        found[name] = found.get(name, 0) + parameter.numel() * parameter.element_size()
-    return sorted(found, key=lambda name: -found[name])
-
-
-def attention_of(model: nn.Module) -> tuple[str | None, bool]:
-    """Return how a model of transformers computes attention, and whether it can by scaled_dot_product_attention."""
-    for module in model.modules():
-        if _is_pretrained(module):
-            config: Any = getattr(module, "config", None)
-            return getattr(config, "_attn_implementation", None), bool(getattr(module, "_supports_sdpa", False))
-    return None, False
+        found[str(parameter.dtype).removeprefix("torch.")] += parameter.numel() * parameter.element_size()
+    return [name for name, _ in found.most_common()]
 
 
 def batch_norms_of(model: nn.Module) -> int:

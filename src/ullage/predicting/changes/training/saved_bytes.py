@@ -1,6 +1,6 @@
 """The memory that a part of a forward pass leaves for the backward pass, read from the journal."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ullage.gpu.tracing.journal import Entries, EntryKind
@@ -28,7 +28,10 @@ def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[i
         return []
     first = min(span.start for span in spans)
     alive = _alive(entries, first, moment)
-    return [_sum(alive, span.start, span.end, span.outputs) for span in spans]
+    return [
+        sum(size for at, address, size in alive if span.start <= at < span.end and address not in span.outputs)
+        for span in spans
+    ]
 
 
 def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, int]]:
@@ -44,10 +47,6 @@ def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, in
         elif kind == EntryKind.FREE:
             found.pop(key, None)
     return list(found.values())
-
-
-def _sum(alive: Sequence[tuple[int, int, int]], start: int, end: int, outputs: Collection[int]) -> int:
-    return sum(size for index, address, size in alive if start <= index < end and address not in outputs)
 
 
 def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ script's calls and what they allocate stay as they are.
 """
 
 import functools
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -19,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ullage.gpu.tracing.source import is_users
+from ullage.predicting.changes.training.wrapping import wrap
 
 if TYPE_CHECKING:
     from ullage.gpu.tracing.journal import Entries
@@ -66,7 +68,9 @@ class TrainingLoop:
         self.arguments: tuple[Any, ...] = ()
         """The arguments of the module that is called, while `before_first_forward` and `before_forward` are called."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
-        self._is_forward = self._is_backward = False
+        self.is_forward = False
+        """Whether a forward pass of training runs."""
+        self._is_backward = False
         self._stepping: set[int] = set()
         self._main_thread = threading.get_ident()
 
@@ -75,41 +79,20 @@ class TrainingLoop:
         """The script's torch."""
         return torch
 
-    @property
-    def is_forward(self) -> bool:
-        """Whether a forward pass of training runs."""
-        return self._is_forward
-
-    def refuse(self, text: str, why: str) -> None:
-        """Say why a change is not made, once."""
-        self.refusals.setdefault(text, why)
-
     def install(self) -> None:
         """Wrap what calls modules, runs backward and makes optimizers."""
         self._wrap_calls()
         for owner in (torch.autograd, torch.autograd.graph):
-            self._wrap(owner, "_engine_run_backward", self._around_engine)
-        self._wrap(torch.autograd, "backward", self._around_backward)
-        made = Optimizer.__init__
+            wrap(owner, "_engine_run_backward", self._around_engine)
+        wrap(torch.autograd, "backward", self._around_backward)
+        wrap(Optimizer, "__init__", self._around_init)
 
-        @functools.wraps(made)
-        def init(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
-            made(optimizer, *arguments, **keywords)
-            if self.around_step:
-                self._wrap_step(type(optimizer))
-            for call in self.optimizer_made:
-                call(optimizer)
-
-        setattr(Optimizer, "__init__", init)  # noqa: B010  mypy is right otherwise
-
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            return around(original, *arguments, **keywords)
-
-        setattr(owner, name, wrapper)
+    def _around_init(self, made: Callable[..., Any], optimizer: Optimizer, *arguments: Any, **keywords: Any) -> None:
+        made(optimizer, *arguments, **keywords)
+        if self.around_step:
+            self._wrap_step(type(optimizer))
+        for call in self.optimizer_made:
+            call(optimizer)
 
     def _wrap_calls(self) -> None:
         original = nn.Module.__call__
@@ -119,21 +102,21 @@ class TrainingLoop:
         def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling():
                 return original(module, *arguments, **keywords)
-            if self._is_forward and id(module) in watched and threading.get_ident() == self._main_thread:
+            if self.is_forward and id(module) in watched and threading.get_ident() == self._main_thread:
                 with watched[id(module)](module) as tell:
                     output = original(module, *arguments, **keywords)
                     tell(output)
                 return output
-            if self._is_forward or self._is_backward or not self._is_training(module):
+            if self.is_forward or self._is_backward or not self._is_training(module):
                 return original(module, *arguments, **keywords)
             self.arguments = (arguments, keywords)
             self._before_forward(module)
             self.arguments = ()
-            self._is_forward = True
+            self.is_forward = True
             try:
                 return original(module, *arguments, **keywords)
             finally:
-                self._is_forward = False
+                self.is_forward = False
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
@@ -181,7 +164,7 @@ class TrainingLoop:
 
     def _is_outermost(self) -> bool:
         # What a model derives inside its own forward pass (forces of an energy, a penalty) is part of that.
-        return not (self._is_backward or self._is_forward) and threading.get_ident() == self._main_thread
+        return not (self._is_backward or self.is_forward) and threading.get_ident() == self._main_thread
 
     def _in_backward(self, run: Callable[[], Any], *, is_part_of_forward: bool = False) -> Any:
         for call in () if is_part_of_forward else self.before_backward:
@@ -197,31 +180,25 @@ class TrainingLoop:
 
     def _wrap_step(self, kind: type[Optimizer]) -> None:
         """Wrap the step of a class of optimizers: schedulers put theirs around an instance's."""
-        original = kind.step
-        if hasattr(original, "ullage_is_around"):
-            return
+        if not hasattr(kind.step, "ullage_is_around"):
+            wrap(kind, "step", self._around_step)
+            setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function
 
-        @functools.wraps(original)
-        def step(optimizer: Optimizer, *arguments: Any, **keywords: Any) -> Any:
-            take: Callable[[], Any] = functools.partial(original, optimizer, *arguments, **keywords)
-            if id(optimizer) in self._stepping:  # by a call around it
-                return take()
-            self._stepping.add(id(optimizer))
-            try:
-                for around in self.around_step:
-                    take = functools.partial(around, optimizer, take)
-                return take()
-            finally:
-                self._stepping.discard(id(optimizer))
-
-        setattr(step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function
-        setattr(kind, "step", step)  # noqa: B010  mypy is right otherwise
+    def _around_step(self, original: Callable[..., Any], optimizer: Optimizer, *given: Any, **keywords: Any) -> Any:
+        take: Callable[[], Any] = functools.partial(original, optimizer, *given, **keywords)
+        if id(optimizer) in self._stepping:  # by a call around it
+            return take()
+        self._stepping.add(id(optimizer))
+        try:
+            for around in self.around_step:
+                take = functools.partial(around, optimizer, take)
+            return take()
+        finally:
+            self._stepping.discard(id(optimizer))
 
 
 def users_frame() -> FrameType | None:
     """Return the innermost frame of the user's own code that is running."""
-    import sys
-
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
