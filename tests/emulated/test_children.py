@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.predicting.prediction.script import Request
-from ullage.predicting.prediction.script import predict as predict_here
+from ullage.predicting.prediction.predict import Request
+from ullage.predicting.prediction.predict import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, environment_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 
 from .conftest import SCRIPTS
 

@@ -7,7 +7,7 @@ import pytest
 
 from ullage.base.errors import ScriptError
 from ullage.gpu.values.choice import ValuesChoice
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 
 from .conftest import SCRIPTS
 

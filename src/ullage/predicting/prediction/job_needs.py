@@ -2,8 +2,8 @@
 
 import math
 
+from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.job_request import JobNeeds
-from ullage.predicting.prediction.prediction import Prediction
 from ullage.predicting.prediction.request import Request
 
 

@@ -27,9 +27,9 @@ from ullage.predicting.prediction.child.attachment import Attachment
 from ullage.predicting.prediction.child.channel import Channel
 from ullage.predicting.prediction.child.leaving import end_in_the_middle
 from ullage.predicting.prediction.child.run import Run
-from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE, announce
+from ullage.predicting.prediction.data.run_result import ExitReport, Outcome, RunResult
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, announce
 from ullage.predicting.prediction.request import ALONE, REAL
-from ullage.predicting.prediction.result import ExitReport, Outcome, RunResult
 
 _WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 

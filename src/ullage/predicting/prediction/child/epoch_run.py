@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ullage.gpu.tracing.compiled import compiled_graphs
 from ullage.gpu.tracing.journal import Journal
 from ullage.predicting.epoch.watch import EpochWatch
-from ullage.predicting.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of, widen
+from ullage.predicting.prediction.description.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of, widen
 from ullage.predicting.prediction.request import ChildRequest
 
 if TYPE_CHECKING:

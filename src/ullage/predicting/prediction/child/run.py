@@ -1,7 +1,8 @@
 """The process in which the script runs: emulate, watch, run, tell the parent.
 
-Started by `prediction.process` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor CHANNEL,
-one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}.
+Started by `prediction.process.listener` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor
+CHANNEL, one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result",
+...}.
 LIFELINE says when the parent is gone. The script's own output is untouched, and torch is imported when the script
 imports it.
 """
@@ -36,7 +37,6 @@ from ullage.gpu.tracing.journal import EntryKind, Journal
 from ullage.gpu.tracing.source import callers_line
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.made_up.install import install as install_made_up
-from ullage.predicting.prediction import lone_rank
 from ullage.predicting.prediction.child.allocator_history import AllocatorHistory
 from ullage.predicting.prediction.child.channel import Channel
 from ullage.predicting.prediction.child.enough_steps import EnoughSteps
@@ -49,13 +49,14 @@ from ullage.predicting.prediction.child.training_inspection import TrainingInspe
 from ullage.predicting.prediction.child.whereabouts import Whereabouts
 from ullage.predicting.prediction.command.notebook import run_notebook
 from ullage.predicting.prediction.command.words import NOTEBOOK
+from ullage.predicting.prediction.data.run_result import Outcome, RunResult
 from ullage.predicting.prediction.host.meter import HostMeter
-from ullage.predicting.prediction.lone_post import LARGEST_TEAM, LonePost
 from ullage.predicting.prediction.measurement.measure import measure
 from ullage.predicting.prediction.measurement.placement import addresses_count
 from ullage.predicting.prediction.observation import ending
+from ullage.predicting.prediction.ranks import lone_rank
+from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM, LonePost
 from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, ChildRequest
-from ullage.predicting.prediction.result import Outcome, RunResult
 from ullage.recorded.settings import VARIABLES
 
 if TYPE_CHECKING:

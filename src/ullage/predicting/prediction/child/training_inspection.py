@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ullage.gpu.tracing.journal import Journal
+from ullage.predicting.prediction.data.run_result import RunResult
 from ullage.predicting.prediction.request import ChildRequest
-from ullage.predicting.prediction.result import RunResult
 
 if TYPE_CHECKING:
     from ullage.gpu.values.start import Values

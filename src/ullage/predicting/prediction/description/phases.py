@@ -5,10 +5,10 @@ from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.data.prediction import PhaseBand, PhaseUse, Prediction
+from ullage.predicting.prediction.data.run_result import RunResult
 from ullage.predicting.prediction.description.peaks import cells_of_peaks
 from ullage.predicting.prediction.phases.name import STEPS, PhaseName
-from ullage.predicting.prediction.prediction import PhaseBand, PhaseUse, Prediction
-from ullage.predicting.prediction.result import RunResult
 from ullage.report.report import Band, Table, TableRow
 
 _WANTED: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING}

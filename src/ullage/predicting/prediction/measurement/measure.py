@@ -13,14 +13,14 @@ from ullage.gpu.emulator.library import GuessFigures
 from ullage.gpu.emulator.nccl import buffers_of
 from ullage.gpu.tracing.compiled import compiled_graphs
 from ullage.gpu.tracing.journal import Entries, EntryKind, Journal
-from ullage.predicting.prediction.avoidable_memory import Avoidable
-from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable
+from ullage.predicting.prediction.data.prediction import Growth, HostRead, Picture, Step, ValuesUse
+from ullage.predicting.prediction.data.run_result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.predicting.prediction.measurement import placement
 from ullage.predicting.prediction.measurement.growth import growing
 from ullage.predicting.prediction.observation.ending import SeenOom
 from ullage.predicting.prediction.phases import spans
-from ullage.predicting.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
-from ullage.predicting.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 
 if TYPE_CHECKING:
     from ullage.gpu.values.reads import Reads

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ullage.base.errors import UllageError
-from ullage.predicting.prediction.prediction import Peaks, Prediction
+from ullage.predicting.prediction.data.prediction import Peaks, Prediction
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 

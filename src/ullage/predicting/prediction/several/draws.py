@@ -12,10 +12,10 @@ from typing import Final
 
 from ullage.base.errors import ScriptError, ValuesError
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.draw_interval import interval_of_peaks
-from ullage.predicting.prediction.prediction import DrawPeaks, Prediction, Verdict
+from ullage.predicting.prediction.data.prediction import DrawPeaks, Prediction, Verdict
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
+from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.reason import deciding
 
 AT_ONCE: Final = 2  # a run needs a core and some memory

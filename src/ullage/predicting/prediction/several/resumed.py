@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ullage.base.errors import ScriptError, UsageError, quoted
 from ullage.base.secrets import without_secrets
+from ullage.predicting.prediction.data.prediction import PhaseUse, Prediction, RunPeaks, Verdict
 from ullage.predicting.prediction.phases.name import PhaseName
-from ullage.predicting.prediction.prediction import PhaseUse, Prediction, RunPeaks, Verdict
 from ullage.predicting.prediction.request import Request
 
 _ORDER = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)

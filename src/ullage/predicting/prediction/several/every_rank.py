@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ullage.base.errors import ScriptError, UsageError
-from ullage.predicting.prediction.exchange import Exchange
-from ullage.predicting.prediction.prediction import Prediction, RankPeaks, Verdict
+from ullage.predicting.prediction.data.prediction import Prediction, RankPeaks, Verdict
+from ullage.predicting.prediction.ranks.exchange import Exchange
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ullage.base.public import public
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.epoch.use import EpochUse
-from ullage.predicting.prediction.avoidable_memory import Avoidable
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable
 from ullage.predicting.prediction.host.memory import HostUse
 from ullage.predicting.prediction.job_request import JobRequest
 

@@ -28,12 +28,12 @@ from ullage.predicting.prediction.child.attachment import Attachment
 from ullage.predicting.prediction.child.whereabouts import words_for
 from ullage.predicting.prediction.command.standard_input import standard_input
 from ullage.predicting.prediction.command.words import command_of
+from ullage.predicting.prediction.data.run_result import ExitReport, RunResult
 from ullage.predicting.prediction.host.memory import WorkersUse
 from ullage.predicting.prediction.host.watch import HostWatch
-from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE, environment_of
-from ullage.predicting.prediction.peer import is_running, peer_of, starters_of
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
+from ullage.predicting.prediction.ranks.peer import is_running, peer_of, starters_of
 from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
-from ullage.predicting.prediction.result import ExitReport, RunResult
 
 Progress = Callable[[str], None]
 

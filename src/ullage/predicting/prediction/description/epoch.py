@@ -9,8 +9,8 @@ from ullage.base.units import text_of_bytes
 from ullage.gpu.emulator import library
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.epoch.use import EpochUse, WorstBatch
-from ullage.predicting.prediction.prediction import Growth, Verdict
-from ullage.predicting.prediction.result import Elsewhere, RunResult
+from ullage.predicting.prediction.data.prediction import Growth, Verdict
+from ullage.predicting.prediction.data.run_result import Elsewhere, RunResult
 from ullage.report.report import Curve, Section, Table, TableRow, Tone
 
 if TYPE_CHECKING:

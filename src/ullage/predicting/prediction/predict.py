@@ -19,14 +19,7 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.values.likely_reads import seems_to_read_none
 from ullage.predicting.made_up.folder import with_folder
 from ullage.predicting.prediction.command.words import clearing
-from ullage.predicting.prediction.description.phases import unreached
-from ullage.predicting.prediction.epoch import judged_with, with_epoch
-from ullage.predicting.prediction.exchange import Exchange
-from ullage.predicting.prediction.host.memory import host_use, reason_of_host
-from ullage.predicting.prediction.job_needs import needs_of
-from ullage.predicting.prediction.job_request import job_request_of
-from ullage.predicting.prediction.lone_post import LARGEST_TEAM
-from ullage.predicting.prediction.prediction import (
+from ullage.predicting.prediction.data.prediction import (
     CudnnUse,
     Guess,
     Oom,
@@ -37,9 +30,16 @@ from ullage.predicting.prediction.prediction import (
     Verdict,
     judge,
 )
-from ullage.predicting.prediction.process import ChildReport, Progress, run, run_command
+from ullage.predicting.prediction.data.run_result import NOTHING_MEASURED, Measured, Outcome, RunResult
+from ullage.predicting.prediction.description.epoch import judged_with, with_epoch
+from ullage.predicting.prediction.description.phases import unreached
+from ullage.predicting.prediction.host.memory import host_use, reason_of_host
+from ullage.predicting.prediction.job_needs import needs_of
+from ullage.predicting.prediction.job_request import job_request_of
+from ullage.predicting.prediction.process.listener import ChildReport, Progress, run, run_command
+from ullage.predicting.prediction.ranks.exchange import Exchange
+from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM
 from ullage.predicting.prediction.request import ALL, Request, helper_of
-from ullage.predicting.prediction.result import NOTHING_MEASURED, Measured, Outcome, RunResult
 from ullage.predicting.prediction.verdict.outside import outside_of
 from ullage.predicting.prediction.verdict.reason import (
     deciding,
