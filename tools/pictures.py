@@ -26,7 +26,7 @@ from ullage.predicting.advice.advice import advise
 from ullage.predicting.advice.describe import describe as describe_advice
 from ullage.predicting.layouts.describe import describe as describe_layouts
 from ullage.predicting.prediction.description.describe import describe
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
 from ullage.report.report import Report

@@ -225,8 +225,8 @@ def rows(only: list[str]) -> Iterator[Row]:
 PAGE = """# What is left on the card
 
 Each row is one small script that leaves memory held by one culprit (tests/training/ownership/scenarios), run by torch
-{torch} on an emulated {card}; its variables are alive when it comes to its end, as in a notebook. A cell has the bytes that
-`torch.cuda` still says are allocated / reserved.
+{torch} on an emulated {card}; its variables are alive when it comes to its end, as in a notebook. A cell has the bytes
+that `torch.cuda` still says are allocated / reserved.
 
 * *del*: the names of what a user thinks of (the model, the optimizer) are deleted, then `gc.collect()` and
   `torch.cuda.empty_cache()`.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "workloads.py"

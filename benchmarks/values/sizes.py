@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from ullage.predicting.prediction.draw_interval import interval_of_draws, interval_of_peaks
+from ullage.predicting.prediction.verdict.draw_interval import interval_of_draws, interval_of_peaks
 
 FIGURES: Final = Path(__file__).parent / "sizes.json"
 DRAWS: Final = 5

@@ -28,7 +28,7 @@ from ullage.gpu.emulator.emulate import emulate as emulate
 from ullage.predicting.advice.advice import Advice as Advice
 from ullage.predicting.fitting.fit import Fit as Fit
 from ullage.predicting.layouts.layout_fit import LayoutFit as LayoutFit
-from ullage.predicting.prediction.prediction import Prediction as Prediction
+from ullage.predicting.prediction.data.prediction import Prediction as Prediction
 from ullage.recorded.snapshot.snapshot import Snapshot as Snapshot
 from ullage.recorded.snapshot.snapshot import load_snapshot as load_snapshot
 from ullage.running.diagnosis.diagnosis import Diagnosis as Diagnosis

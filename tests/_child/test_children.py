@@ -10,8 +10,8 @@ import pytest
 
 import ullage
 from tests.shared.commands import SCRIPTS, Predict, environment_of
-from ullage.predicting.prediction.script import Request
-from ullage.predicting.prediction.script import predict as predict_here
+from ullage.predicting.prediction.predict import Request
+from ullage.predicting.prediction.predict import predict as predict_here
 
 pytestmark = pytest.mark.own_process
 

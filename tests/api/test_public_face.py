@@ -163,7 +163,7 @@ def test_the_check_for_torch_can_fail() -> None:
     "module",
     [
         "cli.app",
-        "predicting.prediction.script",
+        "predicting.prediction.predict",
         "predicting.prediction.description.describe",
         "report.terminal",
         "predicting.prediction.observation.role",

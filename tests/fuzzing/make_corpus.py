@@ -132,7 +132,7 @@ def _make_messages() -> None:
     import json
 
     import ullage
-    from ullage.predicting.prediction import process
+    from ullage.predicting.prediction.process import listener as process
 
     told: dict[str, str] = {}
     take = process.Listener._take_message

@@ -350,7 +350,7 @@ def _change_json(data: bytes, chance: random.Random) -> bytes:
 
 def _read_message(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     """Read what a script's process tells its parent, as the parent does; the script can write there too."""
-    from ullage.predicting.prediction.process import ChildReport, Listener, _Voice
+    from ullage.predicting.prediction.process.listener import ChildReport, Listener, _Voice
     from ullage.predicting.prediction.request import Request
 
     report = ChildReport()

@@ -19,10 +19,7 @@ from ullage.explaining.tuning.tune import LeastRoom, Tuning
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.describe import describe as describe_fit
 from ullage.predicting.fitting.fit import CHANGES, Fit, FrontierRow, Largest, Probe, TriedChange
-from ullage.predicting.prediction.description.describe import describe
-from ullage.predicting.prediction.host.memory import HostLine, HostUse
-from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
-from ullage.predicting.prediction.prediction import (
+from ullage.predicting.prediction.data.prediction import (
     CudnnUse,
     Growth,
     Guess,
@@ -38,6 +35,9 @@ from ullage.predicting.prediction.prediction import (
     ValuesUse,
     Verdict,
 )
+from ullage.predicting.prediction.description.describe import describe
+from ullage.predicting.prediction.host.memory import HostLine, HostUse
+from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
 from ullage.report.report import Curve
 from ullage.report.terminal import draw
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ullage.base.units import GIB, MIB
 from ullage.predicting.fitting.fit import CHANGES
-from ullage.predicting.prediction.changed import changed, makes_a_difference
+from ullage.predicting.prediction.changed_request import changed, makes_a_difference
 from ullage.predicting.prediction.request import Request
 from ullage.recorded.settings import (
     SEMANTICS,

@@ -122,7 +122,7 @@ def compare(real: Answer, emulated: Answer) -> list[Figure]:
 
 
 def _figures(name: str, run: dict[str, Any], draws: Sequence[dict[str, Any]]) -> list[Figure]:
-    from ullage.predicting.prediction.draw_interval import interval_of_peaks
+    from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 
     peaks = interval_of_peaks([draw["peak_bytes"] for draw in draws])
     figures = [

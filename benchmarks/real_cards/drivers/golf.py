@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from ullage.predicting.prediction import lone_rank
+from ullage.predicting.prediction.ranks import lone_rank
 
 _HEADER: Final = 256 * 4  # int32: a magic number, a version, how many tokens
 _MAGIC: Final = 20240520

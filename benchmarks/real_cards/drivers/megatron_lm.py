@@ -22,7 +22,7 @@ import torch
 import torch.utils.tensorboard
 import yaml
 
-from ullage.predicting.prediction import lone_rank
+from ullage.predicting.prediction.ranks import lone_rank
 
 _SKIPPED: Final = 2  # steps in fp16
 _LEFT_OUT: Final = (

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage.predicting.prediction import lone_rank
+from ullage.predicting.prediction.ranks import lone_rank
 
 _WORDS: Final = 128256  # of Llama 3.1's tokenizer
 _RESERVED: Final = "memory/max_reserved(GiB)"

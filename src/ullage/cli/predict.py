@@ -16,7 +16,7 @@ from ullage.cli.show import show
 from ullage.predicting.options import AdviseOptions, PredictOptions
 
 if TYPE_CHECKING:
-    from ullage.predicting.prediction.prediction import Prediction
+    from ullage.predicting.prediction.data.prediction import Prediction
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -67,8 +67,8 @@ def predict(
 
 
 def _is_advised(prediction: "Prediction") -> bool:
+    from ullage.predicting.prediction.data.prediction import Verdict
     from ullage.predicting.prediction.description.describe import is_of_card
-    from ullage.predicting.prediction.prediction import Verdict
 
     return prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction)
 

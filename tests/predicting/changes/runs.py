@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tests.forked import client
 from ullage.predicting.changes.training.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.prediction import Prediction
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
 
 GPU = "RTX 3060"
 Numbers = NDArray[numpy.float64]

@@ -9,7 +9,7 @@ from tests.predicting.changes.runs import bytes_of, difference, peaks, told_on_c
 from ullage.predicting.changes.accumulation.accumulate import CHANGE
 from ullage.predicting.changes.training.facts import CodePlace, LibraryCall, LoopFacts, TrainingFacts
 from ullage.predicting.editing.apply import edited
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.prediction import Prediction
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PARSED = (

@@ -13,9 +13,9 @@ from ullage.predicting.changes.all_changes import change_named
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.edit import Recipe, SourceEdit
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.prediction import Prediction
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ullage.base.errors import ScriptError
-from ullage.predicting.prediction.plain_data import to_plain
-from ullage.predicting.prediction.prediction import CudnnUse, Outside, Prediction, ValuesUse, Verdict
+from ullage.predicting.prediction.data.plain_data import to_plain
+from ullage.predicting.prediction.data.prediction import CudnnUse, Outside, Prediction, ValuesUse, Verdict
+from ullage.predicting.prediction.remote import request_from
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.sent import request_from
 
 GIB = 1 << 30
 TOTAL = 80 * GIB
 
 
 def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Answer as `ullage.predicting.prediction.sent.run` does, at once."""
+    """Answer as `ullage.predicting.prediction.remote.run` does, at once."""
     request = request_from(payload["request"])
     if (marks := os.environ.get("MADE_UP_MARKS")) is not None:
         _mark(Path(marks), request, cancelled)

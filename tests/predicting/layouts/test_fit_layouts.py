@@ -23,7 +23,7 @@ from ullage.predicting.layouts.layout import LayoutSpace
 from ullage.predicting.layouts.layout_fit import LayoutFit, LayoutRow
 from ullage.predicting.layouts.option_map import map_of
 from ullage.predicting.layouts.result_store import ResultStore
-from ullage.predicting.prediction.prediction import Verdict
+from ullage.predicting.prediction.data.prediction import Verdict
 from ullage.predicting.prediction.request import Request
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.predicting.prediction.draw_interval import interval_of_draws, interval_of_peaks
+from ullage.predicting.prediction.verdict.draw_interval import interval_of_draws, interval_of_peaks
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 40])

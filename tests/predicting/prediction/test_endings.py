@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import ullage.predicting.prediction.process
+import ullage.predicting.prediction.process.listener
 from tests.shared.commands import SCRIPTS, Predict, command, environment_of, processes_of
 from ullage.base.errors import ScriptError
-from ullage.predicting.prediction.script import Request
-from ullage.predicting.prediction.script import predict as predict_here
+from ullage.predicting.prediction.predict import Request
+from ullage.predicting.prediction.predict import predict as predict_here
 
 pytestmark = pytest.mark.own_process
 
@@ -237,7 +237,7 @@ def test_a_script_that_cannot_be_stopped_is_killed(monkeypatch: pytest.MonkeyPat
     """One that hears no signal is killed after a while; one that handles every error has told its result before."""
     # What is waited for in vain is waited for a short time; an answer has all the time that a busy machine takes.
     in_vain = "STOP_SECONDS" if how == "deaf" else "UNWIND_SECONDS"
-    monkeypatch.setattr(ullage.predicting.prediction.process, in_vain, 0.5)
+    monkeypatch.setattr(ullage.predicting.prediction.process.listener, in_vain, 0.5)
     request = Request.of(SCRIPTS / "ends.py", (how,), gpu="T4", steps=3, seconds=0.5)
     if how == "deaf":
         with pytest.raises(ScriptError, match=r"ends.py did not end after 0\.5 s and could not be stopped"):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from ullage.base.units import GIB, MIB
+from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
 from ullage.predicting.prediction.host import memory
 from ullage.predicting.prediction.host.memory import (
     HostFigures,
@@ -21,7 +22,6 @@ from ullage.predicting.prediction.host.memory import (
     reason_of_host,
 )
 from ullage.predicting.prediction.host.watch import HostWatch
-from ullage.predicting.prediction.plain_data import from_plain, to_plain
 from ullage.running.diagnosis.host import read_host
 
 LINE = HostLine(file="train.py", line=7, function="main", is_users=True, bytes=GIB, blocks=2)

@@ -77,7 +77,7 @@ sys.meta_path.insert(0, Watch())
     "module",
     [
         pytest.param("typer", id="the command begins"),
-        pytest.param("ullage.predicting.prediction.script", id="what predicts is loaded"),
+        pytest.param("ullage.predicting.prediction.predict", id="what predicts is loaded"),
         pytest.param("torch.optim", id="the script imports torch", marks=slow),
         pytest.param("ullage.report.page", id="the report is made"),
     ],

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.shared.commands import SCRIPTS
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 
 pytestmark = pytest.mark.own_process
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-import ullage.predicting.prediction.several.ranks as several_ranks
+import ullage.predicting.prediction.several.every_rank as several_ranks
 from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
 from tests.forked import client
 from tests.shared.commands import Predict, command, environment_of, slow
-from ullage.predicting.prediction.exchange import NO_ROOM
-from ullage.predicting.prediction.host.room import HostRoom
+from ullage.predicting.prediction.ranks.exchange import NO_ROOM
+from ullage.predicting.prediction.ranks.host_room import HostRoom
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.several.ranks import predict_all_ranks
+from ullage.predicting.prediction.several.every_rank import predict_all_ranks
 
 EARLY = """
 import torch, torch.distributed as dist

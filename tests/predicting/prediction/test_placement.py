@@ -9,11 +9,11 @@ import pytest
 from tests.forked import client
 from ullage.gpu.emulator.library import PLACEMENTS
 from ullage.gpu.emulator.torch_build import find_torch
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.description.describe import describe
 from ullage.predicting.prediction.measurement.placement import addresses_count
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
 from ullage.report.report import Meter
 
 MIB = 1 << 20

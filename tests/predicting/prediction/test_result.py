@@ -9,11 +9,9 @@ import pytest
 from ullage.base.errors import ScriptError, UllageError
 from ullage.gpu.emulator.library import CudnnPlans, GuessFigures, OutsideFigures, PlanFigures
 from ullage.gpu.emulator.torch_build import TorchBuild
-from ullage.predicting.prediction import script
-from ullage.predicting.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
-from ullage.predicting.prediction.process import ChildReport, Refusal
-from ullage.predicting.prediction.request import ChildRequest, Request
-from ullage.predicting.prediction.result import (
+from ullage.predicting.prediction import predict as script
+from ullage.predicting.prediction.data.prediction import Growth, HostRead, LineUse, Picture, Step
+from ullage.predicting.prediction.data.run_result import (
     Alive,
     AtOom,
     Elsewhere,
@@ -24,6 +22,8 @@ from ullage.predicting.prediction.result import (
     RunResult,
     TakenOutside,
 )
+from ullage.predicting.prediction.process.listener import ChildReport, Refusal
+from ullage.predicting.prediction.request import ChildRequest, Request
 
 LINE = LineUse(role="gradients", file="a.py", line=3, function="f", phase="backward", bytes=8, blocks=1)
 MEASURED = Measured(

@@ -14,7 +14,7 @@ from tests.forked import client
 from tests.golden.test_report import FITS
 from tests.shared.fresh import USUAL
 from ullage.base.errors import ScriptError, ValuesError
-from ullage.predicting.prediction.prediction import HostRead, Prediction, Verdict
+from ullage.predicting.prediction.data.prediction import HostRead, Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several import draws
 

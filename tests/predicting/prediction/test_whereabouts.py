@@ -7,7 +7,7 @@ import pytest
 
 from tests.shared.commands import SCRIPTS
 from ullage.base.errors import ScriptError
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.predict import Request, predict
 
 LIBRARY = "import time\n\n\ndef download():\n    while True:\n        time.sleep(0.01)\n"
 

@@ -11,10 +11,10 @@ from tests.shared.inside import inside
 from ullage.base.units import KIB, MIB
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.torch_build import TorchBuild
-from ullage.predicting.prediction.prediction import CudnnUse, Guess, Step, Verdict
+from ullage.predicting.prediction.data.prediction import CudnnUse, Guess, Step, Verdict
+from ullage.predicting.prediction.data.run_result import NOTHING_MEASURED
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.result import NOTHING_MEASURED
-from ullage.predicting.prediction.script import predict
 from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, notes_of, rows_of
 
 TORCH = TorchBuild(version="2.11.0", cuda=(13, 0), cudnn=91900, folder=Path("torch"), planning=("nvidia-cudnn-cu13",))

@@ -20,8 +20,8 @@ from ullage.predicting.changes.training.facts import CodePlace, HeldVariable, Tr
 from ullage.predicting.editing.edit import NotCertain
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.fit import Fitter
-from ullage.predicting.prediction.avoidable_memory import AvoidableKind
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.data.avoidable_memory import AvoidableKind
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.parallel import ParallelRuns
 

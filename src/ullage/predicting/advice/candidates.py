@@ -7,7 +7,7 @@ from ullage.predicting.advice.trial import ChangeSetting, NotMade
 from ullage.predicting.changes.all_changes import CHANGES
 from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.predicting.changes.training.facts import TrainingFacts
-from ullage.predicting.prediction.changed import makes_a_difference
+from ullage.predicting.prediction.changed_request import makes_a_difference
 from ullage.predicting.prediction.request import Request
 
 _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})

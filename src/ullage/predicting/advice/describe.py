@@ -12,9 +12,9 @@ from ullage.predicting.advice.largest import LargestWith
 from ullage.predicting.advice.trial import ChangeTrial, Combination
 from ullage.predicting.changes.change import ChangeCost, Gradients
 from ullage.predicting.fitting.axis import Axis
-from ullage.predicting.prediction.avoidable_memory import AvoidableKind
 from ullage.predicting.prediction.command.words import shown
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.data.avoidable_memory import AvoidableKind
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.report.report import Bar, Bars, Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
 
 _COSTS: Final = {

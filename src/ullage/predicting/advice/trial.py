@@ -8,8 +8,8 @@ from ullage.predicting.changes.source.user_source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.edit import SourceEdit
-from ullage.predicting.prediction.changed import changed
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.changed_request import changed
+from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
 
 

@@ -13,8 +13,8 @@ from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.diff import diff_of
 from ullage.predicting.editing.edit import NotCertain, Recipe, SourceEdit
-from ullage.predicting.prediction.changed import changed
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.changed_request import changed
+from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 

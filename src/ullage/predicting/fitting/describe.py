@@ -6,8 +6,8 @@ from ullage.base.units import text_of_bytes
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
 from ullage.predicting.prediction.command.words import shown
+from ullage.predicting.prediction.data.prediction import Verdict
 from ullage.predicting.prediction.description.describe import describe as describe_prediction
-from ullage.predicting.prediction.prediction import Verdict
 from ullage.predicting.prediction.verdict.reason import deciding
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 

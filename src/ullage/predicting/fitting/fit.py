@@ -20,8 +20,8 @@ from ullage.predicting.changes.optimizer import optimizer_default
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.fitting.axis import LARGEST, Axis
 from ullage.predicting.fitting.search import FitSearch, ProbedNeed
-from ullage.predicting.prediction.changed import changed, makes_a_difference
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.changed_request import changed, makes_a_difference
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.parallel import ParallelRuns
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import ullage
 from ullage.predicting.layouts.sources import sources_of
+from ullage.predicting.prediction.remote import plain_request
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.sent import plain_request
 
 _FORMAT: Final = 2
 _NOT_DECISIVE: Final = ("output", "snapshot", "seconds", "request")

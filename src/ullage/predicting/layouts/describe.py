@@ -8,8 +8,8 @@ from ullage.predicting.fitting.describe import limit_label
 from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
 from ullage.predicting.layouts.option_map import CONTEXT, PIPELINE
 from ullage.predicting.layouts.representative import ALL_RANKS
+from ullage.predicting.prediction.data.prediction import Verdict
 from ullage.predicting.prediction.description.describe import describe as describe_prediction
-from ullage.predicting.prediction.prediction import Verdict
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 
 _ROWS_SHOWN = 12

@@ -33,7 +33,7 @@ from ullage.predicting.layouts.option_map import CONTEXT, OptionMap, put
 from ullage.predicting.layouts.rank_runs import RankAnswer, RankRuns
 from ullage.predicting.layouts.representative import ranks_of
 from ullage.predicting.layouts.result_store import ResultStore
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2

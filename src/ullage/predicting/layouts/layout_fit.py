@@ -7,7 +7,7 @@ from typing import Any, Final
 from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 from ullage.predicting.layouts.layout import CardLayout
-from ullage.predicting.prediction.prediction import Prediction, Verdict
+from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 
 SCHEMA: Final = 1
 FITS: Final = "fits"

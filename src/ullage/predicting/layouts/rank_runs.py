@@ -10,9 +10,9 @@ from ullage.base.engines.engine import WorkEngine
 from ullage.base.errors import UllageError
 from ullage.predicting.layouts.content_key import ContentKeys
 from ullage.predicting.layouts.result_store import ResultStore
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.prediction import Prediction
+from ullage.predicting.prediction.remote import RUN, answer_of, payload_of
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.sent import RUN, answer_of, payload_of
 
 RankAnswer = Prediction | UllageError
 _ON_TIME = "time"

@@ -21,11 +21,11 @@ from ullage.predicting.made_up.choice import MadeUpChoice
 from ullage.predicting.options import RunChanges, RunOptions
 from ullage.predicting.prediction.command.notebook import cells_of
 from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
-from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE
-from ullage.predicting.prediction.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 
 if TYPE_CHECKING:
-    from ullage.predicting.prediction.exchange import Exchange
+    from ullage.predicting.prediction.ranks.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""

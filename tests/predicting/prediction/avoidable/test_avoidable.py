@@ -9,9 +9,9 @@ import pytest
 
 from tests.forked import client
 from tests.predicting.prediction.avoidable.corpora import CORPUS, marked_lines, mended, names_in
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
-from ullage.predicting.prediction.prediction import Prediction
-from ullage.predicting.prediction.script import Request, predict
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.prediction import Prediction
+from ullage.predicting.prediction.predict import Request, predict
 
 SLOW = "ULLAGE_SLOW" in os.environ
 HELD = {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind, Phase
+from ullage.predicting.prediction.data.prediction import PhaseUse
 from ullage.predicting.prediction.description.phases import moment_of_peak
 from ullage.predicting.prediction.phases.name import PhaseName
 from ullage.predicting.prediction.phases.spans import (
@@ -21,7 +22,6 @@ from ullage.predicting.prediction.phases.spans import (
     reached,
     spans_of,
 )
-from ullage.predicting.prediction.prediction import PhaseUse
 
 SAVING, EVALUATION = PhaseName.SAVING, PhaseName.EVALUATION
 

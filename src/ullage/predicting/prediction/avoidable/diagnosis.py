@@ -25,7 +25,7 @@ from ullage.predicting.prediction.avoidable.of_optimizer import (
 from ullage.predicting.prediction.avoidable.passes import TrainingPasses
 from ullage.predicting.prediction.avoidable.uses import LastUses, UseLog
 from ullage.predicting.prediction.avoidable.weight_copies import WeightCopy, rows_of_copies, weight_copies
-from ullage.predicting.prediction.avoidable_memory import Avoidable
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable
 from ullage.predicting.prediction.measurement.placement import rebuilt_of
 from ullage.predicting.prediction.measurement.trace import Levels, Memory
 from ullage.training.ownership.safe_inspection import is_of

@@ -10,7 +10,7 @@ from ullage.predicting.prediction.avoidable.assignment import FoundAssignment, a
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.held_over import HeldOverBlock
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 from ullage.training.ownership.holders import BlockHolder
 from ullage.training.ownership.holding import HolderKind
 

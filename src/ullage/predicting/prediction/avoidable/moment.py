@@ -13,7 +13,7 @@ from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.avoidable.assignment import FoundAssignment
 from ullage.predicting.prediction.avoidable.gain import PeaksWithout
 from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 from ullage.predicting.prediction.measurement.trace import Memory
 
 

@@ -12,7 +12,7 @@ from ullage.gpu.tracing.journal import Phase
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
 from ullage.predicting.prediction.avoidable.uses import UseTable
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _LEAST_VOCABULARY: Final = 1000
 _VOCABULARY_SHARE: Final = 1 / 8

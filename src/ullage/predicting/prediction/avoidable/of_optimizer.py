@@ -12,7 +12,7 @@ from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
 from ullage.predicting.prediction.avoidable.passes import TrainingPasses
 from ullage.predicting.prediction.avoidable.uses import LastUses, UseTable
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
 _FILL: Final = "aten::fill_"

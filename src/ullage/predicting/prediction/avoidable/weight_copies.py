@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
-from ullage.predicting.prediction.avoidable_memory import Avoidable, AvoidableKind
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 from ullage.training.ownership.holders import BlockHolder, holders_at
 from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses

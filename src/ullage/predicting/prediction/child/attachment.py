@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.predicting.prediction.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
 from ullage.predicting.prediction.request import ChildRequest
 
 VARIABLE: Final = "ULLAGE_PREDICTION"

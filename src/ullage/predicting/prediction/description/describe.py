@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction import epoch
 from ullage.predicting.prediction.command.words import shown
+from ullage.predicting.prediction.data.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
+from ullage.predicting.prediction.description import epoch
 from ullage.predicting.prediction.description.host import host_sections
 from ullage.predicting.prediction.description.peaks import cells_of_peaks
 from ullage.predicting.prediction.description.phases import bands_of, moment_of_peak, phases_table, resumed_tables
-from ullage.predicting.prediction.draw_interval import interval_of_peaks
-from ullage.predicting.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.predicting.prediction.verdict import outside
+from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.workspace import doubt_of, rows_of
 from ullage.report.report import (
     Curve,

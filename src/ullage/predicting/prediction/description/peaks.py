@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.prediction import Verdict
+from ullage.predicting.prediction.data.prediction import Verdict
 
 
 class RunWithPeaks(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.lone_rank import CARDS_OF_A_NODE
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.prediction import LineUse
+from ullage.predicting.prediction.data.prediction import LineUse
 
 _MOST: Final = 0.5
 """The share of the memory from which on a line counts as the one that leads to it all."""

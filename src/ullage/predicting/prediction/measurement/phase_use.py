@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ullage.gpu.tracing.journal import Entries
+from ullage.predicting.prediction.data.prediction import PhaseBand, PhaseUse
 from ullage.predicting.prediction.measurement.trace import Levels, Memory
 from ullage.predicting.prediction.phases.name import STEPS, PhaseName
 from ullage.predicting.prediction.phases.spans import Emptied, Marks, Span, base_spans, spans_of
-from ullage.predicting.prediction.prediction import PhaseBand, PhaseUse
 
 
 def uses_of(marks: Marks, entries: Entries, levels: Levels, memory: Memory, *, ran_out: bool) -> list[PhaseUse]:

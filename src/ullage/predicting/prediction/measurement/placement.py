@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from ullage.base.errors import UllageError
-from ullage.predicting.prediction.result import Elsewhere
+from ullage.predicting.prediction.data.run_result import Elsewhere
 from ullage.recorded.allocator.replay import Replay, ReplayDevice
 from ullage.recorded.allocator.replay import replay as run
 from ullage.recorded.history import ACTIONS, Action, History, RecordedStacks

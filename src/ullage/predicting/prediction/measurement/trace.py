@@ -21,10 +21,10 @@ from ullage.base.units import MIB
 from ullage.gpu.tracing.journal import Entries, EntryKind, Phase
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line, is_users
+from ullage.predicting.prediction.data.prediction import Step
+from ullage.predicting.prediction.data.run_result import Alive, OomLevels
 from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 from ullage.predicting.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
-from ullage.predicting.prediction.prediction import Step
-from ullage.predicting.prediction.result import Alive, OomLevels
 
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line, is_users
 from ullage.predicting.made_up.missing import hint_of
-from ullage.predicting.prediction.result import Outcome
+from ullage.predicting.prediction.data.run_result import Outcome
 
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
 """The errors by which a process of the script's is told to have failed, without what it said: of subprocess,

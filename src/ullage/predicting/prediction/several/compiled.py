@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ullage.base.errors import UllageError
-from ullage.predicting.prediction.prediction import Peaks, Prediction
+from ullage.predicting.prediction.data.prediction import Peaks, Prediction
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 
@@ -29,9 +29,4 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
     except UllageError as error:
         note = f"without torch.compile the script fails: {str(error).splitlines()[0]}"
         return replace(prediction, notes=[*prediction.notes, note])
-    peaks = Peaks(
-        verdict=eager.verdict,
-        peak_allocated_bytes=eager.peak_allocated_bytes,
-        peak_reserved_bytes=eager.peak_reserved_bytes,
-    )
-    return replace(prediction, eager=peaks)
+    return replace(prediction, eager=Peaks.of(eager))

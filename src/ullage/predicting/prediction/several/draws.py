@@ -13,10 +13,10 @@ from typing import Final
 from ullage.base.errors import ScriptError, ValuesError
 from ullage.base.units import text_of_bytes
 from ullage.gpu.values.choice import ValuesMode
-from ullage.predicting.prediction.draw_interval import interval_of_peaks
-from ullage.predicting.prediction.prediction import DrawPeaks, Prediction, Verdict
+from ullage.predicting.prediction.data.prediction import DrawPeaks, Prediction, Verdict
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.script import predict
+from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.reason import deciding
 
 AT_ONCE: Final = 2  # a run needs a core and some memory
@@ -50,7 +50,7 @@ def predict_with_draws(
                 ran.append(ended)
             else:
                 failed[seed] = ended
-        found = together(ran) if len(ran) > 1 else replace(first, draws=[_peaks_of(first)])
+        found = together(ran) if len(ran) > 1 else replace(first, draws=[DrawPeaks.of(first, seed=first.values.seed)])
         if folder is not None and found.values.seed != first.values.seed:
             found = _moved(found, folder, request)
     return _with_failures(found, failed, request.options["draws"]) if failed else found
@@ -174,15 +174,6 @@ def _later(request: Request) -> ValuesMode:
     return "on" if request.values.mode == "auto" else request.values.mode
 
 
-def _peaks_of(run: Prediction) -> DrawPeaks:
-    return DrawPeaks(
-        seed=run.values.seed,
-        verdict=run.verdict,
-        peak_allocated_bytes=run.peak_allocated_bytes,
-        peak_reserved_bytes=run.peak_reserved_bytes,
-    )
-
-
 def together(runs: list[Prediction]) -> Prediction:
     """Make one prediction of those of several seeds: the figures of the fullest, the interval and verdict of all.
 
@@ -206,6 +197,6 @@ def together(runs: list[Prediction]) -> Prediction:
         verdict=verdict,
         reason=reason,
         interval_bytes=(low, high),
-        draws=[_peaks_of(each) for each in runs],
+        draws=[DrawPeaks.of(each, seed=each.values.seed) for each in runs],
         seconds=runs[0].seconds,
     )

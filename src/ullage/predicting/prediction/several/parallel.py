@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ullage.base.errors import ScriptError, UllageError
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 

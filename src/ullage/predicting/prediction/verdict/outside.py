@@ -6,8 +6,8 @@ it on a real card without a prefetch is not known.
 """
 
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.prediction import Outside, OutsideUse
-from ullage.predicting.prediction.result import TakenOutside
+from ullage.predicting.prediction.data.prediction import Outside, OutsideUse
+from ullage.predicting.prediction.data.run_result import TakenOutside
 from ullage.report.report import SizedPart, Within
 
 

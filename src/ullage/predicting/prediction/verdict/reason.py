@@ -6,9 +6,9 @@ from pathlib import Path
 from ullage.base.units import text_of_bytes
 from ullage.gpu.gpus import Gpu
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
+from ullage.predicting.prediction.data.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
+from ullage.predicting.prediction.data.run_result import AtOom, Measured, RunResult
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.result import AtOom, Measured, RunResult
 from ullage.recorded.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES
 
 

@@ -11,8 +11,8 @@ from typing import Final
 from ullage.base.units import text_of_bytes
 from ullage.gpu.emulator.profile import workspace_range
 from ullage.gpu.emulator.torch_build import TorchBuild
-from ullage.predicting.prediction.prediction import CudnnUse, Guess
-from ullage.predicting.prediction.result import Measured
+from ullage.predicting.prediction.data.prediction import CudnnUse, Guess
+from ullage.predicting.prediction.data.run_result import Measured
 from ullage.report.report import Within
 
 _REASONS: Final = 3

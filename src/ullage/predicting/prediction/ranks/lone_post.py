@@ -1,4 +1,4 @@
-"""What a rank that runs alone tells others, and is told by them: its end of `prediction.exchange`."""
+"""What a rank that runs alone tells others, and is told by them: its end of `prediction.ranks.exchange`."""
 
 import base64
 import json

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import ullage.base.errors
 from ullage.base.errors import ScriptError, ScriptKilledError, UllageError, UsageError
-from ullage.predicting.prediction.plain_data import from_plain, to_plain
-from ullage.predicting.prediction.prediction import Prediction
+from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
-RUN: Final = "ullage.predicting.prediction.sent:run"
+RUN: Final = "ullage.predicting.prediction.remote:run"
 """The name of `run` for an engine."""
 _AGAIN: Final = "its process was killed from outside once, and it was run again"
 

@@ -57,7 +57,7 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
         return
     from ullage.gpu.values.post import NoPost, StorePost
     from ullage.gpu.values.start import current
-    from ullage.predicting.prediction.lone_symmetric import stand_in_for_symmetric_memory
+    from ullage.predicting.prediction.ranks.lone_symmetric import stand_in_for_symmetric_memory
 
     values = current()
     messages = values.messages

@@ -10,10 +10,9 @@ from ullage.base.block_role import Role
 from ullage.gpu.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.epoch.use import EpochUse
-from ullage.predicting.prediction.avoidable_memory import Avoidable
-from ullage.predicting.prediction.host.memory import HostFigures
-from ullage.predicting.prediction.plain_data import from_plain, to_plain
-from ullage.predicting.prediction.prediction import (
+from ullage.predicting.prediction.data.avoidable_memory import Avoidable
+from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.prediction import (
     Growth,
     HostRead,
     LineUse,
@@ -23,6 +22,7 @@ from ullage.predicting.prediction.prediction import (
     Step,
     ValuesUse,
 )
+from ullage.predicting.prediction.host.memory import HostFigures
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
 

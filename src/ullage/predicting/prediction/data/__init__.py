@@ -1,0 +1,1 @@
+"""What a run tells and what a prediction says, as plain data."""

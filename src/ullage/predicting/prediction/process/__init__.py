@@ -1,0 +1,1 @@
+"""The process of a script, as its parent sees it."""
