@@ -27,8 +27,8 @@ class Figure:
 FIGURES = (
     Figure(
         r"exit code (\d) fits, (\d) does not, (\d) usage, (\d) script, (\d) unknown",
-        "src/ullage/cli/predict.py",
-        r"(\d) fits, (\d) does not fit, (\d) wrong usage, (\d) the script failed, (\d) cannot be judged",
+        "src/ullage/base/exit_code.py",
+        r"YES = (\d)\n    NO = (\d)\n    WRONG_USAGE = (\d)\n    SCRIPT_FAILED = (\d)\n    UNKNOWN = (\d)",
     ),
     Figure(r"one rank of (\d+)", "README.md", r"--world-size (\d+)"),
     Figure(

@@ -9,20 +9,20 @@ from typing import Final
 from ullage.base.exit_code import ExitCode
 
 _USAGE: Final = "wrong usage"
-_UNREADABLE: Final = "wrong usage, or a file that cannot be read"
-_FAILED: Final = "the script failed"
-_UNKNOWN: Final = "cannot be judged"
+_UNREADABLE: Final = "wrong usage or unreadable file"
+_FAILED: Final = "script failed"
+_UNKNOWN: Final = "unknown"
 
 MEANINGS: Final[Mapping[str, Mapping[ExitCode, str]]] = {
     command: dict(zip(ExitCode, texts, strict=False))
     for command, texts in {
-        "predict": ("it fits", "it does not fit", _USAGE, _FAILED, _UNKNOWN),
+        "predict": ("fits", "does not fit", _USAGE, _FAILED, _UNKNOWN),
         "fit": ("a value or a layout fits", "none fits", _USAGE, _FAILED, _UNKNOWN),
-        "advise": ("it fits, as it is or with the advice", "nothing that was tried fits", _USAGE, _FAILED, _UNKNOWN),
-        "explain": ("explained", "", f"{_UNREADABLE}, or a text without such an error"),
+        "advise": ("fits, or fits with the advice", "nothing tried fits", _USAGE, _FAILED, _UNKNOWN),
+        "explain": ("explained", "", f"{_UNREADABLE}, or a text without an error"),
         "tune": ("other settings are better", "none is better", _UNREADABLE),
         "diff": ("compared, whatever differs", "", _UNREADABLE),
-        "repro": ("written", "", f"{_UNREADABLE}, or nothing in it that fails"),
+        "repro": ("written", "", f"{_UNREADABLE}, or nothing fails in it"),
         "doctor": ("no problem", "a problem", _USAGE, "", "--gpu without a PyTorch for CUDA"),
         "watch": ("ended by what it watched, by q or by Ctrl-C", "", _USAGE),
     }.items()

@@ -21,7 +21,7 @@ class RunContext:
     torch: TorchBuild
     """The torch that is installed."""
     notes: list[str] = field(default_factory=list)
-    """What the reader of the prediction has to know."""
+    """Notes for the reader of the prediction."""
     meter: HostMeter = field(init=False)
 
     def __post_init__(self) -> None:

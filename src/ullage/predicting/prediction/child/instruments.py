@@ -49,26 +49,26 @@ class Instruments:
     def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
         request, journal, note = context.request, context.journal, context.notes.append
         self.values = current()
-        """What works out the values that the script reads back."""
+        """The engine that computes the values that the script reads back."""
         if request.begins_without_values:
             self.values.wait_for_reads(request.values, run.on_read)
         self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
         self.observer.install()
         self.steps = StepsTaken(request, journal, self.observer)
         self.search = _search_begun(context, self.observer, self.values)
-        """What looks for what is avoidable; None where that is not asked for."""
+        """The search for avoidable memory; None where that is not asked for."""
         if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
             self.values.messages.post.without = run.on_others_end
         self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
         self.whereabouts.begin(torch)
         self.post: LonePost | None = None
-        """What hears of other ranks; None where there are none, or nobody tells their messages."""
+        """The messages of other ranks; None where there are none, or nobody sends them."""
         if request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """What makes the changes that are asked for, and gathers how the run trains."""
+        """The part that makes the changes that are asked for, and gathers how the run trains."""
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
@@ -76,7 +76,7 @@ class Instruments:
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None
-        """What follows the loader that feeds training; None where no epoch is asked for."""
+        """The part that follows the loader that feeds training; None where no epoch is asked for."""
         if request.options["batches"] is not None:
             from ullage.predicting.prediction.child import epoch_run
 

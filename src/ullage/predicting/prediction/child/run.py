@@ -57,7 +57,7 @@ class Run:
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
         self._seen: Instruments | None = None
-        """What watches the script; None until it has imported torch."""
+        """The instruments that watch the script; None until it has imported torch."""
         self._is_over = False
         self._has_gone_on = False
         self._started = time.perf_counter()
