@@ -48,7 +48,7 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
-test-of: setup  ## Run the quick tests of the files that you have changed, in less than a minute (FILES="src/ullage/..."; without: all that differ from main).
+test-of: setup  ## Run the tests of the files that you have changed, the shortest first, for less than a minute (FILES="src/ullage/..."; without: all that differ from main).
 	$(OLDEST_ENV)/bin/python -m pytest --quick $$($(PYTHON) tools/tests_of.py $(FILES))
 
 slow: our-gpus-packages  ## The whole suite with all that `make test` leaves out (an hour and more).

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.rotation import SLOW, CostWriter, leave_out_costly, leave_out_other_days, leave_out_other_turns
+from tests.rotation import SLOW, CostWriter, QuickRun, leave_out_other_days, leave_out_other_turns
 
 # Two threads for each process of two workers wait for each other by turning round: four times the processor's time for
 # what is computed on the CPU. It is set before `tests.forked.client` reads the variables that its server begins with.
@@ -37,16 +37,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="compare every recorded workload of the installed torch, not only the default cards (tests/truth)",
     )
     parser.addoption("--all-turns", action="store_true", help="run costly tests too whose turn is on another day")
-    parser.addoption("--quick", action="store_true", help="leave out most costly tests (tests/rotation.py)")
     parser.addoption(
         "--write-costs", action="store_true", help="the same, and write what each test takes (tests/costly_tests.json)"
     )
+    parser.addoption("--quick", action="store_true", help="the shortest tests, for half a minute (tests/rotation.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Note what tests take, in the process that hears of all of them."""
+    """Note what tests take, in the process that hears of all of them; or look at the clock."""
     if config.getoption("--write-costs") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(CostWriter())
+    if config.getoption("--quick"):
+        config.pluginmanager.register(QuickRun())
 
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by name, so that a case's number is the same then
@@ -57,8 +59,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     is_whole = [Path(argument).resolve() for argument in config.args] == [Path(__file__).parent]
     if is_whole and not config.getoption("--all-turns") and not config.getoption("--write-costs"):
         leave_out_other_turns(items)
-    if config.getoption("--quick"):
-        leave_out_costly(items)
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
 takes half a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of
 the whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that
-is not in the file yet, or has the marker `every_run`, runs every day. With `--quick` only
-the shortest of what is in the file run, 15 seconds of them in all.
+is not in the file yet, or has the marker `every_run`, runs every day. With `--quick` the shortest run first, and what
+is left after half a minute does not run.
 """
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -20,8 +21,8 @@ import pytest
 SLOW: Final = "ULLAGE_SLOW" in os.environ
 WEEK_DAYS: Final = 7
 LEFT_OUT: Final = "another day's; make slow runs all"
-QUICK_SECONDS: Final = 15
-NOT_QUICK: Final = "takes long, and --quick was given"
+QUICK_SECONDS: Final = 30
+NO_TIME_LEFT: Final = f"the {QUICK_SECONDS} seconds of --quick have passed"
 TURNS: Final = WEEK_DAYS
 COSTS: Final = Path(__file__).parent / "costly_tests.json"
 COSTLY_SECONDS: Final = 0.5
@@ -65,14 +66,23 @@ def leave_out_other_turns(items: Sequence[pytest.Item], today: date | None = Non
             item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
 
 
-def leave_out_costly(items: Sequence[pytest.Item]) -> None:
-    """Skip what takes long, but for the shortest, as many as take `QUICK_SECONDS` together."""
-    costs = json.loads(COSTS.read_text())
-    total = 0.0
-    for item in sorted((each for each in items if each.nodeid in costs), key=lambda each: costs[each.nodeid]):
-        total += costs[item.nodeid]
-        if total > QUICK_SECONDS:
-            item.add_marker(pytest.mark.skip(reason=NOT_QUICK))
+class QuickRun:
+    """Runs the shortest tests first, and skips what does not end within `QUICK_SECONDS`: a plugin of pytest."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._costs = json.loads(COSTS.read_text())
+
+    @pytest.hookimpl(trylast=True)  # after cases have their numbers
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put what takes long behind the rest, which keeps its order."""
+        items.sort(key=lambda item: self._costs.get(item.nodeid, 0))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip a test that would end too late."""
+        if time.monotonic() - self._begun + self._costs.get(item.nodeid, 0) > QUICK_SECONDS:
+            pytest.skip(NO_TIME_LEFT)
 
 
 class CostWriter:

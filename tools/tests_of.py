@@ -53,11 +53,20 @@ def next_above(folder: Path) -> set[Path]:
     return set()
 
 
-def importing(module: str, among: Iterable[Path]) -> set[Path]:
+def root_of(path: Path) -> Path | None:
+    """Return the package or the tests, whichever a file is in."""
+    return next((folder for folder in (PACKAGE, TESTS) if folder in path.parents), None)
+
+
+def importing(path: Path, among: Iterable[Path]) -> set[Path]:
     """Return the files among these that import a module, or a name of it."""
+    root = root_of(path)
+    if root is None or path.suffix != ".py":
+        return set()
+    module = ".".join([root.name, *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
     package, _, name = module.rpartition(".")
     pattern = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
-    return {path for path in among if pattern.search(path.read_text(encoding="utf-8"))}
+    return {each for each in among if pattern.search(each.read_text(encoding="utf-8"))}
 
 
 def elsewhere(file: str) -> set[Path]:
@@ -74,23 +83,17 @@ def tests_of(file: str) -> set[Path]:
     path = ROOT / file
     if path.match("test_*.py") and TESTS in path.parents:
         return {path} if path.exists() else set()  # it may have been removed
-    root = next((folder for folder in (PACKAGE, TESTS) if folder in path.parents), None)
-    if root is None:
-        return elsewhere(file)
-    inside = path.relative_to(root)
-    found = next_above(TESTS / inside.parent) or elsewhere(file)
-    if path.suffix == ".py":
-        module = ".".join([root.name, *inside.with_suffix("").parts]).removesuffix(".__init__")
-        if not importing(module, found):
-            found |= importing(module, TESTS.rglob("test_*.py"))
-    return found
+    root = root_of(path)
+    found = (next_above(TESTS / path.parent.relative_to(root)) if root else set()) or elsewhere(file)
+    return found if importing(path, found) else found | importing(path, TESTS.rglob("test_*.py"))
 
 
 def main() -> None:
-    """Print the files, sorted, on one line."""
+    """Print the files on one line: first those that import what has changed."""
     files = [str(Path(name).resolve().relative_to(ROOT)) for name in sys.argv[1:]] or changed()
-    found = {str(path.relative_to(ROOT)) for path in set().union(*map(tests_of, files))}
-    print(*sorted({*ALWAYS, *found}))
+    found = {ROOT / name for name in ALWAYS}.union(*map(tests_of, files))
+    first = set().union(*(importing(ROOT / file, found) for file in files))
+    print(*(path.relative_to(ROOT) for path in sorted(found, key=lambda path: (path not in first, path))))
 
 
 if __name__ == "__main__":

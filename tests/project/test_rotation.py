@@ -1,7 +1,10 @@
 """Of a large family each case runs within a week, and a part of it each day."""
 
+import itertools
 import json
+from contextlib import suppress
 from datetime import date, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,15 +38,26 @@ def test_what_takes_long_runs_within_a_week_on_days_of_like_length() -> None:
     assert max(lengths) - min(lengths) <= max(costs.values())
 
 
-def test_quick_runs_the_shortest_of_what_takes_long(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytester.makepyfile(test_some="\n".join(f"def test_{name}(): ..." for name in ("new", "longest", "long", "short")))
+def test_quick_runs_the_shortest_first_until_its_time_has_passed(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_some="\n".join(f"def test_{name}(): ..." for name in ("longest", "long", "new", "short")))
     items, _ = pytester.inline_genitems("-p", "no:cacheprovider")
     costs = pytester.path / "costs.json"
-    seconds = {"longest": 12.0, "long": 8.0, "short": 6.0}
+    seconds = {"longest": 25.0, "long": 8.0, "short": 6.0}
     costs.write_text(json.dumps({f"test_some.py::test_{name}": cost for name, cost in seconds.items()}))
     monkeypatch.setattr(rotation, "COSTS", costs)
-    rotation.leave_out_costly(items)
-    assert [item.name for item in items if item.get_closest_marker("skip")] == ["test_longest"]
+    clock = itertools.count(100, 7)
+    monkeypatch.setattr(rotation, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    quick = rotation.QuickRun()
+    quick.pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == ["test_new", "test_short", "test_long", "test_longest"]
+    ran = []
+    for item in items:
+        with suppress(pytest.skip.Exception):
+            quick.pytest_runtest_setup(item)
+            ran.append(item.name)
+    assert ran == ["test_new", "test_short", "test_long"]
 
 
 def test_what_is_not_known_to_take_long_runs_every_day(pytester: pytest.Pytester) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.predicting.advice.test_advise import TRAIN
-from tests.shared.commands import environment_of, processes_of, workplace
+from tests.shared.commands import environment_of, processes_of
 
-__all__ = ["workplace"]
 MARKED = "from pathlib import Path\nPath(__file__).with_suffix('.begun').touch()\n"
 CARD = ("--gpu", "T4", "--total-memory", "620MiB", "--context", "100MiB")
 

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
-from tests.shared.commands import Ended, command, environment_of, workplace
-
-__all__ = ["workplace"]
+from tests.shared.commands import Ended, command, environment_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 Predict = Callable[..., Ended]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
-from tests.shared.commands import Ended, Predict, command, environment_of, workplace  # noqa: F401  # a fixture
+from tests.shared.commands import Ended, Predict, command, environment_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @pytest.fixture
-def predict(workplace: Path) -> Predict:  # noqa: F811
+def predict(workplace: Path) -> Predict:
     """Run `ullage predict` with a script of ours, and with no network."""
 
     def run(script: str | Path, *arguments: object, options: tuple[object, ...] = (), **changes: str) -> Ended:
@@ -30,7 +30,7 @@ def predict(workplace: Path) -> Predict:  # noqa: F811
     return run
 
 
-def offline(workplace: Path) -> dict[str, str]:  # noqa: F811
+def offline(workplace: Path) -> dict[str, str]:
     """Variables with which nothing is found but in folders."""
     home = str(workplace / "home")
     return {

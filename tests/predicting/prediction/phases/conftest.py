@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.forked import client
-from tests.shared.commands import environment_of, workplace
+from tests.shared.commands import environment_of
 
-__all__ = ["workplace"]
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
