@@ -51,7 +51,7 @@ class AppliedChange:
 
     loop: "TrainingLoop"
     text: str
-    """The text by which the request names it: `key=setting`."""
+    """The words by which the request names it: `key=setting`."""
     setting: str
 
     def took_effect(self, times: int = 1) -> None:

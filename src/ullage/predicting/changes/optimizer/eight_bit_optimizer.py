@@ -14,7 +14,7 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import of a class of each library, and the call of it."""
+"""The import of a class of each library, and its name then."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
 """The arguments that choose between implementations, of which the other optimizers have one."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
