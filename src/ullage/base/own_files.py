@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, TypeVar
 
 from ullage.base.errors import UsageError
 
@@ -28,6 +28,8 @@ _OWNERS_FOLDER: Final = 0o700
 _OWNERS_FILE: Final = 0o600
 _NAMED_BY_USER: Final = 0o666  # less the umask, as of any file that a user has a program write
 _TRIES: Final = 8
+
+Made = TypeVar("Made")
 
 
 class SharedFolderError(UsageError):
@@ -94,13 +96,7 @@ class OwnFolder:
             SharedFolderError: it is another one, somebody else's, or others can write to it.
             OSError: it is not there, or is no folder.
         """
-        folder = cls(os.open(path, _FOLDER | os.O_NOFOLLOW), path.absolute())
-        try:
-            folder._check(inode)
-        except BaseException:
-            folder.close()
-            raise
-        return folder
+        return cls(os.open(path, _FOLDER | os.O_NOFOLLOW), path.absolute())._checked(inode)
 
     @classmethod
     def open_or_make(cls, path: Path) -> "OwnFolder":
@@ -146,13 +142,8 @@ class OwnFolder:
             SharedFolderError: it is somebody else's, or others can write to it.
             OSError: it is not there, or is no folder.
         """
-        folder = OwnFolder(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor), self.path / name)
-        try:
-            folder._check(None)
-        except BaseException:
-            folder.close()
-            raise
-        return folder
+        descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
+        return OwnFolder(descriptor, self.path / name)._checked(None)
 
     def make_folder(self, name: str) -> "OwnFolder":
         """Make a new folder in this one. If the name is taken, another one is added to it.
@@ -160,11 +151,7 @@ class OwnFolder:
         Raises:
             OSError: it cannot be made.
         """
-        for _ in range(_TRIES):
-            with suppress(FileExistsError):
-                return _made(os.dup(self._descriptor), self.path / name, home=None)
-            name = _other_name(name)
-        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path / name))
+        return self._with_free_name(name, lambda free: _made(os.dup(self._descriptor), self.path / free, home=None))
 
     def new_file(self, name: str) -> tuple[int, Path]:
         """Make a new file to read and write; return its descriptor and path. If the name is taken, one is added to it.
@@ -172,9 +159,16 @@ class OwnFolder:
         Raises:
             OSError: it cannot be made.
         """
+
+        def make(free: str) -> tuple[int, Path]:
+            return os.open(free, os.O_RDWR | _NEW, _OWNERS_FILE, dir_fd=self._descriptor), self.path / free
+
+        return self._with_free_name(name, make)
+
+    def _with_free_name(self, name: str, make: Callable[[str], Made]) -> Made:
         for _ in range(_TRIES):
             with suppress(FileExistsError):
-                return os.open(name, os.O_RDWR | _NEW, _OWNERS_FILE, dir_fd=self._descriptor), self.path / name
+                return make(name)
             name = _other_name(name)
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path / name))
 
@@ -257,11 +251,17 @@ class OwnFolder:
             if self._home is not None:
                 self._home._remove_empty()
 
-    def _check(self, inode: int | None) -> None:
-        found = os.fstat(self._descriptor)
-        if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
-            raise SharedFolderError(f"{self.path} is another folder than the one that was made, or another user's")
-        _refuse_shared(self.path, found)
+    def _checked(self, inode: int | None) -> Self:
+        """Return the folder if it is the one that is meant and this user's alone; else close it, and raise."""
+        try:
+            found = os.fstat(self._descriptor)
+            if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
+                raise SharedFolderError(f"{self.path} is another folder than the one that was made, or another user's")
+            _refuse_shared(self.path, found)
+        except BaseException:
+            self.close()
+            raise
+        return self
 
 
 class WholeFile:

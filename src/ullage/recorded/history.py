@@ -154,17 +154,8 @@ class History:
         if not len(self):
             return self
         none = _nothing()
-        return replace(
-            self,
-            action=none,
-            address=none,
-            size=none,
-            stream=none,
-            time_us=none,
-            stack=none,
-            annotations=(),
-            labels=Labels(),
-        )
+        columns: dict[str, Any] = dict.fromkeys(("action", "address", "size", "stream", "time_us", "stack"), none)
+        return replace(self, **columns, annotations=(), labels=Labels())
 
     @property
     def reserved_bytes(self) -> int:

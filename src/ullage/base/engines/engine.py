@@ -74,3 +74,9 @@ def call(function: str, payload: PlainData, cancelled: Callable[[], bool]) -> Pl
 def call_in_process_of_its_own(function: str, payload: PlainData) -> PlainData:
     """Call a function where nobody but the engine ends it: the process is killed, and what it has started with it."""
     return call(function, payload, lambda: False)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text that says something, or the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

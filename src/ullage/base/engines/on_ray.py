@@ -11,6 +11,7 @@ from ullage.base.engines.engine import (
     PlainData,
     WorkEngine,
     call_in_process_of_its_own,
+    first_line,
     refused,
     was_cancelled,
 )
@@ -47,7 +48,7 @@ class RayEngine(WorkEngine):
         except Exception as error:  # Ray's own, of many classes
             where = address or "this machine"
             hint = "" if _AUTH in os.environ else f"; a cluster that asks for a token needs {_AUTH}=token here"
-            raise EngineError(f"Ray does not answer at {where}: {_first_line(error)}{hint}") from None
+            raise EngineError(f"Ray does not answer at {where}: {first_line(error)}{hint}") from None
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.name = f"Ray, {cores} cores on {_count(len(_nodes(ray)), 'node')}"
         self.at_once = max(1, cores)
@@ -65,7 +66,7 @@ class RayEngine(WorkEngine):
             try:
                 reference = self._task.remote(function, payload)
             except Exception as error:  # the connection is lost, or the cluster is
-                future.set_exception(EngineError(f"Ray takes no more work: {_first_line(error)}"))
+                future.set_exception(EngineError(f"Ray takes no more work: {first_line(error)}"))
                 return future
             self._running[reference] = future
         reference.future().add_done_callback(lambda done: self._ended(reference, future, done))
@@ -99,7 +100,7 @@ class RayEngine(WorkEngine):
         if error is None:
             future.set_result(done.result())
         else:
-            future.set_exception(EngineError(f"Ray lost a piece of work: {_first_line(error)}"))
+            future.set_exception(EngineError(f"Ray lost a piece of work: {first_line(error)}"))
 
 
 def _nodes(ray: Any) -> list[Any]:
@@ -108,8 +109,3 @@ def _nodes(ray: Any) -> list[Any]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -16,6 +16,7 @@ from ullage.base.engines.engine import (
     PlainData,
     WorkEngine,
     call_in_process_of_its_own,
+    first_line,
     refused,
     was_cancelled,
 )
@@ -69,7 +70,7 @@ class SubmititEngine(WorkEngine):
             self._executor.update_parameters(**_parameters(kind, settings))
         except Exception as error:  # of submitit: no sbatch here, or no such setting
             self._remove_folder()
-            raise UsageError(f"--on {kind} cannot be had here: {_first_line(error)}") from None
+            raise UsageError(f"--on {kind} cannot be had here: {first_line(error)}") from None
         self.at_once = workers if self._is_local else int(settings.get("array_parallelism", _AT_ONCE_OF_ARRAY))
         self.name = f"submitit's local executor, {workers} at once" if self._is_local else "Slurm"
         self._waiting: list[_Piece] = []
@@ -138,7 +139,7 @@ class SubmititEngine(WorkEngine):
                     piece.tries += 1
         except Exception as error:  # of sbatch
             for piece in batch:
-                piece.future.set_exception(EngineError(f"jobs could not be submitted: {_first_line(error)}"))
+                piece.future.set_exception(EngineError(f"jobs could not be submitted: {first_line(error)}"))
             return
         self._running += batch
 
@@ -154,7 +155,7 @@ class SubmititEngine(WorkEngine):
             self._has_logs = True
             piece.future.set_exception(
                 EngineError(
-                    f"job {piece.job.job_id} ended without a result: {_first_line(error)} "
+                    f"job {piece.job.job_id} ended without a result: {first_line(error)} "
                     f"(its log is {piece.job.paths.stderr})"
                 )
             )
@@ -181,8 +182,3 @@ def _cancel(job: Any) -> None:
         job.cancel(check=False)
     except Exception:  # it has ended meanwhile
         return
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -212,18 +212,9 @@ def check_placement(what: str, placement: str) -> None:
 
 def figures_of(card: Gpu) -> dict[str, int]:
     """Return a card's `ullage.gpu.emulator.library.FIGURES`, without those that each emulation chooses."""
-    return {
-        "total_memory_bytes": card.total_memory_bytes,
-        "cc_major": card.compute_capability[0],
-        "cc_minor": card.compute_capability[1],
-        "sm_count": card.sm_count,
-        "l2_cache_bytes": card.l2_cache_bytes,
-        "shared_memory_per_block_optin_bytes": card.shared_memory_per_block_optin_bytes,
-        "shared_memory_per_sm_bytes": card.shared_memory_per_sm_bytes,
-        "max_threads_per_sm": card.max_threads_per_sm,
-        "regs_per_sm": card.regs_per_sm,
-        "max_blocks_per_sm": _blocks_per_sm(card),
-    }
+    major, minor = card.compute_capability
+    own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}
+    return own | {"cc_major": major, "cc_minor": minor, "max_blocks_per_sm": _blocks_per_sm(card)}
 
 
 def _start(emulation: Emulation) -> None:

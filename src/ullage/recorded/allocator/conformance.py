@@ -19,10 +19,21 @@ from typing import Any, Final
 
 from ullage.base.errors import UllageError, UsageError
 from ullage.recorded.allocator.recorded import Sequence, prepared, read_sequences
-from ullage.recorded.allocator.replay import Call, Replay, replay
+from ullage.recorded.allocator.replay import Call, Calls, Replay, replay
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
 _LOWEST_ADDRESS: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
+_WORDS: Final = {
+    Call.MALLOC: ("M", "number", "size"),
+    Call.MALLOC_FAILED: ("M!", "size"),
+    Call.FREE: ("F", "number", "size"),
+    Call.RESERVE: ("VR", "number", "size"),
+    Call.UNRESERVE: ("VF", "number", "size"),
+    Call.MAP: ("MAP", "number", "offset", "size", "count"),
+    Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
+    Call.CREATE_FAILED: ("C!", "size", "count"),
+}
+"""The word for a call of the driver, and which of its figures follow."""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -57,13 +68,13 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
     assert done.calls is not None
     policy = sequence.header["policy"]
     calls: list[list[list[Any]]] = [[] for _ in range(done.done)]
-    fields = (done.calls.op, done.calls.call, done.calls.number, done.calls.size, done.calls.offset)
-    for op, call, number, size, offset, count, address in zip(
-        *(column.tolist() for column in (*fields, done.calls.count, done.calls.address)), strict=True
-    ):
-        calls[op].append(
-            _call(Call(call), number, size, offset, count, None if policy == "bump" else address - _LOWEST_ADDRESS)
-        )
+    columns = {name: getattr(done.calls, name).tolist() for name in Calls.__slots__}
+    for row in zip(*columns.values(), strict=True):
+        call = dict(zip(columns, row, strict=True))
+        word, *figures = _WORDS[Call(call["call"])]
+        calls[call["op"]].append([word, *(call[name] for name in figures)])
+        if word == "M" and policy != "bump":
+            calls[call["op"]][-1].append(call["address"] - _LOWEST_ADDRESS)
     levels = [getattr(done.levels, name).tolist() for name in ("allocated_bytes", "reserved_bytes", "active_bytes")]
     levels += [done.levels.inactive_split_bytes.tolist(), done.levels.requested_bytes.tolist()]
     segments, offsets = done.places.segment.tolist(), done.places.offset.tolist()
@@ -86,26 +97,6 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
         if index in skipped:
             line["skip"] = 1
         yield line
-
-
-def _call(call: Call, number: int, size: int, offset: int, count: int, address: int | None) -> list[Any]:
-    match call:
-        case Call.MALLOC:
-            return ["M", number, size] if address is None else ["M", number, size, address]
-        case Call.MALLOC_FAILED:
-            return ["M!", size]
-        case Call.FREE:
-            return ["F", number, size]
-        case Call.RESERVE:
-            return ["VR", number, size]
-        case Call.UNRESERVE:
-            return ["VF", number, size]
-        case Call.MAP:
-            return ["MAP", number, offset, size, count]
-        case Call.UNMAP:
-            return ["UNMAP", number, offset, size, count]
-        case Call.CREATE_FAILED:
-            return ["C!", size, count]
 
 
 def compare(sequence: Sequence) -> Divergence | None:

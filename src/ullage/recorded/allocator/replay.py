@@ -286,6 +286,13 @@ def _fields(settings: Settings, device: ReplayDevice) -> tuple[Any, ...]:
     )
 
 
+_PLAIN: Final = (
+    *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
+    *("retries", "synchronizations", "address_ties", "broken"),
+)
+"""The fields of `Replay` that are as the core returns them."""
+
+
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:
     def columns(names: Any, prefix: str = "") -> dict[str, Column]:
         return {name: found[prefix + name] for name in names}
@@ -294,19 +301,10 @@ def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool
     segment_names = ("segment_address", "segment_size", "segment_is_expandable")
     rows = found["calls"].reshape(-1, 7).T
     return Replay(
-        done=found["done"],
+        **{name: found[name] for name in _PLAIN},
         now=MemoryLevels(**found["now"]),
         peak=MemoryLevels(**found["peak"]),
-        peak_allocated_op=found["peak_allocated_op"],
-        peak_reserved_op=found["peak_reserved_op"],
-        oom_ops=found["oom_ops"],
-        rejected_ops=found["rejected_ops"],
-        skipped_ops=found["skipped_ops"],
-        retries=found["retries"],
-        synchronizations=found["synchronizations"],
-        address_ties=found["address_ties"],
         call_counts={call: int(found["call_counts"][call]) for call in Call},
-        broken=found["broken"],
         blocks=BlockColumns(**columns(block_names, "block_"), **columns(segment_names)),
         levels=LevelColumns(**columns(LevelColumns.__slots__)) if levels else None,
         places=Places(**columns(Places.__slots__)) if places else None,

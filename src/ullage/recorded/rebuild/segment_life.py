@@ -120,6 +120,21 @@ class LifeFinder:
         return np.where(lies_in & is_there, owner, NONE)
 
 
+def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
+    """Return the life of a segment that was there when recording began."""
+    first, last = stretches[0], stretches[-1]
+    return SegmentLife(
+        begin=first.address,
+        end=last.address + last.size,
+        stream=first.stream,
+        is_large=first.is_large,
+        is_expandable=first.is_expandable,
+        born=NONE,
+        died=died,
+        pool=first.pool,
+    )
+
+
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
     """Yield the segments that are taken and given back as a whole."""
     ends: dict[int, list[int]] = {}
@@ -130,17 +145,9 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
         there = ends.get(address, [])
         return next(iter(there[bisect_right(there, row) :][:1]), NONE)
 
-    for first in (stretches[0] for stretches in before if not stretches[0].is_expandable):
-        yield SegmentLife(
-            begin=first.address,
-            end=first.address + first.size,
-            stream=first.stream,
-            is_large=first.is_large,
-            is_expandable=False,
-            born=NONE,
-            died=end_behind(NONE, first.address),
-            pool=first.pool,
-        )
+    for stretches in before:
+        if not stretches[0].is_expandable:
+            yield _from_before(stretches, died=end_behind(NONE, stretches[0].address))
     for row in np.flatnonzero(history.action == Action.SEGMENT_ALLOC).tolist():
         address, size = int(history.address[row]), int(history.size[row])
         yield SegmentLife(
@@ -178,18 +185,8 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
     )
     held: dict[int, _Open] = {}
     for stretches in there:
-        first, last = stretches[0], stretches[-1]
-        life = SegmentLife(
-            begin=first.address,
-            end=last.address + last.size,
-            stream=first.stream,
-            is_large=first.is_large,
-            is_expandable=True,
-            born=NONE,
-            died=NONE,
-            pool=first.pool,
-        )
-        held[bisect_right(spans, first.address)] = _Open(life, sum(stretch.size for stretch in stretches))
+        life = _from_before(stretches, died=NONE)
+        held[bisect_right(spans, life.begin)] = _Open(life, sum(stretch.size for stretch in stretches))
     is_mapped = (history.action[rows] == Action.SEGMENT_MAP).tolist()
     for row, address, size, takes in zip(rows.tolist(), addresses, sizes, is_mapped, strict=True):
         span = bisect_right(spans, address)

@@ -1,6 +1,6 @@
 """The judgement of the cards: who else uses them, and whether this driver and this PyTorch suit them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ullage.base.units import GIB, text_of_bytes
@@ -132,7 +132,7 @@ def _others(card: CardFacts) -> Iterator[DiagnosisFinding]:
     held = max(known, card.used_bytes - _HIDDEN_BYTES_IGNORED)
     if held <= 0:
         return
-    names = ", ".join(_text(process) for process in _largest_first(card.processes))
+    names = _listed(card.processes)
     unseen = is_told and hidden > _HIDDEN_BYTES_IGNORED
     yield DiagnosisFinding(
         name="others",
@@ -153,7 +153,7 @@ def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             yield DiagnosisFinding(
                 name="ghosts",
                 title=f"Orphaned processes hold memory of {_name(card)}",
-                seen=", ".join(_text(process) for process in _largest_first(tuple(ghosts))),
+                seen=_listed(ghosts),
                 why="They are yours, and the process that started them has ended; their memory is freed only when "
                 "they end.",
                 cure=f"If none of them is wanted: kill {' '.join(str(process.pid) for process in ghosts)}",
@@ -163,7 +163,7 @@ def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             yield DiagnosisFinding(
                 name="workers-on-card",
                 title=f"Workers of a DataLoader have memory of {_name(card)}",
-                seen=", ".join(_text(process) for process in _largest_first(tuple(workers))),
+                seen=_listed(workers),
                 why="Each worker that touches CUDA has a context of its own, hundreds of MiB that the training lacks.",
                 cure="Keep CUDA out of the dataset and of collate_fn; move batches to the card in the loop.",
             )
@@ -193,14 +193,15 @@ def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             yield DiagnosisFinding(
                 name="strays",
                 title=f"{len(strays)} processes of other cards hold {text_of_bytes(held)} of {_name(card)}",
-                seen=", ".join(_text(process) for process in _largest_first(tuple(strays))),
+                seen=_listed(strays),
                 why="Each has a context there besides that on its own card: it used CUDA before it chose its card.",
                 cure="torch.cuda.set_device(local_rank) before all else, and torch.load(..., map_location='cpu').",
             )
 
 
-def _largest_first(processes: tuple[CardProcess, ...]) -> list[CardProcess]:
-    return sorted(processes, key=lambda process: -(process.used_bytes or 0))
+def _listed(processes: Iterable[CardProcess]) -> str:
+    """Return processes as text, the largest first."""
+    return ", ".join(map(_text, sorted(processes, key=lambda process: -(process.used_bytes or 0))))
 
 
 def _text(process: CardProcess) -> str:

@@ -25,20 +25,19 @@ class Exports:
 
     def update(self, folder: Path) -> None:
         """Export new samples in the folder of a run."""
-        for export in list(self._exports):
-            self._try(export, export.update, folder)
+        self._each(lambda export: export.update(folder))
 
     def finish(self, folder: Path) -> None:
         """Export the remaining samples when the run has ended."""
-        for export in list(self._exports):
-            self._try(export, export.finish, folder)
+        self._each(lambda export: export.finish(folder))
 
-    def _try(self, export: _Export, do: Callable[[Path], None], folder: Path) -> None:
-        try:
-            do(folder)
-        except Exception as error:
-            self._exports.remove(export)
-            self._notify(f"an export has failed ({type(error).__name__}: {error}); the run continues")
+    def _each(self, do: Callable[[_Export], None]) -> None:
+        for export in list(self._exports):
+            try:
+                do(export)
+            except Exception as error:
+                self._exports.remove(export)
+                self._notify(f"an export has failed ({type(error).__name__}: {error}); the run continues")
 
 
 def open_exports(

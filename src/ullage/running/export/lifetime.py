@@ -48,29 +48,14 @@ class SegmentTable:
     stack: Column
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SegmentRow:
-    """A row of `SegmentTable`."""
-
-    address: int
-    size: int
-    stream: int
-    pool: int
-    is_small: bool
-    is_expandable: bool
-    born: int
-    died: int
-    stack: int
-
-
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
     """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
-    rows = list(_segment_rows(history, rebuilt))
-    columns = {name: [getattr(row, name) for row in rows] for name in SegmentTable.__slots__}
-    return SegmentTable(**{name: np.array(column, np.int64) for name, column in columns.items()})
+    columns = np.array(list(_segment_rows(history, rebuilt)), np.int64).reshape(-1, len(SegmentTable.__slots__)).T
+    return SegmentTable(**dict(zip(SegmentTable.__slots__, columns, strict=True)))
 
 
-def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[tuple[int, ...]]:
+    """Yield rows with the columns of `SegmentTable`, in their order."""
     for life in rebuilt.lives.lives:
         if not life.is_expandable or life.died >= 0:
             yield _row_of(history, life, life.begin, life.end)
@@ -82,18 +67,10 @@ def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
             yield _row_of(history, rebuilt.lives.lives[number], segment.address, segment.address + segment.size)
 
 
-def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> _SegmentRow:
-    return _SegmentRow(
-        address=begin,
-        size=end - begin,
-        stream=life.stream,
-        pool=life.pool,
-        is_small=not life.is_large,
-        is_expandable=life.is_expandable,
-        born=life.born,
-        died=life.died,
-        stack=int(history.stack[life.born]) if life.born >= 0 else NONE,
-    )
+def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> tuple[int, ...]:
+    stack = int(history.stack[life.born]) if life.born >= 0 else NONE
+    kind = life.stream, life.pool, not life.is_large, life.is_expandable
+    return begin, end - begin, *kind, life.born, life.died, stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

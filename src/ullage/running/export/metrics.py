@@ -7,7 +7,7 @@ process is there while it runs; its counters, its peak and its state until the r
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, StateSetMetricFamily
 
@@ -58,36 +58,26 @@ class _Families:
             field: GaugeMetricFamily(f"ullage_{name}", text, labels=_DEVICE, unit="bytes")
             for name, field, text in _GAUGES
         }
-        self._limit = GaugeMetricFamily(
-            "ullage_limit", "What the process may reserve of the card.", labels=_DEVICE, unit="bytes"
-        )
-        self._headroom = GaugeMetricFamily(
-            "ullage_headroom",
-            "What is left of the card for the process, beside what it has reserved, contexts and others.",
-            labels=_DEVICE,
-            unit="bytes",
-        )
-        self._peak = GaugeMetricFamily(
-            "ullage_peak_allocated", "Most that was allocated in the whole run.", labels=_DEVICE, unit="bytes"
-        )
-        self._retries = CounterMetricFamily(
-            "ullage_alloc_retries", "Times that the allocator gave its cache back to go on.", labels=_DEVICE
-        )
-        self._steps = CounterMetricFamily("ullage_steps", "Steps that have ended.", labels=_PROCESS)
-        self._ooms = CounterMetricFamily("ullage_ooms", "Times that memory ran out.", labels=_PROCESS)
-        self._causes = CounterMetricFamily(
-            "ullage_ooms_by_cause", "Times that memory ran out, by what ullage explain says.", labels=_CAUSED
-        )
-        self._seconds = GaugeMetricFamily(
-            "ullage_step", "Of a step, the median of the latest.", labels=_PROCESS, unit="seconds"
-        )
-        self._role = GaugeMetricFamily(
-            "ullage_role", "Memory by what it is for, over all devices.", labels=(*_PROCESS, "role"), unit="bytes"
-        )
-        self._growing = GaugeMetricFamily(
-            "ullage_growing", "1 where memory grows from step to step, or falls into pieces.", labels=_PROCESS
-        )
-        self._state = StateSetMetricFamily("ullage_state", "What the process does.", labels=_PROCESS)
+
+        def family(kind: Any, name: str, text: str, labels: tuple[str, ...] = _DEVICE, **unit: str) -> Any:
+            return kind(f"ullage_{name}", text, labels=labels, **unit)
+
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        left = "What is left of the card for the process, beside what it has reserved, contexts and others."
+        self._limit = family(gauge, "limit", "What the process may reserve of the card.", unit="bytes")
+        self._headroom = family(gauge, "headroom", left, unit="bytes")
+        self._peak = family(gauge, "peak_allocated", "Most that was allocated in the whole run.", unit="bytes")
+        self._retries = family(counter, "alloc_retries", "Times that the allocator gave its cache back to go on.")
+        self._steps = family(counter, "steps", "Steps that have ended.", _PROCESS)
+        self._ooms = family(counter, "ooms", "Times that memory ran out.", _PROCESS)
+        by_cause = "Times that memory ran out, by what ullage explain says."
+        self._causes = family(counter, "ooms_by_cause", by_cause, _CAUSED)
+        self._seconds = family(gauge, "step", "Of a step, the median of the latest.", _PROCESS, unit="seconds")
+        roles = (*_PROCESS, "role")
+        self._role = family(gauge, "role", "Memory by what it is for, over all devices.", roles, unit="bytes")
+        growing = "1 where memory grows from step to step, or falls into pieces."
+        self._growing = family(gauge, "growing", growing, _PROCESS)
+        self._state = family(StateSetMetricFamily, "state", "What the process does.", _PROCESS)
 
     def add(self, facts: RunFacts, latest: dict[int, Sample], causes: Mapping[str, str]) -> None:
         """Add a process, with the latest sample of each of its devices, and why its memory ran out."""
@@ -126,15 +116,5 @@ class _Families:
 
     def all(self) -> Iterator[Metric]:
         yield from self._now.values()
-        yield from (
-            self._limit,
-            self._headroom,
-            self._peak,
-            self._role,
-            self._retries,
-            self._steps,
-            self._seconds,
-            self._ooms,
-        )
-        yield self._causes
-        yield from (self._growing, self._state)
+        yield from (self._limit, self._headroom, self._peak, self._role, self._retries, self._steps, self._seconds)
+        yield from (self._ooms, self._causes, self._growing, self._state)

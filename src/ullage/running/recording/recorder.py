@@ -11,7 +11,8 @@ import socket
 import sys
 import threading
 from _thread import start_new_thread
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import monotonic, time
 from typing import Any, Final
@@ -69,12 +70,12 @@ class Recorder:
     # ---- moments
 
     def _on_cuda(self) -> None:
-        with _Trouble(self, "nothing is recorded"):
+        with self._trouble("nothing is recorded"):
             self._pid, self._facts = os.getpid(), _facts_of_process()  # it may have been forked since torch came
             self._writer = self._open()
             self._gauge.install()
             self._history.install()
-            with _Trouble(self, "no evidence will be written if memory runs out", is_end=False):
+            with self._trouble("no evidence will be written if memory runs out", is_end=False):
                 binding: Any = torch._C  # whose types leave the observer out
                 binding._cuda_attach_out_of_memory_observer(self._on_oom)
             os.register_at_fork(after_in_child=self._stop_in_fork)
@@ -119,7 +120,7 @@ class Recorder:
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
-        with _Trouble(self, "the evidence is incomplete", is_end=False):
+        with self._trouble("the evidence is incomplete", is_end=False):
             with OwnFolder.open(self._plan.folder, inode=self._plan.inode) as folder:
                 place = folder.make_folder(f"oom-{self._pid}-{len(self._facts.evidence) + 1}")
             self._facts = replace(self._facts, evidence=(*self._facts.evidence, place.path.name))
@@ -137,7 +138,7 @@ class Recorder:
     def end_of_process(self) -> None:
         if self._is_over:
             return
-        with _Trouble(self, "the end is not recorded"):
+        with self._trouble("the end is not recorded"):
             kind = getattr(sys, "last_type", None)  # of the error that has ended the script
             if kind is None:
                 state = "ended"
@@ -163,6 +164,17 @@ class Recorder:
         with suppress(Exception):
             self._monitor.__exit__()
         self._history.remove()
+
+    @contextmanager
+    def _trouble(self, what: str, *, is_end: bool = True) -> Iterator[None]:
+        """Report errors in one line instead of having them reach the script."""
+        try:
+            yield
+        except Exception as error:
+            if is_end:
+                self._give_up(what, error)
+            else:
+                report_trouble(what, error)
 
     def _give_up(self, what: str, error: Exception) -> None:
         report_trouble(what, error)
@@ -223,26 +235,6 @@ class Recorder:
                 if failures == _MOST_FAILURES:
                     report_trouble("the driver is no longer asked", error)
             pause.acquire(timeout=_FACTS_SECONDS)  # a script may make `time.sleep` return at once
-
-
-class _Trouble:
-    """A context whose errors are reported in one line instead of reaching the script."""
-
-    def __init__(self, recorder: Recorder, what: str, *, is_end: bool = True) -> None:
-        self._recorder = recorder
-        self._what = what
-        self._is_end = is_end
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if self._is_end:
-            self._recorder._give_up(self._what, error)
-        else:
-            report_trouble(self._what, error)
-        return True
 
 
 def _facts_of_process() -> RunFacts:

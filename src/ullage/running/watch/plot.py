@@ -33,42 +33,31 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
     top = max(limit_bytes, highest) if is_near else max(highest + highest // 8, 1)
     levels = [round(value / top * height * _EIGHTHS) for value in shown]
     limit_row = min(height - 1, limit_bytes * height // top) if is_near else -1
-    return [_row(row, levels, shown, top=top, height=height, limit_row=limit_row, limit_bytes=limit_bytes, cells=cells)
-            for row in reversed(range(height))]  # fmt: skip
+
+    def row_of(row: int) -> Text:
+        label = ""
+        if row == height - 1:
+            label = text_of_bytes(top)
+        elif row == 0:
+            label = "0"
+        elif row == height // 2 and height >= 5:
+            label = text_of_bytes(top * row // height)
+        text = Text(f"{label:>{_AXIS - 1}} ", style="dim", no_wrap=True)
+        for cell in range(cells):
+            eighths = min(_EIGHTHS, max(0, levels[cell] - row * _EIGHTHS)) if cell < len(levels) else 0
+            if eighths == 0 and row == limit_row:
+                text.append("▔" if limit_bytes >= top else "─", style="red")
+            else:
+                is_short = limit_bytes > 0 and cell < len(shown) and shown[cell] >= _SHORT * limit_bytes
+                text.append(_BLOCKS[eighths], style="red" if is_short else "cyan")
+        return text
+
+    return [row_of(row) for row in reversed(range(height))]
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
     """Tell whether the limit is near enough to these levels to be drawn."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
-
-
-def _row(
-    row: int,
-    levels: Sequence[int],
-    values: Sequence[int],
-    *,
-    top: int,
-    height: int,
-    limit_row: int,
-    limit_bytes: int,
-    cells: int,
-) -> Text:
-    label = ""
-    if row == height - 1:
-        label = text_of_bytes(top)
-    elif row == 0:
-        label = "0"
-    elif row == height // 2 and height >= 5:
-        label = text_of_bytes(top * row // height)
-    text = Text(f"{label:>{_AXIS - 1}} ", style="dim", no_wrap=True)
-    for cell in range(cells):
-        eighths = min(_EIGHTHS, max(0, levels[cell] - row * _EIGHTHS)) if cell < len(levels) else 0
-        if eighths == 0 and row == limit_row:
-            text.append("▔" if limit_bytes >= top else "─", style="red")
-        else:
-            is_short = limit_bytes > 0 and cell < len(values) and values[cell] >= _SHORT * limit_bytes
-            text.append(_BLOCKS[eighths], style="red" if is_short else "cyan")
-    return text
 
 
 def _spans(values: Sequence[int], cells: int) -> list[int]:
