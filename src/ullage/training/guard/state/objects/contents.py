@@ -120,7 +120,7 @@ class Contents:
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
-            node = ClassNode.of(path, owner)
+            node = ClassNode(path, owner)
             self.nodes.append(node)
             for name, element in node.children():
                 self.add(name, element)
