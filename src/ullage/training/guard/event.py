@@ -59,7 +59,6 @@ class EventLog:
 
     def log_pending(self) -> None:
         """Log the lines of the events that `add_pending` has appended."""
-        if self._pending:
-            lines, self._pending = self._pending, []
-            for line in lines:
-                self.log(line)
+        lines, self._pending = self._pending, []
+        for line in lines:
+            self.log(line)

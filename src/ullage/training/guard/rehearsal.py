@@ -88,20 +88,17 @@ def rehearse(
                 parameter.grad = None
             climbed.append(ladder.climb(batch, loss_of, 0, is_fresh=True))
         has_tried = update.try_out()
-    on_card = any(device.type == "cuda" for device in ladder.room.devices)
+    cards = [device for device in ladder.room.devices if device.type == "cuda"]
+    form = form_of(heaviest.by_cost, batch_dim)
     return Rehearsal(
         batches=heaviest.batches,
-        items=form_of(heaviest.by_cost, batch_dim).items,
-        length=form_of(heaviest.by_cost, batch_dim).length,
-        parts=max(sum(1 for _ in one.done) for one in climbed),
+        items=form.items,
+        length=form.length,
+        parts=max(len(one.done) for one in climbed),
         has_tried_optimizers=has_tried,
-        peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, _cards(ladder))) if on_card else None,
-        peak_reserved_bytes=sum(map(torch.cuda.max_memory_reserved, _cards(ladder))) if on_card else None,
+        peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, cards)) if cards else None,
+        peak_reserved_bytes=sum(map(torch.cuda.max_memory_reserved, cards)) if cards else None,
     )
-
-
-def _cards(ladder: Ladder) -> list[torch.device]:
-    return [device for device in ladder.room.devices if device.type == "cuda"]
 
 
 def _heaviest_of(

@@ -61,8 +61,7 @@ class Forecast:
             return 1
         if self._card is None or not self._seen:
             return at_least
-        stats = torch.cuda.memory_stats_as_nested_dict(self._card)
-        room_bytes = self._room_bytes(stats) - stats["allocated_bytes"]["all"]["current"]
+        room_bytes = self._room_bytes(self._card)
         if self._need_bytes(items, length) <= room_bytes:
             return at_least
         fits, fails = 1, items
@@ -100,8 +99,7 @@ class Forecast:
             self._failed_bytes = failed if self._failed_bytes is None else min(self._failed_bytes, failed)
         if not self._seen:
             return
-        stats = torch.cuda.memory_stats_as_nested_dict(self._card)
-        room_bytes = self._room_bytes(stats) - stats["allocated_bytes"]["all"]["current"]
+        room_bytes = self._room_bytes(self._card)
         need = self._need_bytes(items, length)
         if 0 < need <= room_bytes:
             self._peak_to_saved_ratio *= _BEYOND * room_bytes / need
@@ -111,18 +109,16 @@ class Forecast:
         saved = seen.saved_bytes if seen is not None else float(_features(items, length) @ self._fitted())
         return saved * self._peak_to_saved_ratio * (1 + _MARGIN)
 
-    def _room_bytes(self, stats: dict[str, Any]) -> int:
-        """Return the most that the allocator can have allocated on the card, at most what it was refused before."""
-        assert self._card is not None
-        free, total = torch.cuda.mem_get_info(self._card)
-        reserved: int = stats["reserved_bytes"]["all"]["current"]
-        room: int = free + reserved
-        fraction = torch.cuda.get_per_process_memory_fraction(self._card)
+    def _room_bytes(self, card: torch.device) -> int:
+        """Return the most that the allocator can allocate in addition, at most up to what it was refused before."""
+        free, total = torch.cuda.mem_get_info(card)
+        room: int = free + torch.cuda.memory_reserved(card)
+        fraction = torch.cuda.get_per_process_memory_fraction(card)
         if fraction < 1:
             room = min(room, int(fraction * total))
         if self._failed_bytes is not None:
             room = min(room, max(self._failed_bytes, self._most_bytes))
-        return room
+        return room - torch.cuda.memory_allocated(card)
 
     def _fitted(self) -> np.ndarray[Any, Any]:
         if self._coefficients is None:

@@ -212,14 +212,12 @@ class Climb:
             finished: frozenset[tuple[int, int]] = frozenset()
             with suppress(RuntimeError):
                 finished = frozenset(self._on.rewind.restore())
-            self._drop_what_is_done(finished | self._pending[0].finished)
+            with suppress(RuntimeError):
+                self._drop_what_is_done(finished | self._pending[0].finished)
 
-    def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> None:
-        with suppress(RuntimeError):
-            if self._restore_start is not None:
-                self._restore_start()
-            else:
-                self._on.rewind.drop(finished)
+    def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
+        """Put everything back as it was before the parts that are done; return whether gradients were dropped."""
+        return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
@@ -227,17 +225,14 @@ class Climb:
         try:
             yield
         except BaseException:
-            with self._on.room.retrying():
+            with self._on.room.retrying(), suppress(RuntimeError):
                 self._drop_what_is_done(self._pending[0].finished if self._pending else frozenset())
             raise
 
     def _forward_and_backward(self, part: BatchPart) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
         measurement = self._on.forecast.measure(part.items, self.form.length) if is_direct else None
-        if part.share == 0:  # a mean over nothing is NaN, and must add nothing
-            with torch.no_grad():
-                result = self._loss_of(self._on.cutter.select(self._batch, part))
-        else:
+        with torch.no_grad() if part.share == 0 else nullcontext():  # a mean over nothing is NaN, and must add nothing
             result = self._loss_of(self._on.cutter.select(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
@@ -338,11 +333,7 @@ class Climb:
 
     def _give_up(self, failure: Exception) -> None:
         with self._on.room.retrying():
-            is_dropped = (
-                self._restore_start()
-                if self._restore_start is not None
-                else self._on.rewind.drop(self._pending[0].finished)
-            )
+            is_dropped = self._drop_what_is_done(self._pending[0].finished)
         if is_dropped:
             failure.add_note(
                 "Gradients accumulated by earlier calls with update=False are None now where this batch had already "

@@ -141,7 +141,7 @@ class Rewind:
         self._flags.restore()
         self._layers.restore()
         self._random_state.restore()
-        of_model = (self._written, self._attributes, self._metrics, self._optimizers)
+        of_model = (self._written, *self._attributes.records, *self._metrics.records, self._optimizers)
         watched = (*of_model, self._around, self._in_forward, self._in_batch)
         return [name for one in watched for name in one.restore()]
 
@@ -165,9 +165,9 @@ class Rewind:
     def changed(self) -> list[str]:
         """Return the names of what the attempt has changed beside random numbers, BatchNorm's statistics and metrics,
         on which no loss depends. It has to be one without a backward of the guard's."""
-        of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written, self._attributes)
-        beside = (self._around, self._in_forward, self._in_batch)
-        names = [name for one in (*of_model, *beside) for name in one.changed()]
+        of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
+        held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
+        names = [name for one in (*of_model, *held) for name in one.changed()]
         names += ["gradients, by a backward of its own"] if self._has_added_to_gradients() else []
         return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
 
@@ -181,7 +181,8 @@ class Rewind:
     def left_alone(self) -> list[str]:
         """Return the names of numbers and the like that the loss function has counted outside of the model, and of
         caches that may keep random numbers of the attempt: these are not put back."""
-        caches = [name for one in (self._around, self._in_forward, self._attributes) for name in one.only_told()]
+        held = (self._around, self._in_forward, *self._attributes.records)
+        caches = [name for one in held for name in one.only_told()]
         return self._around.left_alone() + (caches if caches and self._random_state.are_any_used() else [])
 
     @property
@@ -197,13 +198,9 @@ class Rewind:
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
         """Note a digest of all of which there is no copy, before a step is taken again: if it changes then, it has
         changed in the attempt that failed, too, through `.data` or something else that versions do not show."""
-        uncopied = [
-            *self._written.uncopied(),
-            *self._attributes.uncopied(),
-            *self._around.tensors.uncopied(),
-            *self._in_forward.tensors.uncopied(),
-            *(("a tensor of the batch", tensor) for tensor in batch),
-        ]
+        held = (*self._attributes.records, self._around, self._in_forward)
+        uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
+        uncopied += [("a tensor of the batch", tensor) for tensor in batch]
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
@@ -409,7 +406,7 @@ class _Buffers:
 
     def record(self) -> None:
         self._is_recorded = False  # nothing is restored if recording fails
-        tensors = list(chain.from_iterable(map(dict.values, self._full)))
+        tensors = self._now()
         if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._refresh()
         if self._groups:
@@ -432,17 +429,14 @@ class _Buffers:
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
         if names != self._names:
-            self._list_places(names)
+            self._names = names
+            self._places = [(module, name) for module in self._modules for name in module._buffers]
+            self._tensors, self._groups, self._watched = [], [], []
+            self._copies.clear()
+            self._constant.clear()
         elif self._tensors:
             self._replaces = True
         self._make_copies(self._now())
-
-    def _list_places(self, names: list[str]) -> None:
-        self._names = names
-        self._places = [(module, name) for module in self._modules for name in module._buffers]
-        self._tensors, self._groups, self._watched = [], [], []
-        self._copies.clear()
-        self._constant.clear()
 
     def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
         """Make copies that fit the buffers, and lists of one device and type each for copying them."""

@@ -121,26 +121,21 @@ class DictNode(ContentNode):
 class ClassNode(DictNode):
     """The attributes of a class."""
 
+    def __init__(self, path: str, owner: type) -> None:
+        self._owner = owner
+        super().__init__(path, vars(owner), is_of_attributes=True, left_out=frozenset(("__dict__", "__weakref__")))
+
     def put_back(self) -> bool:
         now, saved = self.value, self.saved
         for name in [name for name in now if name not in saved]:
-            delattr(self.owner, name)
+            delattr(self._owner, name)
         for name, element in saved.items():
             if now.get(name) is not element:
-                setattr(self.owner, name, element)
+                setattr(self._owner, name, element)
         return True
 
     def children(self) -> Iterator[tuple[str, Any]]:
         return ((name, one) for name, one in super().children() if not isinstance(one, _OF_CLASSES))
-
-    @classmethod
-    def of(cls, path: str, owner: type) -> "ClassNode":
-        """Make the record of a class."""
-        made = cls(path, vars(owner), is_of_attributes=True, left_out=frozenset(("__dict__", "__weakref__")))
-        made.owner = owner
-        return made
-
-    owner: type
 
 
 _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)

@@ -120,7 +120,7 @@ class Contents:
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
-            node = ClassNode.of(path, owner)
+            node = ClassNode(path, owner)
             self.nodes.append(node)
             for name, element in node.children():
                 self.add(name, element)
@@ -284,21 +284,10 @@ class WatchedContents:
         self._passing.tensors.settle()
         self._passing = NOTHING
 
-    def only_told(self) -> list[str]:
-        """Return the names of caches that have new entries, which stay."""
-        return self._lasting.only_told() + self._passing.only_told()
-
-    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors of which there is no copy."""
-        return self._lasting.tensors.uncopied() + self._passing.tensors.uncopied()
-
-    def changed(self) -> list[str]:
-        """Return the names of what is not as it was recorded."""
-        return self._lasting.changed() + self._passing.changed()
-
-    def restore(self) -> list[str]:
-        """Put everything back; return the names of what has changed and cannot be put back."""
-        return self._lasting.restore() + self._passing.restore()
+    @property
+    def records(self) -> tuple[Contents, Contents]:
+        """The records of what the objects hold in every step, and of what they hold now."""
+        return self._lasting, self._passing
 
     def kept(self) -> Self:
         """Return a record of the same state, which later records do not change."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from ullage.training.guard.state.objects.content_node import attributes_of
 from ullage.training.guard.state.objects.contents import Contents
-from ullage.training.guard.state.objects.installed import is_installed, is_installed_module
+from ullage.training.guard.state.objects.installed import is_installed
 
 _DEEPEST: Final = 3
 """The number of functions, each called by the one before, that are looked into."""
@@ -85,7 +85,7 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
         value = namespace[name]
         if not isinstance(value, ModuleType):
             yield from ((one, 1) for one in _record_name(contents, namespace, name))
-        elif not is_installed_module(value):
+        elif not is_installed(value):
             inside = vars(value)
             of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
             yield from ((one, 1) for inner in of_module for one in _record_name(contents, inside, inner))

@@ -7,13 +7,8 @@ from typing import Any
 
 
 def is_installed(thing: Any) -> bool:
-    """Tell whether a function or a class comes from an installed package or from Python."""
-    return _is_installed(getattr(thing, "__module__", None) or "")
-
-
-def is_installed_module(module: ModuleType) -> bool:
-    """Tell whether a module is one of an installed package or of Python."""
-    return _is_installed(module.__name__)
+    """Tell whether a function, a class or a module is of an installed package or of Python."""
+    return _is_installed(thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or "")
 
 
 @lru_cache(maxsize=4096)
