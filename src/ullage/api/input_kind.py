@@ -1,11 +1,13 @@
 """What a command was given to explain: told once, by what is there, before anything is read whole."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.api.text import STANDARD_INPUT, looks_like_text, opened
+from ullage.base.errors import UsageError
 from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
 from ullage.recorded.snapshot.form import is_archive
 
@@ -72,9 +74,9 @@ def load_recorded(file: Path) -> "Snapshot":
     try:
         return load_snapshot(file)
     except SnapshotError:
-        if file == STANDARD_INPUT or not file.exists():
-            raise
-        kind = input_of(file).kind
+        kind = None
+        with suppress(UsageError, OSError, ValueError):  # what cannot be read was told already
+            kind = input_of(file).kind
         if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
             raise
         raise SnapshotError(
