@@ -11,8 +11,6 @@ from ullage.explaining.analysis.holder import LineHolder, StreamMemory
 from ullage.explaining.analysis.note import WARNING
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.role import RoleShare, Sureness
-from ullage.explaining.analysis.text.describe import describe_text
-from ullage.explaining.analysis.text.explain import TextExplanation
 from ullage.report.report import (
     Icicle,
     Meter,
@@ -41,7 +39,12 @@ _MORE = "Everything that was tried, the segments and all notes: --all, or --html
 
 def describe(explanation: Explanation) -> Report:
     """Make the report of an explanation: of a snapshot, of a text or of a run."""
-    if isinstance(explanation, TextExplanation):
+    if type(explanation) is not Explanation:
+        # Here, because the patterns of messages are not for those who have a snapshot.
+        from ullage.explaining.analysis.text.describe import describe_text
+        from ullage.explaining.analysis.text.explain import TextExplanation
+
+        assert isinstance(explanation, TextExplanation)
         return describe_text(explanation)
     run = explanation.run
     if run is not None and run.evidence is None:
