@@ -80,9 +80,6 @@ def test_a_function_has_the_options_of_its_command(command: Callable[..., None],
 
     only_printing = {"as_json", "is_whole"} | ({"advise"} if function is ullage.predict else set())
     only_calling = {"progress", "picture"}
-    if function is ullage.explain:  # a folder of many ranks has an answer of another kind, and a function of its own
-        only_printing |= options_of(ullage.explain_ranks) - options_of(function)
-        assert "workers" in only_printing
     assert options_of(command) - only_printing == options_of(function) - only_calling
 
 

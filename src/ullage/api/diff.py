@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ullage.api.input_kind import load_recorded
 from ullage.api.show import write_page
 from ullage.api.values import check_page, history_of, semantics_given
 from ullage.base.errors import UsageError, quoted
 from ullage.base.public import public
 from ullage.explaining.difference.difference import Difference, Moment, difference_of
 from ullage.recorded.history import History
-from ullage.recorded.snapshot.snapshot import load_snapshot
 
 
 @public
@@ -49,4 +49,4 @@ def diff(
 
 def _histories_of(file: Path, device: int | None) -> Sequence[History]:
     """One card's history, or those of all."""
-    return [history_of(file, device)] if device is not None else list(load_snapshot(file).devices.values())
+    return [history_of(file, device)] if device is not None else list(load_recorded(file).devices.values())

@@ -31,10 +31,10 @@ def report_of(answer: object) -> Report:
     Raises:
         UsageError: it is no answer of this package's.
     """
-    kind = type(answer)
-    home = _DESCRIBED_IN.get(kind.__name__) if kind.__module__ == "ullage" else None
+    kinds = (kind.__name__ for kind in type(answer).__mro__ if kind.__module__ == "ullage")
+    home = next((_DESCRIBED_IN[name] for name in kinds if name in _DESCRIBED_IN), None)
     if home is None:
-        raise UsageError(f"a {kind.__name__} is shown by nothing; expected one of {', '.join(_DESCRIBED_IN)}")
+        raise UsageError(f"a {type(answer).__name__} is shown by nothing; expected one of {', '.join(_DESCRIBED_IN)}")
     describe: Any = importlib.import_module(home).describe
     report: Report = describe(answer)
     return report

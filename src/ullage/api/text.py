@@ -26,18 +26,8 @@ _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 
 
-def is_text(file: Path) -> bool:
-    """Return whether a file is text rather than a snapshot, by its content; standard input always counts as text.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    if file == STANDARD_INPUT:
-        return True
-    if file.is_fifo():  # what it holds can be read only once
-        return True
-    with _opened(file) as source:
-        beginning = source.read(4096)
+def looks_like_text(beginning: bytes) -> bool:
+    """Return whether a file that begins so is text rather than a snapshot."""
     if is_no_log(beginning):
         return False
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
@@ -53,7 +43,7 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
         UsageError: the file cannot be read, or is no text.
     """
     read = reported = 0
-    with _opened(file) as source:
+    with opened(file) as source:
         beginning = source.read(_PIECE_BYTES)
         if not beginning:
             # The command opens nothing in the place of a standard input that is closed.
@@ -82,7 +72,12 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def opened(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file, unpacked, or standard input.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
     if file == STANDARD_INPUT and sys.stdin is None:
         raise UsageError("standard input is closed; expected a text there, or the name of a file")
     try:

@@ -82,13 +82,13 @@ def history_of(file: Path, device: int | None) -> "History":
         SnapshotError: the file cannot be read.
         UsageError: the snapshot has no such card.
     """
+    from ullage.api.input_kind import load_recorded
     from ullage.explaining.analysis.card import (  # numpy is not for those who ask other commands
         card_to_explain,
         recorded_cards,
     )
-    from ullage.recorded.snapshot.snapshot import load_snapshot
 
-    snapshot = load_snapshot(file)
+    snapshot = load_recorded(file)
     chosen = card_to_explain(recorded_cards(snapshot.devices)) if device is None else device
     return snapshot.devices[check_device(chosen, snapshot)]
 

@@ -6,8 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.base.errors import UsageError
-from ullage.base.garbage_collector import without_collections
 from ullage.cli import options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
@@ -77,124 +75,34 @@ def explain(
     """
     # Here, because numpy is not for those who ask another command.
     from ullage.api.explain import explain as ask
-    from ullage.api.text import is_text
+    from ullage.api.show import report_of
     from ullage.api.values import check_page, check_tables
+    from ullage.explaining.analysis.explain import Explanation
 
     check_page(html, file)
     check_tables(sql, file, *((html,) if html is not None else ()))
-    options: dict[str, object]
-    if file.is_dir() and rank is None:
-        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
-        if _explain_ranks(file, options | {"--torch-version": torch_version}, html, on, workers, as_json, is_whole):
-            return
-        _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
-        return
-    if rank is None and is_text(file):
-        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
-        _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
-        return
-    with without_collections():  # of a large file the search for cycles is a twentieth of the time
-        explanation = with_progress(
-            lambda progress: ask(
-                file,
-                device=device,
-                rank=rank,
-                capacity=capacity,
-                alloc_conf=alloc_conf,
-                torch_version=torch_version,
-                sql=sql,
-                picture=html is not None,
-                progress=progress,
-            )
+    answer = with_progress(
+        lambda progress: ask(
+            file,
+            device=device,
+            rank=rank,
+            on=on,
+            workers=workers,
+            capacity=capacity,
+            alloc_conf=alloc_conf,
+            torch_version=torch_version,
+            sql=sql,
+            picture=html is not None,
+            progress=progress,
         )
-    from ullage.explaining.analysis.describe import describe
-
+    )
+    explanation = answer if isinstance(answer, Explanation) else None
+    run = explanation.run if explanation is not None else None
+    if run is not None and run.beside:
+        of = f"the newest of {run.beside} runs" if run.beside > 1 else "the only run"
+        sys.stderr.write(f"ullage: explaining {run.name}, {of} in {file}; for another: ullage explain {file}/NAME\n")
     if sql is not None:
         sys.stderr.write(f"ullage: wrote {sql}\n")
-    answer = explanation.to_json() if as_json else None
-    show(describe(explanation), answer, page=html, is_whole=is_whole)
-    for other in explanation.others if not as_json else ():
-        show(describe(other), None, page=None, is_whole=is_whole)
-
-
-def _explain_ranks(
-    folder: Path,
-    options: dict[str, object],
-    html: Path | None,
-    on: str | None,
-    workers: int | None,
-    as_json: bool,
-    is_whole: bool,
-) -> bool:
-    """Explain a folder with the snapshots of many ranks; return False where it is none."""
-    from ullage.explaining.fleet.describe import describe
-    from ullage.explaining.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
-
-    files = folder_of_ranks(folder)
-    if not files:
-        return False
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"{given[0]} is for one snapshot; {folder} has those of {len(files):,} ranks: add --rank N")
-    with engine_of(on, workers) as engine:
-        fleet = with_progress(
-            lambda progress: explain_fleet(
-                folder, files, workers=workers, engine=engine, with_picture=html is not None, progress=progress
-            )
-        )
-    show(describe(fleet), fleet.to_json() if as_json else None, page=html, is_whole=is_whole)
-    return True
-
-
-def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:
-    """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
-    from ullage.report.report import Remarks, Report, Tone
-    from ullage.running.supervision.summary import summary_of
-    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
-
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"{given[0]} is for a snapshot; the folder of a run has it recorded: leave it out")
-    run, count = find_run(folder)
-    if count:
-        of = f"the newest of {count} runs" if count > 1 else "the only run"
-        sys.stderr.write(
-            f"ullage: explaining {run.folder.name}, {of} in {folder}; for another: ullage explain {folder}/NAME\n"
-        )
-    evidence = fatal_evidence(run)
-    explanation = (
-        with_progress(lambda progress: explain_evidence(evidence, progress=progress)) if evidence is not None else None
-    )
-    if evidence is None or explanation is None:
-        summary = summary_of(run)
-        why = "memory did not run out" if evidence is None else f"memory ran out, {evidence.folder} has no snapshot"
-        ends = {process.facts.state for process in run.processes}
-        grows = any(process.facts.growth for process in run.processes)
-        headline = "GROWS" if grows else "NOT ENDED, OR KILLED" if "runs" in ends else "DID NOT RUN OUT"
-        show(
-            Report(
-                headline=headline,
-                tone=Tone.UNSURE,
-                subject=str(run.folder),
-                sentence=f"In this run {why}.",
-                sections=(Remarks(title="The run", items=tuple(summary)),),
-            ),
-            {"summary": summary} if as_json else None,
-            page=html,
-        )
-        return
-    report = report_of(run, evidence, explanation)
-    answer = explanation.to_json() | {"run": {"evidence": str(evidence.folder), "summary": summary_of(run)}}
-    show(report, answer if as_json else None, page=html, is_whole=is_whole)
-
-
-def _explain_text(file: Path, options: dict[str, object], html: Path | None, *, as_json: bool) -> None:
-    """Explain a log or an error's text."""
-    from ullage.api.explain import explain_text
-    from ullage.explaining.analysis.text.describe import describe_text
-
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"{given[0]} is for a snapshot, which can be replayed; {file} is text: leave it out")
-    explained = with_progress(lambda progress: explain_text(file, progress))
-    show(describe_text(explained), explained.explanation.to_json() if as_json else None, page=html)
+    show(report_of(answer), answer.to_json() if as_json else None, page=html, is_whole=is_whole)
+    for other in explanation.others if explanation is not None and not as_json else ():
+        show(report_of(other), None, page=None, is_whole=is_whole)

@@ -50,7 +50,7 @@ def told(name: str) -> TextExplanation:
 
 
 def advice(explained: TextExplanation) -> str:
-    explanation = explained.explanation
+    explanation = explained
     remedies = [f"{remedy.name} {remedy.remark}" for remedy in explanation.remedies]
     return "\n".join([explanation.sentence, *explanation.notes, *remedies])
 
@@ -80,7 +80,7 @@ def test_a_text_is_judged_as_a_person_judged_it(name: str) -> None:
             explain_text(text["text"])
         return
     explained = told(name)
-    assert explained.explanation.cause.value == text["cause"], explained.explanation.sentence
+    assert explained.cause.value == text["cause"], explained.sentence
     for words in text["knobs"]:
         assert words in advice(explained)
     for figure, expected in text["figures"].items():
@@ -88,7 +88,7 @@ def test_a_text_is_judged_as_a_person_judged_it(name: str) -> None:
             assert explained.found.message.device == expected
         else:
             size = int(expected.removesuffix(" bytes")) if expected.endswith(" bytes") else parse_bytes(expected)
-            assert abs(explained.explanation.evidence[figure] - size) <= 1, figure
+            assert abs(explained.evidence[figure] - size) <= 1, figure
 
 
 @pytest.mark.parametrize("name", RECOGNISED)
@@ -102,7 +102,7 @@ def test_the_program_is_named_and_its_advice_is_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECOGNISED)
 def test_it_is_said_whose_memory_it_is(name: str) -> None:
-    of_the_machine = "machine's own memory" in told(name).explanation.sentence
+    of_the_machine = "machine's own memory" in told(name).sentence
     assert of_the_machine == (TEXTS[name]["memory"] == "machine")
 
 
@@ -111,8 +111,8 @@ def test_no_figure_is_negative_and_no_advice_is_empty(name: str) -> None:
     drawn = page(told(name))
     assert not re.search(r"(?<![\w.=/-])-\d+(\.\d+)? (B|KiB|MiB|GiB|%)", drawn)
     assert not re.search(r"\b0 % less|\b0 B are missing", drawn)
-    assert all(remedy.name and remedy.remark for remedy in told(name).explanation.remedies)
-    assert all(value >= 0 for value in told(name).explanation.evidence.values())
+    assert all(remedy.name and remedy.remark for remedy in told(name).remedies)
+    assert all(value >= 0 for value in told(name).evidence.values())
 
 
 def coloured(text: str) -> str:
@@ -155,11 +155,11 @@ def test_a_text_in_an_odd_form_is_judged_alike(form: str) -> None:
     differing = []
     for name in RECOGNISED:
         try:
-            again = explain_text(FORMS[form](TEXTS[name]["text"])).explanation
+            again = explain_text(FORMS[form](TEXTS[name]["text"]))
         except UsageError:
             differing.append(f"{name}: not recognised")
             continue
-        if (again.cause, again.sentence) != (told(name).explanation.cause, told(name).explanation.sentence):
+        if (again.cause, again.sentence) != (told(name).cause, told(name).sentence):
             differing.append(f"{name}: {again.sentence}")
     assert not differing
 
@@ -177,11 +177,11 @@ def test_a_text_whose_rows_a_terminal_has_cut_is_judged_alike(width: int, keeps_
     differing = []
     for name in RECOGNISED:
         try:
-            again = explain_text(cut(TEXTS[name]["text"], width, keeps_spaces=keeps_spaces)).explanation
+            again = explain_text(cut(TEXTS[name]["text"], width, keeps_spaces=keeps_spaces))
         except UsageError:
             differing.append(f"{name}: not recognised")
             continue
-        if again.cause is not told(name).explanation.cause:
+        if again.cause is not told(name).cause:
             differing.append(f"{name}: {again.sentence}")
     assert len(differing) <= len(RECOGNISED) / 20, differing
 
@@ -193,8 +193,8 @@ def test_a_text_may_come_in_pieces(seed: int) -> None:
         text = of_a_page(coloured(TEXTS[name]["text"]))
         cuts = sorted(chance.randrange(len(text) + 1) for _ in range(7))
         pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        again = explain_messages(scan(pieces)).explanation
-        assert (again.cause, again.sentence) == (told(name).explanation.cause, told(name).explanation.sentence), name
+        again = explain_messages(scan(pieces))
+        assert (again.cause, again.sentence) == (told(name).cause, told(name).sentence), name
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -204,9 +204,9 @@ def test_what_comes_after_the_first_error_changes_nothing(seed: int) -> None:
     certain = [name for name in RECOGNISED if told(name).found.message.is_certain and _is_error(name)]
     for name in certain:
         other = TEXTS[chance.choice(RECOGNISED)]["text"]
-        again = explain_text(TEXTS[name]["text"] + "\n" + "epoch 1\n" * 200 + other).explanation
-        assert again.cause is told(name).explanation.cause, name
+        again = explain_text(TEXTS[name]["text"] + "\n" + "epoch 1\n" * 200 + other)
+        assert again.cause is told(name).cause, name
 
 
 def _is_error(name: str) -> bool:
-    return told(name).explanation.evidence["messages"] > 0
+    return told(name).evidence["messages"] > 0

@@ -140,7 +140,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_one_cause_in_the_first_sentence(name: str) -> None:
     text, cause, said = CASES[name]
-    explanation = explain_text(text).explanation
+    explanation = explain_text(text)
     assert said in explanation.sentence
     assert explanation.cause is cause
     assert not any(remedy.proved for remedy in explanation.remedies)
@@ -171,50 +171,50 @@ def test_the_process_of_a_container_is_this_one() -> None:
     told = explain_text(text)
     assert told.account is not None
     assert (told.account.own_number, told.account.others_bytes) == (7, 0)
-    assert told.explanation.cause is Cause.TRULY_FULL
+    assert told.cause is Cause.TRULY_FULL
 
 
 def test_windows_keeps_what_does_not_fit_in_the_machines_memory() -> None:
     told = explain_text(new("90.00 MiB", "15.92 GiB", "0 bytes", "28.16 GiB", "1.59 MiB"))
     assert told.account is not None
     assert told.account.spilt_bytes > 12 * GIB
-    assert any("Windows" in note for note in told.explanation.notes)
+    assert any("Windows" in note for note in told.notes)
 
 
 def test_the_first_failure_decides_and_the_others_are_counted() -> None:
     full = CASES["full"][0]
     told = explain_text(f"{RANKS}{full}\n{RANKS}")
     assert told.found.rank == "rank3"
-    assert told.explanation.evidence["messages"] == 5
-    assert any("5 messages" in note and "line 8" in note for note in told.explanation.notes)
-    assert any("2 ranks or workers ran out (rank3, rank1)" in note for note in told.explanation.notes)
-    assert told.explanation.failing_line == "project/train.py:12"
+    assert told.evidence["messages"] == 5
+    assert any("5 messages" in note and "line 8" in note for note in told.notes)
+    assert any("2 ranks or workers ran out (rank3, rank1)" in note for note in told.notes)
+    assert told.failing_line == "project/train.py:12"
 
 
 def test_what_is_certain_goes_before_what_is_likely() -> None:
     told = explain_text(f"cuDNN error: CUDNN_STATUS_NOT_INITIALIZED\n{CASES['full'][0]}\n")
-    assert told.explanation.cause is Cause.TRULY_FULL
+    assert told.cause is Cause.TRULY_FULL
     assert told.found.row == 2
 
 
 def test_settings_that_are_on_already_are_not_recommended() -> None:
     text = new("2.00 GiB", "15.00 GiB", "1.00 GiB", "5.00 GiB", "8.00 GiB")
-    assert [remedy.setting for remedy in explain_text(text).explanation.remedies] == ["expandable_segments:True"]
-    on = explain_text(text + " expandable_segments is enabled. If instead").explanation
+    assert [remedy.setting for remedy in explain_text(text).remedies] == ["expandable_segments:True"]
+    on = explain_text(text + " expandable_segments is enabled. If instead")
     assert (on.cause, on.remedies) == (Cause.FRAGMENTED, ())
 
 
 def test_the_share_that_would_have_to_go_is_enough() -> None:
     """Holding that much less, the request fits: the estimate's own arithmetic."""
     told: TextExplanation = explain_text(CASES["full"][0])
-    evidence, remedy = told.explanation.evidence, told.explanation.remedies[0]
+    evidence, remedy = told.evidence, told.remedies[0]
     share = int(remedy.name.split()[1]) / 100
     held = (evidence["allocated_bytes"] + evidence["missing_bytes"]) * (1 - share)
     assert held <= evidence["allocated_bytes"]
 
 
 def test_what_to_record_next_time_is_code_that_runs() -> None:
-    notes = explain_text(CASES["full"][0]).explanation.notes
+    notes = explain_text(CASES["full"][0]).notes
     for line in RECORDING:
         compile(line, "note", "exec")
         assert any(line in note for note in notes)
@@ -345,24 +345,24 @@ def test_figures_that_no_card_has_are_not_judged(total: str, allocated: str, cac
         "unallocated."
     )
     explained = explain_text(text)
-    assert explained.explanation.cause is Cause.CANNOT_TELL
-    assert "nothing can be concluded from it" in explained.explanation.sentence
-    assert said in explained.explanation.sentence
+    assert explained.cause is Cause.CANNOT_TELL
+    assert "nothing can be concluded from it" in explained.sentence
+    assert said in explained.sentence
     assert explained.account is None
 
 
 def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None:
     between = "Process 33211 has 30.00 GiB memory in use. " + this("48.04 GiB")
-    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "45.00 GiB", "1.80 GiB", between)).explanation
+    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "45.00 GiB", "1.80 GiB", between))
     assert told.cause is Cause.FRAGMENTED
     assert any("other processes hold 30.01 GiB of the card (process 33211 (30.00 GiB))" in note for note in told.notes)
     with_little = "Process 33211 has 1.00 GiB memory in use. " + this("77.04 GiB")
-    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "74.00 GiB", "1.80 GiB", with_little)).explanation
+    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "74.00 GiB", "1.80 GiB", with_little))
     assert not any("33211" in note for note in told.notes)
 
 
 def test_a_card_that_would_do_has_room_for_what_was_in_the_machines_memory_too() -> None:
-    told = explain_text(new("2.00 GiB", "8.00 GiB", "0 bytes", "13.70 GiB", "412.10 MiB")).explanation
+    told = explain_text(new("2.00 GiB", "8.00 GiB", "0 bytes", "13.70 GiB", "412.10 MiB"))
     assert [remedy.name for remedy in told.remedies][-1] == "a card of 16 GiB or more"
     assert "13.70 GiB + 2.00 GiB" in told.remedies[-1].remark
 
@@ -370,8 +370,8 @@ def test_a_card_that_would_do_has_room_for_what_was_in_the_machines_memory_too()
 def test_a_kill_for_the_machines_memory_is_told_where_the_card_had_run_out_before() -> None:
     text = new("512.00 MiB", "39.39 GiB", "200.00 MiB", "37.00 GiB", "1.50 GiB", this("39.18 GiB"))
     killed = f"{text}\nstep 18\nslurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
-    told = explain_text(killed).explanation
+    told = explain_text(killed)
     assert told.cause is Cause.FRAGMENTED
     (note,) = [note for note in told.notes if "the machine's own memory" in note]
     assert note.startswith("line 3 is of the machine's own memory")
-    assert not any("the machine's own memory" in note for note in explain_text(f"{text}\n{text}").explanation.notes)
+    assert not any("the machine's own memory" in note for note in explain_text(f"{text}\n{text}").notes)

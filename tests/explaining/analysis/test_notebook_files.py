@@ -41,7 +41,7 @@ FAILED = {"output_type": "error", "ename": "OutOfMemoryError", "evalue": ERROR, 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_the_line_of_a_notebooks_error_is_found(indent: int | None, tmp_path: Path) -> None:
     explained = told(json.dumps(notebook(FAILED), indent=indent), tmp_path)
-    assert explained.explanation.cause.value == "truly_full"
+    assert explained.cause.value == "truly_full"
     assert explained.found.place == "proj/net.py:17"
     assert explained.found.statement == "return h @ h.T"
 
@@ -56,17 +56,17 @@ def test_the_line_of_a_notebooks_error_is_found(indent: int | None, tmp_path: Pa
     ],
 )
 def test_all_that_a_cell_can_print_is_searched(output: dict[str, Any], tmp_path: Path) -> None:
-    assert told(json.dumps(notebook(output)), tmp_path).explanation.cause.value == "truly_full"
+    assert told(json.dumps(notebook(output)), tmp_path).cause.value == "truly_full"
 
 
 def test_a_notebook_that_was_cut_off_is_searched_as_it_stands(tmp_path: Path) -> None:
     content = json.dumps(notebook(FAILED), indent=1)
-    assert told(content[:-20], tmp_path).explanation.cause.value == "truly_full"
+    assert told(content[:-20], tmp_path).cause.value == "truly_full"
 
 
 @pytest.mark.parametrize("cells", ["[7]", "7", '[{"outputs": 7}]', '[{"outputs": [{"output_type": "error"}]}]'])
 def test_what_only_looks_like_a_notebook_is_a_text(cells: str, tmp_path: Path) -> None:
     content = f'{{"cells": {cells}}}\ntorch.OutOfMemoryError: {ERROR}\n'
-    assert told(content, tmp_path).explanation.cause.value == "truly_full"
+    assert told(content, tmp_path).cause.value == "truly_full"
     content = f'{{"cells": {cells}, "said": "torch.OutOfMemoryError: {ERROR}"}}'
-    assert told(content, tmp_path).explanation.cause.value == "truly_full"
+    assert told(content, tmp_path).cause.value == "truly_full"

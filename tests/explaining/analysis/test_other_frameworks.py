@@ -39,7 +39,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_the_card_is_named_and_pytorch_is_not(name: str) -> None:
-    told = explain_text(f"epoch 1\n{JUDGED[name]}\n").explanation
+    told = explain_text(f"epoch 1\n{JUDGED[name]}\n")
     assert told.cause in (Cause.CANNOT_TELL, Cause.DISGUISED)
     assert "machine's own memory" not in told.sentence
     assert not any("torch" in text.lower() for text in (told.sentence, *told.notes))

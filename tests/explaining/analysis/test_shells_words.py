@@ -16,12 +16,12 @@ from ullage.explaining.analysis.text.explain import explain_text
 )
 def test_what_zsh_says_is_a_kill(text: str) -> None:
     explained = explain_text(text)
-    assert explained.explanation.cause is Cause.CANNOT_TELL
-    assert "killed from outside" in explained.explanation.sentence
+    assert explained.cause is Cause.CANNOT_TELL
+    assert "killed from outside" in explained.sentence
 
 
 @pytest.mark.parametrize("name", ["Impossible d'allouer de la mémoire", "Nicht genügend Hauptspeicher verfügbar"])
 def test_an_error_of_the_system_is_known_by_its_number(name: str) -> None:
     explained = explain_text(f"OSError: [Errno 12] {name}\n")
-    assert explained.explanation.cause is Cause.DISGUISED
-    assert "machine's own memory" in explained.explanation.sentence
+    assert explained.cause is Cause.DISGUISED
+    assert "machine's own memory" in explained.sentence

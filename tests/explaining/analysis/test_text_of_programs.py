@@ -124,15 +124,15 @@ def test_the_share_that_is_advised_is_enough_and_no_more() -> None:
     """vLLM: what is advised of the card holds what its log adds up to."""
     log = LOGS["vLLM 0.6, several lines"][0].replace("(0.90) = 40.07GiB", "(0.50) = 22.27GiB").replace("17.63", "-0.17")
     told = explain_text(log + NO_BLOCKS)
-    assert told.explanation.cause is Cause.LIMIT
-    least = float(re.findall(r"utilization above ([\d.]+)", told.explanation.remedies[0].name)[0])
+    assert told.cause is Cause.LIMIT
+    least = float(re.findall(r"utilization above ([\d.]+)", told.remedies[0].name)[0])
     taken, total = 22.44, 44.53
     assert taken <= least * total < taken + 0.01 * total
 
 
 def test_what_the_cache_lacks_is_added_to_the_share() -> None:
     told = explain_text(LOGS["vLLM 0.6"][0] + TOO_LONG)
-    lower, more = told.explanation.remedies
+    lower, more = told.remedies
     assert lower.name == "max_model_len=23648"
     share = float(more.name.removeprefix("gpu_memory_utilization="))
     needed = 2.89 * 29000 / 23648
@@ -145,7 +145,7 @@ def test_a_share_that_is_advised_was_free(free: str, total: str) -> None:
         f"ValueError: Free memory on device ({free}/{total} GiB) on startup is less than desired GPU memory "
         "utilization (0.95, 100.0 GiB). Decrease GPU memory utilization."
     )
-    names = [remedy.name for remedy in told.explanation.remedies]
+    names = [remedy.name for remedy in told.remedies]
     shares = [float(name.removeprefix("gpu_memory_utilization=")) for name in names if "utilization=" in name]
     assert all(share > 0 and share * float(total) <= float(free) for share in shares)
     assert bool(shares) == (float(free) / float(total) >= 0.01)
@@ -156,7 +156,7 @@ def test_a_length_that_is_advised_fits() -> None:
         "ValueError: To serve at least one request with the models's max seq len (1048576), (24.00 GiB KV cache is "
         "needed, which is larger than the available KV cache memory (9.97 GiB)."
     )
-    length = int(told.explanation.remedies[0].name.removeprefix("max_model_len="))
+    length = int(told.remedies[0].name.removeprefix("max_model_len="))
     assert 9.90 < length * 24.00 / 1048576 <= 9.97
 
 
@@ -165,7 +165,7 @@ def test_sglangs_share_is_of_what_was_free_before_the_weights() -> None:
         LOGS["SGLang"][0].split("\n")[0]
         + "\n[2025-07-02 07:41:59 TP0] RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n"
     )
-    least = float(re.findall(r"static above ([\d.]+)", told.explanation.remedies[0].name)[0])
+    least = float(re.findall(r"static above ([\d.]+)", told.remedies[0].name)[0])
     assert least - 0.01 < 15.27 / (15.27 + 21.73) <= least
 
 
@@ -187,7 +187,7 @@ def test_each_rank_is_judged_and_which_differ_is_said() -> None:
         *((f"rank{rank}", Cause.TRULY_FULL) for rank in (0, 1, 3)),
         ("rank2", Cause.FRAGMENTED),
     ]
-    notes = told.explanation.notes
+    notes = told.notes
     assert any(note.startswith("4 ranks or workers ran out (rank0, rank1, rank3 ...); the first") for note in notes)
     assert any(note.startswith("rank2 differs: fragmented. Memory was there") for note in notes)
     (table,) = (
@@ -198,8 +198,8 @@ def test_each_rank_is_judged_and_which_differ_is_said() -> None:
 
 def test_ranks_that_are_alike_are_said_to_be() -> None:
     told = explain_text(failed(0, "[rank0]: ") + failed(1, "[rank1]: "))
-    assert any("all for the same reason" in note for note in told.explanation.notes)
-    assert not any("messages of memory running out" in note for note in told.explanation.notes)
+    assert any("all for the same reason" in note for note in told.notes)
+    assert not any("messages of memory running out" in note for note in told.notes)
 
 
 def test_without_marks_each_card_is_judged() -> None:
@@ -224,7 +224,7 @@ def test_more_than_the_card_has_is_shared_memory_and_no_figure_is_negative(alloc
     stream = io.StringIO()
     draw(describe_text(told), Console(file=stream, width=width, highlight=False, force_terminal=False))
     assert re.search(r"(?<![\w.])-\d", stream.getvalue()) is None
-    assert any("Windows and WSL" in note and "shared GPU memory" in note for note in told.explanation.notes)
+    assert any("Windows and WSL" in note and "shared GPU memory" in note for note in told.notes)
     (meter,) = meters(told)
     assert sum(part.size_bytes for part in meter.parts) == meter.total_bytes
     assert {part.label: part.size_bytes for part in meter.parts}["on the card"] == 8 * GIB
@@ -236,8 +236,8 @@ def test_no_share_to_save_is_zero_or_less() -> None:
         "RuntimeError: MPS backend out of memory (MPS allocated: 9.00 GiB, other allocations: 9.00 GiB, max allowed: "
         "18.13 GiB). Tried to allocate 128.00 MiB on private pool."
     )
-    assert "use 1 % less" in told.explanation.remedies[0].name
-    assert "-" not in re.sub(r"[a-z]-[a-z]", "", told.explanation.remedies[0].remark)
+    assert "use 1 % less" in told.remedies[0].name
+    assert "-" not in re.sub(r"[a-z]-[a-z]", "", told.remedies[0].remark)
 
 
 def test_unknown_words_of_memory_are_quoted_and_not_judged() -> None:
@@ -268,7 +268,7 @@ def test_sizes_as_programs_write_them(text: str, size: int) -> None:
 
 def test_a_cache_below_zero_is_what_is_missing() -> None:
     told = explain_text(f"Available KV cache memory: -0.3 GiB\n{NO_BLOCKS}")
-    assert "have taken all of that, and 307.2 MiB more." in told.explanation.sentence
+    assert "have taken all of that, and 307.2 MiB more." in told.sentence
 
 
 NINES = "9" * 400
@@ -301,14 +301,14 @@ ON_A_NODE = (
 )
 def test_figures_that_are_none_break_nothing(text: str) -> None:
     """Damaged logs have them: several points, no digit, hundreds of digits, a sign. What is told has no such figure."""
-    told = explain_text(text).explanation
+    told = explain_text(text)
     every = [told.sentence, *(f"{one.action} {one.remark}" for one in told.remedies), *told.notes]
     assert not re.search(r"(?<!\w)-\d|99999|\.\.\d", " ".join(every)), every
 
 
 def test_a_budget_below_zero_leaves_nothing_for_a_request() -> None:
     """vLLM prints it so, where weights alone are more than its share: no length fits then."""
-    told = explain_text(TOO_SMALL.format(4096, "8.00 GiB", "-1.28 GiB")).explanation
+    told = explain_text(TOO_SMALL.format(4096, "8.00 GiB", "-1.28 GiB"))
     assert "the budget leaves 0 B." in told.sentence
     assert not any("max_model_len" in (one.action or "") for one in told.remedies)
     assert any("9.28 GiB" in f"{one.action} {one.remark}" for one in told.remedies)
@@ -324,7 +324,7 @@ def test_a_budget_below_zero_leaves_nothing_for_a_request() -> None:
     ],
 )
 def test_the_headline_says_where_it_was_not_the_card(text: str, *, headline: bool) -> None:
-    assert (explain_text(text).explanation.headline == "THE MACHINE'S MEMORY") is headline
+    assert (explain_text(text).headline == "THE MACHINE'S MEMORY") is headline
 
 
 WEIGHTS = (
@@ -336,11 +336,11 @@ WEIGHTS = (
 
 def test_a_share_that_was_refused_is_not_advised() -> None:
     """SGLang's own advice is below the share that it has refused where it sets more aside than the weights."""
-    refused = explain_text(WEIGHTS.format("0.95", "0.923", "0.9224")).explanation
+    refused = explain_text(WEIGHTS.format("0.95", "0.923", "0.9224"))
     assert refused.cause is Cause.LIMIT
     assert "SGLang sets more aside" in refused.sentence
     assert not any("mem_fraction_static" in remedy.name for remedy in refused.remedies)
-    higher = explain_text(WEIGHTS.format("0.3", "0.320", "0.3198")).explanation
+    higher = explain_text(WEIGHTS.format("0.3", "0.320", "0.3198"))
     assert higher.remedies[0].name == "mem_fraction_static above 0.32 (it is 0.3)"
 
 
@@ -349,13 +349,13 @@ def test_which_of_sglangs_pools_is_full_is_told() -> None:
         "Prefill out of memory. Try to lower your batch size.\nTry to allocate 8192 tokens.\nAvailable full tokens: "
         "899840 (full_available_size=11776 + full_evictable_size_=888064)\nAvailable swa: 3840 (available_size=3840)"
     )
-    windows = explain_text(text).explanation
+    windows = explain_text(text)
     assert "sliding window is full: 8,192 were asked for, 3,840 were free there, and 899,840" in windows.sentence
     assert windows.remedies[0].name == "a higher swa_full_tokens_ratio"
     newer = "Out of memory. Try to lower your batch size.\nTry to allocate 64 tokens.\nAvailable tokens: 3"
-    assert "full: 64 tokens were asked for, 3 were free;" in explain_text(newer).explanation.sentence
+    assert "full: 64 tokens were asked for, 3 were free;" in explain_text(newer).sentence
     states = explain_text("AssertionError: Not enough space for mamba cache, try to increase --max-mamba-cache-size")
-    assert "max_mamba_cache_size" in states.explanation.remedies[0].name
+    assert "max_mamba_cache_size" in states.remedies[0].name
 
 
 def test_a_kv_cache_that_was_set_by_hand_is_lowered_by_hand() -> None:
@@ -366,15 +366,15 @@ def test_a_kv_cache_that_was_set_by_hand_is_lowered_by_hand() -> None:
         "total capacity of 31.37 GiB of which 0.50 GiB is free. Of the allocated memory 30.30 GiB is allocated by "
         "PyTorch, and 0.10 GiB is reserved by PyTorch but unallocated.\n"
     )
-    assert explain_text(log).explanation.remedies[0].name == "a lower kv_cache_memory_bytes"
+    assert explain_text(log).remedies[0].name == "a lower kv_cache_memory_bytes"
 
 
 def test_cudas_pool_under_jax_had_room_or_had_not() -> None:
     text = "cuMemAllocAsync failed to allocate {} bytes: RESOURCE_EXHAUSTED\nFree memory/Total memory: {}/85095874560"
-    full = explain_text(text.format(20 * GIB, 10 * GIB)).explanation
+    full = explain_text(text.format(20 * GIB, 10 * GIB))
     assert (full.cause, full.evidence["free_bytes"]) == (Cause.TRULY_FULL, 10 * GIB)
-    assert explain_text(text.format(GIB, 10 * GIB)).explanation.cause is Cause.CANNOT_TELL
-    assert explain_text("cuMemAllocAsync failed to allocate 512 bytes: x").explanation.cause is Cause.CANNOT_TELL
+    assert explain_text(text.format(GIB, 10 * GIB)).cause is Cause.CANNOT_TELL
+    assert explain_text("cuMemAllocAsync failed to allocate 512 bytes: x").cause is Cause.CANNOT_TELL
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_cudas_pool_under_jax_had_room_or_had_not() -> None:
     ],
 )
 def test_intels_driver_is_not_called_cuda(words: str, cause: Cause) -> None:
-    explained = explain_text(f"RuntimeError: {words}").explanation
+    explained = explain_text(f"RuntimeError: {words}")
     assert explained.cause is cause
     assert "CUDA" not in explained.sentence
     assert ("machine's own memory" in explained.sentence) == ("HOST" in words)
@@ -400,8 +400,8 @@ def test_an_error_that_is_logged_before_it_is_raised_has_the_traceback_of_its_re
     )
     explained = explain_text(f"[1] torch_npu.memory: [ERROR] [1] {error}\n{traceback}torch.OutOfMemoryError: {error}\n")
     assert explained.found.row == 1
-    assert explained.explanation.failing_line == "user/model.py:7"
-    assert any("mem_fraction_static" in remedy.name for remedy in explained.explanation.remedies)
+    assert explained.failing_line == "user/model.py:7"
+    assert any("mem_fraction_static" in remedy.name for remedy in explained.remedies)
 
 
 @pytest.mark.parametrize("mark", ["TP0", "DP1 TP0", "TP0 EP0", "PP1 TP0", "DP0 PP1 TP0 EP3"])

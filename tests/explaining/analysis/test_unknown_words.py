@@ -34,7 +34,7 @@ TALK = [
 @pytest.mark.parametrize("text", ERRORS)
 def test_an_error_is_judged_by_whose_memory_it_was(text: str) -> None:
     cause, words = ERRORS[text]
-    found = explain_text(f"epoch 1\nepoch 2\n{text}\nbye\n").explanation
+    found = explain_text(f"epoch 1\nepoch 2\n{text}\nbye\n")
     assert found.cause is cause
     assert words in found.sentence
     assert "torch" not in " ".join(remedy.name for remedy in found.remedies)

@@ -163,8 +163,8 @@ def test_options_of_one_snapshot_are_refused(fleet: Path) -> None:
     done = _run(fleet, "--capacity", "10GiB")
     assert done.returncode == 2
     assert "add --rank N" in done.stderr
-    with pytest.raises(ullage.UsageError, match="explain_ranks"):
-        ullage.explain(fleet)
+    with pytest.raises(ullage.UsageError, match="add --rank N"):
+        ullage.explain(fleet, capacity="10GiB")
     with pytest.raises(ullage.UsageError, match="two ranks or more"):
         ullage.explain_ranks(fleet.parent / "nothing")
 

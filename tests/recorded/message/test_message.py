@@ -492,7 +492,7 @@ def test_a_log_that_says_the_same_a_million_times_is_read_in_one_pass(name: str)
     quarter = time.process_time() - began
     text = words * times
     began = time.process_time()
-    told = explain_text(text).explanation
+    told = explain_text(text)
     assert time.process_time() - began < 0.5 + 8 * quarter
     assert told.evidence["messages"] == times
     assert (
@@ -508,16 +508,16 @@ def test_what_decides_is_found_behind_any_number_of_others() -> None:
     assert [(one.message.wording, one.row) for one in found] == [("cuda_error", 5001)]
     told = explain_text(text)
     assert told.found.message.wording == "cuda_error"
-    assert told.explanation.evidence["messages"] == 10_001
+    assert told.evidence["messages"] == 10_001
 
 
 def test_figures_of_a_warning_that_nobody_read_are_not_told() -> None:
     """The refusal takes its figures from the warning before it; of many warnings the last ones are only counted."""
     warning, refusal = WORDINGS["torch 2.12, the warning before"][0], WORDINGS["torch 2.12, refused before"][0]
     few, many = (explain_text(f"{warning}\n" * times + refusal) for times in (3, MOST_READ + 3))
-    assert few.explanation.evidence["reserved_bytes"] == 20 * GIB
-    assert "reserved_bytes" not in many.explanation.evidence
-    assert many.explanation.evidence["warnings"] == MOST_READ + 3
+    assert few.evidence["reserved_bytes"] == 20 * GIB
+    assert "reserved_bytes" not in many.evidence
+    assert many.evidence["warnings"] == MOST_READ + 3
 
 
 def test_a_count_does_not_depend_on_the_pieces() -> None:

@@ -70,7 +70,7 @@ def test_a_full_card(settings: str, request: pytest.FixtureRequest) -> None:
     assert message.requested_bytes == 8 * GIB
     assert rounds_to(message.total_bytes, total)
     told = explain_text(text)
-    assert told.explanation.cause == "truly_full"
+    assert told.cause == "truly_full"
     assert told.account is not None
     assert rounds_to(told.account.outside_bytes, 512 * MIB)
     assert told.account.others_bytes == 0
@@ -88,20 +88,20 @@ def test_a_limit(expandable: Raised) -> None:
     message, text, (allocated, _, _, total) = expandable["limit"]
     assert rounds_to(message.allowed_bytes, total // 4)
     assert message.allocated_bytes == allocated
-    assert explain_text(text).explanation.cause == "limit"
+    assert explain_text(text).cause == "limit"
 
 
 def test_cuda_malloc_async() -> None:
     found = raised({"limit": "limit()"}, held=2, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
     message, text, _ = found["limit"]
     assert (message.wording, message.requested_bytes, message.allocated_bytes) == ("async", 8 * GIB, 2 * GIB)
-    assert explain_text(text).explanation.cause == "limit"
+    assert explain_text(text).cause == "limit"
 
 
 def test_more_than_an_exabyte(plain: Raised) -> None:
     message, text, _ = plain["exabyte"]
     assert (message.kind, message.requested_bytes) == (MessageKind.BOGUS_SIZE, None)
-    assert explain_text(text).explanation.cause == "bogus_size"
+    assert explain_text(text).cause == "bogus_size"
 
 
 def test_pinned_memory_reads_as_the_cards(plain: Raised) -> None:
@@ -111,4 +111,4 @@ def test_pinned_memory_reads_as_the_cards(plain: Raised) -> None:
 def test_the_hosts_allocator(plain: Raised) -> None:
     message, text, _ = plain["host"]
     assert (message.kind, message.requested_bytes) == (MessageKind.HOST, 1 << 43)
-    assert "The machine's own memory ran out" in explain_text(text).explanation.sentence
+    assert "The machine's own memory ran out" in explain_text(text).sentence

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ullage.api.explain import explain
-from ullage.api.text import is_text
+from ullage.api.input_kind import InputKind, input_of
 from ullage.base.errors import UsageError
 from ullage.base.packed import unpacked
 from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
@@ -83,7 +83,7 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
     plain, other = tmp_path / "oom.pickle", tmp_path / "other"
     plain.write_bytes(PICKLE)
     other.write_bytes(FORMS[form]())
-    assert not is_text(other)
+    assert input_of(other).kind is InputKind.SNAPSHOT
     one, two = load_snapshot(plain).devices[0], load_snapshot(other).devices[0]
     assert plain_of([one]) == plain_of([two])
     assert len(two.stacks.table) <= len(one.stacks.table)
@@ -115,7 +115,7 @@ def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str,
     """Each was taken for a log that "says nothing about memory running out", or for a snapshot to be unpacked."""
     path = tmp_path / "file"
     path.write_bytes(content)
-    assert not is_text(path) if content[:2] != b"PK" else True
+    assert content[:2] == b"PK" or input_of(path).kind in (InputKind.SNAPSHOT, InputKind.ARCHIVE)
     with pytest.raises(SnapshotError) as raised:
         load_snapshot(path)
     assert said in str(raised.value)
@@ -129,7 +129,7 @@ def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str,
 def test_a_packed_log_is_read_as_the_log(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
-    assert is_text(path)
+    assert input_of(path).kind is InputKind.TEXT
     assert explain(path).cause.value == "truly_full"
 
 

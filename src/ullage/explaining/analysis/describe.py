@@ -33,17 +33,35 @@ _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
 """Least share of a role's bytes that are as sure as a word says for the word to be shown."""
+_OF_THE_RUN = "The run"
 _MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:
-    """Make the report of an explanation."""
+    """Make the report of an explanation: of a snapshot, of a text or of a run."""
+    if type(explanation) is not Explanation:
+        # Here, because the patterns of messages are not for those who have a snapshot.
+        from ullage.explaining.analysis.text.describe import describe_text
+        from ullage.explaining.analysis.text.explain import TextExplanation
+
+        assert isinstance(explanation, TextExplanation)
+        return describe_text(explanation)
+    run = explanation.run
+    if run is not None and run.evidence is None:
+        return Report(
+            headline=explanation.headline,
+            tone=Tone.UNSURE,
+            subject=explanation.source,
+            sentence=explanation.sentence,
+            sections=(Remarks(title=_OF_THE_RUN, items=run.summary),),
+        )
+    beside = (Remarks(title=_OF_THE_RUN, items=run.remarks),) if run is not None and run.remarks else ()
     return Report(
         headline=explanation.headline,
         tone=_tone_of(explanation),
         subject=explanation.source + (f", card {explanation.device}" if explanation.cards else ""),
         sentence=explanation.sentence,
-        sections=tuple(_sections(explanation)),
+        sections=(*_sections(explanation), *beside),
         pictures=tuple(_pictures(explanation)),
         details=tuple(_details(explanation)),
         more=_MORE,

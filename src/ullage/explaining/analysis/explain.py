@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from ullage.explaining.analysis.growth import StepGrowth, growth_of
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
 from ullage.explaining.analysis.note import notes_of
 from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
+from ullage.explaining.analysis.recorded_run import RecordedRun
 from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
@@ -50,17 +51,17 @@ class Explanation:
     cause: Cause
     sentence: str
     evidence: dict[str, int]
-    failing_line: str | None
-    holders: tuple[LineHolder, ...]
-    pinning: tuple[Pin, ...]
-    pinning_set: tuple[HeldBlock, ...]
+    failing_line: str | None = None
+    holders: tuple[LineHolder, ...] = ()
+    pinning: tuple[Pin, ...] = ()
+    pinning_set: tuple[HeldBlock, ...] = ()
     """The smallest set of blocks whose absence would have let the request succeed; each one is needed, as replays
     prove."""
-    growth: StepGrowth | None
-    accumulation: Accumulation | None
+    growth: StepGrowth | None = None
+    accumulation: Accumulation | None = None
     """Blocks of one line that a loop allocates and keeps; None where growth per step explains them."""
-    remedies: tuple[Remedy, ...]
-    notes: tuple[str, ...]
+    remedies: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
     """The recorded figures that a replay under the run's own settings was compared with, and those that differ; None
     for a text."""
@@ -77,12 +78,16 @@ class Explanation:
     headline: str = ""
     """The verdict in a few words, where it differs from the cause's name."""
     picture: ExplanationPicture | None = None
+    run: RecordedRun | None = None
+    """What the folder of a run tells beside it; None for a file."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
+        plain = asdict(replace(self, picture=None, accumulation=None, others=(), run=None))
+        own = {field.name for field in fields(Explanation)} - {"run"}
         return {
             "schema": SCHEMA,
-            **asdict(replace(self, picture=None, accumulation=None, others=())),
+            **{name: value for name, value in plain.items() if name in own},
             "cause": self.cause.value,
             "others": [other.to_json() for other in self.others],
             "accumulation": _accumulation_to_json(self.accumulation) if self.accumulation is not None else None,
@@ -91,6 +96,7 @@ class Explanation:
             "other_pinned_segments": [
                 found for pin in self.pinning if (found := self._pin_to_json(pin, needed=False))["blocks"]
             ],
+            **(self.run.to_json() if self.run is not None else {}),
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ullage.explaining.analysis.card import card_to_explain, recorded_cards
 from ullage.explaining.analysis.explain import Explanation, explain
 from ullage.explaining.fleet.alike import RankFigures, RankGroup, groups_of
 from ullage.explaining.fleet.difference_of_rank import why_it_differs
-from ullage.explaining.fleet.rank_files import RankFile, rank_files
+from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import RankSummary
 from ullage.explaining.fleet.readers import default_workers, read_ranks, read_ranks_on
 from ullage.recorded.snapshot.snapshot import load_snapshot
@@ -156,16 +156,6 @@ def file_of_rank(folder: Path, files: Sequence[RankFile], rank: int) -> Path:
         there = f"there are ranks {min(known)} to {max(known)}" if known else "the names of its files tell no ranks"
         raise UsageError(f"{folder} has no snapshot of rank {rank}; {there}")
     return found
-
-
-def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the snapshots in a folder of several ranks; none where it has no two.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    files = rank_files(folder)
-    return files if len(files) > 1 else ()
 
 
 def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[WorkEngine | None]:

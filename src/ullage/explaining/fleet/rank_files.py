@@ -70,6 +70,16 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
     return _named(latest)
 
 
+def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
+    """Return the snapshots in a folder of several ranks; none where it has no two.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    files = rank_files(folder)
+    return files if len(files) > 1 else ()
+
+
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
     """Return files with the names of their ranks; where two have one rank, as of two machines, it tells neither."""
     files = list(files)

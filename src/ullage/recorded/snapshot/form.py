@@ -56,6 +56,11 @@ def is_no_log(beginning: bytes) -> bool:
     return any(pattern.match(beginning) for pattern in forms)
 
 
+def is_archive(beginning: bytes) -> bool:
+    """Return whether a file is packed in a way that nothing here unpacks."""
+    return any(pattern.match(beginning) for pattern, _, to_do in _OTHERS if to_do == _UNPACK)
+
+
 def other_form(data: bytes) -> str:
     """Return what a file is that is plainly no snapshot, and what to do with it; an empty text for all others."""
     beginning = data[:4096]

@@ -14,13 +14,14 @@ from ullage.base.own_files import OwnFolder
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
 from ullage.explaining.analysis.describe import describe
 from ullage.explaining.analysis.explain import Explanation, explain
+from ullage.explaining.analysis.recorded_run import RecordedRun
 from ullage.recorded.settings import semantics_of
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
-from ullage.report.report import Remarks, Report
+from ullage.report.report import Report
 from ullage.report.terminal import draw
 from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
-from ullage.running.supervision.summary import differences_of
+from ullage.running.supervision.summary import differences_of, summary_of
 
 _COLUMNS: Final = 100
 
@@ -80,19 +81,29 @@ def explain_evidence(
     )
 
 
-def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
-    """Return the report on an evidence, with what the run beside it tells."""
-    report = describe(explanation)
+def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *, beside: int = 0) -> Explanation:
+    """Return the explanation of an evidence with what its run tells; `beside` is the number that `find_run` returns."""
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
     where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
     step = f"step {evidence.step}" if evidence.step is not None else "step not known"
-    items = [
+    remarks = (
         *([f"{process.name}, {step}{where if evidence.line else ''}"] if process is not None else []),
         *differences_of(run),
         *(f"{name}={value}" for name, value in evidence.variables.items() if "ALLOC" in name),
-    ]
-    section = Remarks(title="The run", items=tuple(items))
-    return replace(report, sections=(*report.sections, section)) if items else report
+    )
+    recorded = RecordedRun(
+        name=run.folder.name,
+        evidence=str(evidence.folder),
+        summary=tuple(summary_of(run)),
+        remarks=remarks,
+        beside=beside,
+    )
+    return replace(explanation, run=recorded)
+
+
+def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
+    """Return the report on an evidence, with what the run beside it tells."""
+    return describe(with_run(explanation, run, evidence))
 
 
 def write_report(place: OwnFolder, report: Report) -> None:

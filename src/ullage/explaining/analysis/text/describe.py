@@ -15,27 +15,26 @@ _RANKS_SHOWN: Final = 16
 
 def describe_text(text: TextExplanation) -> Report:
     """Make the report of a text's explanation."""
-    explanation = text.explanation
     return Report(
-        headline=explanation.headline,
-        tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
-        subject=explanation.source,
-        sentence=explanation.sentence,
+        headline=text.headline,
+        tone=Tone.UNSURE if text.cause is Cause.CANNOT_TELL else Tone.BAD,
+        subject=text.source,
+        sentence=text.sentence,
         sections=tuple(_sections(text)),
     )
 
 
 def _sections(text: TextExplanation) -> Iterator[Section]:
-    explanation, found = text.explanation, text.found
+    found = text.found
     if text.account is not None:
         yield _spilt(text.account) if text.account.spilt_bytes else _card(text.account, found.message.device)
     if found.server is not None and (meter := _server(found.server)) is not None:
         yield meter
-    if explanation.remedies:
+    if text.remedies:
         yield Table(
             title="What may help: estimates from the figures of the text, not proved",
             columns=("change", "because"),
-            rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in explanation.remedies),
+            rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in text.remedies),
         )
     if text.ranks:
         yield _ranks(text.ranks)
@@ -45,8 +44,8 @@ def _sections(text: TextExplanation) -> Iterator[Section]:
     if found.place is not None:
         places.append(f"{found.place}: {found.statement}" if found.statement else found.place)
     yield Quote(title="What it said", text=found.message.text, place=", ".join(places))
-    if explanation.notes:
-        yield Remarks(title="To know", items=explanation.notes)
+    if text.notes:
+        yield Remarks(title="To know", items=text.notes)
 
 
 def _card(account: Account, device: int | None) -> Meter:

@@ -37,10 +37,9 @@ class RankVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextExplanation:
-    """An explanation and the message that it explains."""
+class TextExplanation(Explanation):
+    """The explanation of a text, with the message that it explains."""
 
-    explanation: Explanation
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
@@ -71,22 +70,19 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
     account = account_of(found.message) if is_possible else None
     verdict = _verdict(found, account)
     ranks = _ranks(together)
-    explanation = Explanation(
+    return TextExplanation(
         source=source,
         cause=verdict.cause,
         headline=_headline(verdict, found.message),
         sentence=verdict.sentence,
         evidence=_evidence(found.message, account, together),
         failing_line=found.place,
-        holders=(),
-        pinning=(),
-        pinning_set=(),
-        growth=None,
-        accumulation=None,
         remedies=verdict.remedies,
         notes=(*verdict.notes, *_notes_of_ranks(ranks, together), *together.notes(found)),
+        found=found,
+        account=account,
+        ranks=ranks,
     )
-    return TextExplanation(explanation=explanation, found=found, account=account, ranks=ranks)
 
 
 def _headline(verdict: TextVerdict, message: Message) -> str:
