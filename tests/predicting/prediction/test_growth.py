@@ -9,7 +9,7 @@ import pytest
 
 from ullage.base.block_role import Role
 from ullage.base.growth import Growing, growing
-from ullage.base.units import MIB
+from ullage.base.units import KIB, MIB
 from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.measurement.trace import (
@@ -70,7 +70,12 @@ class Run:
             requests=Requests(bytes_by_index={}, line_of=self.lines.get),
             backward_lines=(),
         )
-        return growing(memory.outliving(self.ends), [step.end_allocated_bytes for step in self.steps()])
+        steps = self.steps()
+        return growing(
+            memory.step_blocks(self.ends),
+            [step.end_allocated_bytes for step in steps],
+            [step.peak_allocated_bytes for step in steps],
+        )
 
     def steps(self) -> list:
         level = np.array(self.allocated, np.int64)
@@ -113,7 +118,7 @@ def test_batches_of_random_sizes_are_no_growth(steps: int, window: int) -> None:
 
 LEAKS = {
     "constant": lambda step, size: 5 * MIB,
-    "small": lambda step, size: 512,
+    "small": lambda step, size: 8 * KIB,
     "as the batch": lambda step, size: size // 2,
     "every second step": lambda step, size: 5 * MIB if step % 2 else 0,
     "every other second step": lambda step, size: 0 if step % 2 else 5 * MIB,

@@ -34,7 +34,7 @@ def test_a_buffer_that_is_full_is_growth_that_ended() -> str:
     assert len(ended) == 1
     assert not [finding for finding in monitor.findings if finding.is_leak]
     assert ended[0].until_step is not None
-    assert 100 <= ended[0].until_step <= 130
+    assert 100 <= ended[0].until_step <= 150  # a quarter of the time that it grew has passed
     assert (ended[0].line or "").startswith("monitor/test_monitor.py:")
     assert [line.split(" at step")[0] for line in said][:2] == ["leak", "growth that ended"], said
     return str(monitor)

@@ -126,11 +126,12 @@ class _AliveAtFailure:
 
 def _is_made_once(recording: Recording, stack: int) -> bool:
     frames = recording.history.stacks.frames_of(stack)
-    return any(_MADE_ONCE.match(frame.name) for frame in frames) or _is_optimizers(recording, stack)
+    return any(_MADE_ONCE.match(frame.name) for frame in frames) or is_optimizers(recording, stack)
 
 
-def _is_optimizers(recording: Recording, stack: int) -> bool:
-    return any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
+def is_optimizers(recording: Recording, stack: int) -> bool:
+    """Tell whether one of PyTorch's optimizers allocates with a stack, given as `Recording.stack_of` returns it."""
+    return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
 def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
@@ -146,7 +147,7 @@ def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> 
     together = {alive.lines[stack] for stack in late.tolist() if stack in alive.lines}
     stacks = [stack for stack, name in alive.lines.items() if name in together]
     rows = np.flatnonzero(np.isin(alive.stack, stacks) & ((alive.born >= first) | (alive.born < 0)))
-    state = [one for one in np.unique(alive.stack).tolist() if _is_optimizers(recording, one)]
+    state = [one for one in np.unique(alive.stack).tolist() if is_optimizers(recording, one)]
     before = len(alive.key) - len(rows) - int(np.isin(alive.stack, state).sum())
     total, size = int(alive.size[rows].sum()), int(alive.size[own].sum())
     if total < _LEAST_SHARE_OF_ALLOCATED * int(alive.size.sum()):

@@ -1,16 +1,19 @@
 """Growth from step to step, and the line that keeps more at every step."""
 
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from ullage.base.units import MIB
+from ullage.base.growth import StepBlock, growing
+from ullage.explaining.analysis.accumulation import is_optimizers
 from ullage.explaining.analysis.recording import Recording
 from ullage.recorded.program import Column, Op
 
-_LEAST_STEPS: Final = 4
+_OF_THE_LEVEL: Final = 200
+"""Growth is left out that adds up to less than one part in this many of what was alive: it explains no failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +35,9 @@ class StepGrowth:
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:
-    """Return the growth over the last steps; None where memory does not grow at every one of at least four."""
+    """Return what grows over the recorded steps by the rule of `ullage.base.growth`; None where nothing does."""
     ends = recording.step_ops()
-    if len(ends) < _LEAST_STEPS + 1:
+    if len(ends) < 2:
         return None
     program, rebuilt = recording.program, recording.rebuilt
     born = np.full(len(rebuilt.size_of_key), -1, np.int64)
@@ -44,41 +47,46 @@ def growth_of(recording: Recording) -> StepGrowth | None:
     died[program.key[frees]] = frees
     if recording.failing_op is not None:
         died[program.key[recording.failing_op]] = 0  # it never lived
-    ever = (born >= 0) | (rebuilt.row_of_key < 0)
-    lived = ever & (died > born)
-    sizes, moments = rebuilt.size_of_key[lived], np.array(ends)
-    alive = (_until(moments, born[lived], sizes) - _until(moments, died[lived], sizes)).tolist()
-    settled = alive[1:]  # the first step makes the optimizer's state
-    more = [after - before for before, after in pairwise(settled)]
-    if len(more) < _LEAST_STEPS - 1 or min(more) <= 0 or sum(more) < max(MIB, settled[0] // 200):
+    lived = ((born >= 0) | (rebuilt.row_of_key < 0)) & (died > born)
+    levels = _levels(len(program), rebuilt.size_of_key[lived], born[lived], died[lived])
+    end_bytes = levels[ends].tolist()
+    peaks = [int(levels[first : last + 1].max()) for first, last in pairwise([0, *ends])]
+    found = growing(_step_blocks(recording, ends, born, died), end_bytes, peaks)
+    if found is None or found.bytes_per_step * (len(ends) - 1) < end_bytes[1] // _OF_THE_LEVEL:
         return None
-    kept = np.flatnonzero((born > ends[1]) & (born <= ends[-1]) & (died > ends[-1]))
-    by_line: dict[str, list[int]] = {}
-    # What the last step made may go with the next, as its gradients do: where other blocks tell the line, they do.
-    outlived = kept[born[kept] <= ends[-2]]
-    told, steps = (outlived, len(more) - 1) if len(outlived) else (kept, len(more))
-    for key in told.tolist():
-        by_line.setdefault(recording.line_of(key), []).append(key)
-    if not by_line:
-        return None
-    line = max(by_line, key=lambda line: int(rebuilt.size_of_key[by_line[line]].sum()))
-    line_bytes = int(rebuilt.size_of_key[by_line[line]].sum()) // steps
-    made_in = np.searchsorted(np.array(ends), born[kept])
-    kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
-    held = [block.size_bytes for block in recording.held() if block.line == line]
+    kept: dict[int, list[int]] = {step: [] for step in range(1, len(ends) + 1)}
+    for block in (block for of_line in found.kept.values() for block in of_line):
+        kept[block.step].append(block.key)
+    held = [block.size_bytes for block in recording.held() if block.line == found.line]
     return StepGrowth(
-        bytes_per_step=sum(more) // len(more),
+        bytes_per_step=found.bytes_per_step,
         steps=len(ends),
-        line=line,
-        line_bytes_per_step=line_bytes,
+        line=found.line,
+        line_bytes_per_step=found.line_bytes_per_step,
         line_blocks=len(held),
         line_bytes=sum(held),
-        kept_by_step=kept_by_step,
+        kept_by_step=tuple((ends[step - 1], tuple(keys)) for step, keys in kept.items() if keys),
     )
 
 
-def _until(moments: Column, when: Column, sizes: Column) -> Column:
-    """Return for each moment the sum of the sizes of what happened by then."""
-    order = np.argsort(when, kind="stable")
-    sums = np.concatenate(([0], np.cumsum(sizes[order])))
-    return np.asarray(sums[np.searchsorted(when[order], moments, side="right")], np.int64)
+def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
+    """Return the bytes alive after each operation; blocks that were born before the first were there already."""
+    changes = np.zeros(length + 1, np.int64)
+    np.add.at(changes, np.maximum(born, 0), sizes)
+    np.add.at(changes, np.minimum(died, length), -sizes)
+    return np.cumsum(changes)[:length]
+
+
+def _step_blocks(recording: Recording, ends: list[int], born: Column, died: Column) -> list[StepBlock[str]]:
+    """Return the blocks that were alive at the end of their own step, without optimizers' state.
+
+    An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+    """
+    steps, until = np.searchsorted(ends, born, side="left") + 1, np.searchsorted(ends, died, side="left")
+    line_of, is_state = cache(recording.line_of_stack), cache(partial(is_optimizers, recording))
+    sizes = recording.rebuilt.size_of_key
+    return [
+        StepBlock(line=line_of(stack), step=int(steps[key]), until=int(until[key]), size_bytes=int(sizes[key]), key=key)
+        for key in np.flatnonzero((born >= 0) & (steps <= until)).tolist()
+        if not is_state(stack := recording.stack_of(key))
+    ]

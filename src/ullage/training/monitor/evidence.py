@@ -12,18 +12,16 @@ from typing import Any, Final
 
 import torch
 
-from ullage.training.monitor.series import EVEN
+from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
-NEEDED_SAMPLES: Final = 4
+NEEDED_SAMPLES: Final = LEAST_RISES + 1
 """The number of block lists that are needed for a result."""
 UNIT_BYTES: Final = 512
 """The smallest size of a block on the card; sizes are multiples of it."""
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
 """Lines with less than one part in this many of the fastest line's growth are not named."""
-_FEW_BLOCKS: Final = 8
-_EVEN_OF_MANY: Final = 0.75
 
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
 """One block list: the step, and for each line the bytes and the number of its live blocks."""
@@ -148,9 +146,5 @@ def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
     """Tell whether bytes rise evenly while the number of blocks does not fall."""
-    mean = (rows[-1][0] - rows[0][0]) / (len(rows) - 1)
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
-    # Many blocks, of which some are replaced by larger ones, rise by chance.
-    even = EVEN if rows[-1][1] <= _FEW_BLOCKS else _EVEN_OF_MANY
-    is_even = min(rises) >= even * mean > 0 and max(rises) * even <= mean
-    return is_even and all(after[1] >= before[1] for before, after in pairwise(rows))
+    return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))

@@ -18,7 +18,7 @@ class FindingKind(StrEnum):
     GROWTH_ENDED = "growth that ended"
     """Memory grew from step to step and then stopped: a buffer that is full, a list that is cleared."""
     WARM_UP = "warm-up"
-    """Memory rose once and stays at that level: optimizer state, a workspace, a copy of the weights."""
+    """Memory rose and stays at that level: optimizer state, a workspace, a copy of the weights."""
     LONGER_BATCH = "longer batch"
     """The peak rose, but memory that stays allocated after steps did not."""
     FRAGMENTATION = "fragmentation"
@@ -75,7 +75,7 @@ class MonitorFinding:
             case FindingKind.WARM_UP:
                 what = (
                     f"{total} more stay allocated after {self.phase} steps since step {self.since_step}, without "
-                    "further growth"
+                    f"further growth by step {self.step}"
                 )
             case FindingKind.LONGER_BATCH:
                 what = f"the peak rose by {total}; memory that stays after {self.phase} steps did not"

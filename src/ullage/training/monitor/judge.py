@@ -1,19 +1,21 @@
 """Turns floors (`series`) into findings: which growth is suspected, which evidence is gathered, what is reported.
 
 Growth is suspected when floors rise twice in a row, and established when they have risen four times and block lists of
-the same steps name the growing lines. Suspicion is cheap and may be wrong; a finding needs both.
+the same steps name the growing lines. Suspicion is cheap and may be wrong; a finding needs both. What is even, slows
+down, has stopped and is worth a finding is said in `ullage.base.growth`.
 """
 
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from ullage.base.growth import LEAST_RISES, has_stopped, is_longer_batch, is_noticeable
 from ullage.base.units import MIB
 from ullage.training.monitor.evidence import UNIT_BYTES, GrowthEvidence
 from ullage.training.monitor.finding import FindingKind, MonitorFinding
 from ullage.training.monitor.holder import HeldByPath, held_now, holder_of_growth
-from ullage.training.monitor.series import CHUNK_STEPS, WIDENING, Floor, Series
+from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, width_of
 
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
@@ -24,13 +26,10 @@ _CONFIRMED_STEPS: Final = 6
 """The number of steps for which growth of 8-step floors has to go on after it is established, to be called a leak."""
 _WITHOUT_LINE: Final = 7
 """The number of rises after which growth is reported without a line, if block lists show none."""
-_REST_STEPS: Final = 32
+_REST_FLOORS: Final = 4
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
-_PEAK_TO_FLOOR_RATIO: Final = 2.5
-"""The ratio of the peak's rise to the floor's from which on the growth is due to longer batches. A leak has a ratio of
-up to 2: `state = torch.cat([state, new])` has the state twice at its peak."""
 _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
 """Memory counts as fragmented if at least one byte in this many of the reserved was not in use even at the peak."""
@@ -80,21 +79,55 @@ class _Suspicion:
 
 
 @dataclass(slots=True)
+class _Rest:
+    """The time for which growth at some levels is not investigated again, after a suspicion that came to nothing."""
+
+    steps: int
+    until: int = 0
+    """The step of the phase at which it ends."""
+    is_of_blocks: bool = False
+    """Whether growth in blocks is ignored until then, and not only growth in bytes, which may be longer batches."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A leak that goes on, as floors of one level show it."""
+
+    place: int
+    """Its index in the findings."""
+    level: int
+    is_by_blocks: bool
+    since: Floor
+    top: Floor
+    """The floor with the most bytes, or blocks, until now."""
+    longest_pause: int = 0
+
+
+@dataclass(slots=True)
 class _Past:
     """The memory of earlier investigations of a series."""
 
-    rest_until: int = 0
-    """The step of the phase before which slow or uneven growth is not investigated again."""
-    rest_steps: int = _REST_STEPS
-    rests_blocks: bool = False
-    """Whether growth in blocks is ignored until then, and not only growth in bytes, which may be longer batches."""
+    rests: list[_Rest] = field(
+        default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
+    )
+    """One for each level."""
     blocks_per_step: float = 0.0
     """The growth that was not worth a finding; only faster growth is investigated meanwhile."""
     least_level: int = 0
     """The lowest level that is judged: after growth that ended, longer spans only (a list that is cleared at times)."""
-    standing: tuple[int, int, bool] | None = None
-    """The leak that goes on: its index in the findings, its level, whether it shows in blocks; None if there is no
-    leak."""
+    standing: _Standing | None = None
+
+
+@dataclass(slots=True)
+class _Rises:
+    """Rises from one level to the next, which are a warm-up if there are few of them, and growth if they go on."""
+
+    count: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    longest_pause: int = 0
+    waiting: tuple[str, int, int] | None = None
+    """The phase, the step and the bytes of rises that are not reported yet: there may be more of them."""
 
 
 class Judge:
@@ -110,6 +143,9 @@ class Judge:
         self._past: dict[int, _Past] = {}
         self._begun: StepLevels | None = None
         self._settled: tuple[int, StepLevels] | None = None
+        self._settled_floors: dict[int, int] = {}
+        """The bytes of the first floor of each series that was complete when memory had settled."""
+        self._rises = _Rises()
         self._higher = 0
 
     def start(self, levels: StepLevels) -> None:
@@ -162,10 +198,14 @@ class Judge:
             since, last = series.floors[level][-rises - 1], series.floors[level][-1]
             rate = (last.blocks - since.blocks) / max(1, last.phase_steps - since.phase_steps)
             is_faster = rate > _FASTER * past.blocks_per_step > 0
-            if series.steps < past.rest_until and not (is_by_blocks and (is_faster or not past.rests_blocks)):
+            evidence = GrowthEvidence(self.device, width_of(level) // 2) if level < _RECORDED_LEVELS else None
+            if evidence is None and not self._is_noticeable(
+                series.bytes_per_step(level, rises), _ESTABLISHED * width_of(level)
+            ):
                 continue
-            stride = CHUNK_STEPS * WIDENING**level // 2
-            evidence = GrowthEvidence(self.device, stride) if level < _RECORDED_LEVELS else None
+            rest = past.rests[level]
+            if series.steps < rest.until and not (is_by_blocks and (is_faster or not rest.is_of_blocks)):
+                continue
             self._suspicion = _Suspicion(
                 series, phase, level, is_by_blocks, since, (last.bytes, levels.peak_bytes), evidence
             )
@@ -191,40 +231,52 @@ class Judge:
             return
         if is_by_blocks and series.is_slowing(level, rises):
             return
-        if not series.is_new(level, rises, by_blocks=is_by_blocks):
+        if not series.is_new(level, rises, by_blocks=is_by_blocks) or series.may_end_with_the_visit(level, rises):
             return
         stayed, peak = suspicion.begun
         more = series.floors[level][-1].bytes - stayed
-        if series.rises_in_blocks(level) < _SUSPECTED and levels.peak_bytes - peak >= _PEAK_TO_FLOOR_RATIO * more:
+        is_in_bytes = series.rises_in_blocks(level) < _SUSPECTED
+        # Where no line can be known, blocks may be those of a batch, too: a curriculum of longer and longer sequences.
+        if (is_in_bytes or evidence is None) and is_longer_batch(levels.peak_bytes - peak, more):
             self._dismiss(suspicion, past, step)
-            self._report_once(
-                FindingKind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak
-            )
+            if is_in_bytes:
+                self._report_once(
+                    FindingKind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak
+                )
         elif rises == _ESTABLISHED and not level:
             suspicion.confirmed_at = series.steps + _CONFIRMED_STEPS
         else:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Report a leak, if the growth goes on and is at least as fast as the user's limit."""
+        """Report a leak, if the growth goes on and is noticeable."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
             return
         first, last = series.floors[level][-rises - 1], series.floors[level][-1]
         steps = max(1, last.phase_steps - first.phase_steps)
-        by_floors = max(last.bytes - first.bytes, UNIT_BYTES * (last.blocks - first.blocks)) // steps
+        by_floors = int(max(series.bytes_per_step(level, rises), UNIT_BYTES * (last.blocks - first.blocks) / steps))
         lines = evidence.lines(by_blocks=is_by_blocks) if evidence is not None else ()
         if evidence is not None and evidence.is_possible and not lines and rises < _WITHOUT_LINE:
             return  # more samples may show one
         by_lines = sum(size for _, size in lines)
         rate = by_lines or (by_floors if rises >= _ESTABLISHED or not is_by_blocks else 0)
-        if rate < self._least:
+        if not self._is_noticeable(rate, steps):
             past.blocks_per_step = (last.blocks - first.blocks) / steps
             self._dismiss(suspicion, past, step)
             return
-        past.standing = (len(self.findings), level, is_by_blocks)
+        past.standing = _Standing(
+            place=len(self.findings),
+            level=level,
+            is_by_blocks=is_by_blocks,
+            since=first,
+            top=last,
+        )
         self._establish(suspicion, step, rate, max(rate * steps, last.bytes - first.bytes), lines)
+
+    def _is_noticeable(self, bytes_per_step: float, steps: int) -> bool:
+        return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _establish(
         self, suspicion: _Suspicion, step: int, rate: int, total: int, lines: tuple[tuple[str, int], ...]
@@ -238,7 +290,7 @@ class Judge:
                 kind=FindingKind.LEAK,
                 phase=suspicion.phase,
                 step=step,
-                since_step=max(1, suspicion.since.step - CHUNK_STEPS * WIDENING**suspicion.level + 1),
+                since_step=max(1, suspicion.since.step - width_of(suspicion.level) + 1),
                 bytes_per_step=rate,
                 total_bytes=total,
                 line=lines[0][0] if lines else None,
@@ -251,20 +303,29 @@ class Judge:
         """Drop a suspicion, and wait before the next one: longer each time this happens."""
         series = suspicion.series
         evidence = suspicion.evidence
-        last = series.floors[suspicion.level][-1]
+        floors, since = series.floors[suspicion.level], suspicion.since
+        top, last = max(floors, key=lambda floor: floor.blocks), floors[-1]
+        stopped = has_stopped(
+            last.phase_steps - top.phase_steps,
+            longest_pause_steps=width_of(suspicion.level),
+            growing_steps=top.phase_steps - since.phase_steps,
+        )
         lines = evidence.lines(by_blocks=suspicion.is_by_blocks) if evidence is not None else ()
-        grown = last.bytes - suspicion.since.bytes
+        grown = last.bytes - since.bytes
         self.stop()
-        past.rest_until = series.steps + past.rest_steps
-        past.rests_blocks = suspicion.is_by_blocks
-        past.rest_steps = min(2 * past.rest_steps, _LONGEST_REST)
-        if lines and suspicion.is_by_blocks and grown >= MIB and lines[0][1] >= self._least:
+        steps = past.rests[suspicion.level].steps
+        if evidence is not None:  # to record costs time, and floors do not
+            past.rests[suspicion.level].steps = min(2 * steps, _LONGEST_REST)
+        for rest in past.rests[: suspicion.level + 1]:
+            rest.until = max(rest.until, series.steps + steps)
+            rest.is_of_blocks = suspicion.is_by_blocks
+        if stopped and lines and suspicion.is_by_blocks and grown >= MIB and lines[0][1] >= self._least:
             self._add(
                 MonitorFinding(
                     kind=FindingKind.GROWTH_ENDED,
                     phase=suspicion.phase,
                     step=step,
-                    since_step=max(1, suspicion.since.step - CHUNK_STEPS + 1),
+                    since_step=max(1, since.step - CHUNK_STEPS + 1),
                     until_step=step,
                     total_bytes=grown,
                     line=lines[0][0],
@@ -274,44 +335,59 @@ class Judge:
 
     def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
         """Check whether a reported leak goes on."""
-        assert past.standing is not None
-        place, level, is_by_blocks = past.standing
-        floors = series.floors[level]
-        if closed <= level or len(floors) < _SETTLED_FLOORS:
+        leak = past.standing
+        assert leak is not None
+        if closed <= leak.level:
             return
-        values = [one.blocks if is_by_blocks else one.bytes for one in list(floors)[-_SETTLED_FLOORS:]]
-        if (values[-1] > values[0] and values[-1] > values[-2]) or values[-2] > values[0]:
+        floor = series.floors[leak.level][-1]
+        start, top, value = (one.blocks if leak.is_by_blocks else one.bytes for one in (leak.since, leak.top, floor))
+        quiet = floor.phase_steps - leak.top.phase_steps
+        if value > top:
+            leak.longest_pause, leak.top = max(leak.longest_pause, quiet), floor
+            return
+        is_let_go = 2 * (value - start) <= top - start  # a list that was cleared
+        if not has_stopped(
+            quiet,
+            longest_pause_steps=max(leak.longest_pause, _SETTLED_FLOORS * width_of(leak.level)),
+            growing_steps=0 if is_let_go else leak.top.phase_steps - leak.since.phase_steps,
+        ):
             return
         past.standing = None
-        past.least_level = min(level + 1, len(series.floors) - 1)
-        found = self.findings[place]
+        past.least_level = min(leak.level + 1, len(series.floors) - 1)
+        found = self.findings[leak.place]
         ended = replace(
             found,
             kind=FindingKind.GROWTH_ENDED,
             step=step,
             until_step=step,
-            total_bytes=max(found.total_bytes, found.bytes_per_step * (step - found.since_step)),
+            total_bytes=max(found.total_bytes, leak.top.bytes - leak.since.bytes),
         )
-        self.findings[place] = ended
+        self.findings[leak.place] = ended
         self._notify(ended)
 
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
         """Report memory that rose once, and rises of only the peak or of only the reserved memory."""
         floors = list(series.floors[0])
+        settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)
         is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
         if is_growing or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
             return
         if self._settled is None:
             if self._begun is not None and not self.findings:  # else the rise has been reported already
                 self._report_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
-            self._settled = (step, levels)
+            self._settle_at(step, levels)
             return
+        self._report_waiting(step)
         if len(floors) > _SETTLED_FLOORS:
             before, after = floors[-4:-2], floors[-2:]
             if before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks:
                 self._report_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
-                self._settled, self._higher = (step, levels), 0
-        self._judge_peak(phase, step, levels, rise=floors[-1].bytes - floors[0].bytes)
+                self._settle_at(step, levels)
+        self._judge_peak(phase, step, levels, rise=floors[-1].bytes - settled)
+
+    def _settle_at(self, step: int, levels: StepLevels) -> None:
+        self._settled, self._higher = (step, levels), 0
+        self._settled_floors.clear()
 
     def _judge_peak(self, phase: str, step: int, levels: StepLevels, *, rise: int) -> None:
         assert self._settled is not None
@@ -319,7 +395,7 @@ class Judge:
         peak = levels.peak_bytes - settled.peak_bytes
         reserved = levels.reserved_bytes - settled.reserved_bytes
         if peak < 0 or reserved < 0:  # the user has reset the counters, or emptied the cache
-            self._settled = (step, levels)
+            self._settle_at(step, levels)
             return
         unused = levels.reserved_bytes - levels.peak_bytes
         if reserved >= _LEAST_UNUSED and reserved >= 2 * peak and _UNUSED_ONE_IN * unused >= levels.reserved_bytes:
@@ -330,6 +406,34 @@ class Judge:
                 self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
     def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
+        """Report a rise as a warm-up; one of several when it is clear that they have come to an end."""
+        rises = self._rises
+        rises.count += 1
+        if rises.count == 1:
+            rises.first_step = since
+        else:
+            rises.longest_pause = max(rises.longest_pause, since - rises.last_step)
+        rises.last_step = since
+        if rises.count < LEAST_RISES:
+            self._add_warm_up(phase, step, since, total)
+        elif rises.waiting is None:
+            rises.waiting = phase, since, total
+        else:
+            phase, since, before = rises.waiting
+            rises.waiting = phase, since, before + total
+
+    def _report_waiting(self, step: int) -> None:
+        rises = self._rises
+        if rises.waiting is not None and has_stopped(
+            step - rises.last_step,
+            longest_pause_steps=2 * rises.longest_pause,
+            growing_steps=rises.last_step - rises.first_step,
+        ):
+            phase, since, total = rises.waiting
+            rises.waiting = None
+            self._add_warm_up(phase, step, since, total)
+
+    def _add_warm_up(self, phase: str, step: int, since: int, total: int) -> None:
         if total >= MIB:
             self._add(
                 MonitorFinding(kind=FindingKind.WARM_UP, phase=phase, step=step, since_step=since, total_bytes=total)

@@ -47,7 +47,8 @@ class Monitor:
 
         Args:
             device: a CUDA device; by default the current one.
-            min_bytes: growth of fewer bytes per step is ignored; a number, or a text such as "64KiB".
+            min_bytes: growth of fewer bytes per step is ignored until it has added up to 512 times as much; a number,
+                or a text such as "64KiB".
             phase: the name of steps outside of `phase(...)`.
             holders: whether to search for the holder of a leak, which stops the loop for about a second, twice a leak.
             log: called with one line for each finding; by default the logger "ullage.monitor" gets leaks and
@@ -62,6 +63,7 @@ class Monitor:
             raise UsageError(f"min_bytes is {least}; expected at least one byte a step, such as '8KiB'")
         self._phase = phase
         self._all_series: dict[str, Series] = {}
+        self._added_inside = [0, 0]
         self._series = self._series_of(phase)
         self._judge = Judge(least, _notifier(log), searches_holders=holders)
         self._steps = 0
@@ -196,7 +198,7 @@ class Monitor:
         return StepLevels.of(self._read(self._index))
 
     def _series_of(self, name: str) -> Series:
-        return self._all_series.setdefault(name, Series())
+        return self._all_series.setdefault(name, Series(self._added_inside))
 
 
 def _index_of(device: int | str | torch.device | None) -> int | None:

@@ -6,9 +6,11 @@ does not use torch.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
+
+from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
@@ -16,10 +18,6 @@ WIDENING: Final = 4
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
-EVEN: Final = 0.4
-"""The smallest allowed ratio of a rise to the mean rise, for growth in bytes alone, which has to be even."""
-_SLOWING_RATIO: Final = 0.7
-"""The ratio of the later half of the rises to the earlier half below which growth is slowing down."""
 _JUMP_RATIO: Final = 2
 """The ratio to the next largest rise above which a rise is a single event amid the growth."""
 _EVEN_RISES: Final = 4
@@ -29,6 +27,13 @@ ended."""
 _RISES_OF_A_CYCLE: Final = 3
 """The number of rises in blocks before a fall from which on the fall ends a cycle that could be taken for a leak."""
 _RECENT_SAMPLES: Final = 4
+_STEPS_OF_A_LONG_VISIT: Final = 1024
+"""The number of steps of one visit from which on growth is reported before the visit ends."""
+
+
+def width_of(level: int) -> int:
+    """Return the number of steps of a floor."""
+    return int(CHUNK_STEPS * WIDENING**level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,9 @@ class Floor:
     inside_blocks: int
     """The blocks added between samples of the same visit to the phase, summed from the beginning."""
     inside_steps: int
+    all_bytes: int
+    all_blocks: int
+    """The same, summed over all phases."""
 
 
 class Series:
@@ -58,35 +66,49 @@ class Series:
         "_inside_blocks",
         "_inside_bytes",
         "_inside_steps",
-        "_last_blocks",
-        "_last_bytes",
+        "_last",
+        "_of_all",
         "_recent",
         "_tops",
+        "_visit_began",
         "floors",
         "steps",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, of_all: list[int]) -> None:
+        """Begin a series.
+
+        Args:
+            of_all: the bytes and blocks that were added inside of any phase, which all series of a monitor share.
+        """
+        self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
         """The highest bytes and blocks of each level from which floors fell back (a list cleared every epoch)."""
         self._bytes = self._blocks = _NO_SAMPLE
-        self._closed = self._filled = self._last_bytes = self._last_blocks = 0
+        self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
+        self._last = (0, 0)
+        self._visit_began: int | None = None
+        """The number of the phase's steps when its present visit began; None for steps outside of `Monitor.phase`."""
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
         """Record the level when a visit to the phase begins."""
-        self._last_bytes, self._last_blocks = n_bytes, blocks
+        self._visit_began = self.steps
+        self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
         """Add a sample, `steps` steps after the last, `is_first` in a visit; return whether a floor is complete."""
         if not is_first:
-            self._inside_bytes += n_bytes - self._last_bytes
-            self._inside_blocks += blocks - self._last_blocks
+            more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
+            self._inside_bytes += more_bytes
+            self._inside_blocks += more_blocks
             self._inside_steps += steps
-        self._last_bytes, self._last_blocks = n_bytes, blocks
+            self._of_all[0] += more_bytes
+            self._of_all[1] += more_blocks
+        self._last = n_bytes, blocks
         self._recent.append((n_bytes, blocks))
         self._bytes = min(self._bytes, n_bytes)
         self._blocks = min(self._blocks, blocks)
@@ -104,6 +126,8 @@ class Series:
             inside_bytes=self._inside_bytes,
             inside_blocks=self._inside_blocks,
             inside_steps=self._inside_steps,
+            all_bytes=self._of_all[0],
+            all_blocks=self._of_all[1],
         )
         self._append(0, floor)
         self._bytes = self._blocks = _NO_SAMPLE
@@ -115,9 +139,7 @@ class Series:
             merged = list(self.floors[closed - 1])[-WIDENING:]
             lowest = (min(one.bytes for one in merged), min(one.blocks for one in merged))
             last = merged[-1]
-            self._append(
-                closed, Floor(*lowest, step, last.phase_steps, last.inside_bytes, last.inside_blocks, last.inside_steps)
-            )
+            self._append(closed, replace(last, bytes=lowest[0], blocks=lowest[1]))
             closed += 1
         return closed
 
@@ -173,8 +195,7 @@ class Series:
         while count > 1:
             last = floors[-count - 1 :]
             rises = [after.bytes - before.bytes for before, after in pairwise(last)]
-            is_even = min(rises) >= EVEN * sum(rises) / count and max(rises) * EVEN <= sum(rises) / count
-            if is_even and all(after.blocks >= before.blocks for before, after in pairwise(last)):
+            if is_even(rises, EVEN) and all(after.blocks >= before.blocks for before, after in pairwise(last)):
                 break
             count -= 1
         return count
@@ -195,18 +216,40 @@ class Series:
                 return False
         half = len(steps) // 2
         before = sum(steps[:half])
-        return half > 0 and sum(steps[-half:]) < _SLOWING_RATIO * before and half * steps[-1] < _SLOWING_RATIO * before
+        return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
+
+    def may_end_with_the_visit(self, level: int, rises: int) -> bool:
+        """Tell whether all of the growth came in the present visit, at whose end a list of predictions is cleared."""
+        began = self._visit_began
+        return (
+            began is not None
+            and self.floors[level][-rises - 1].phase_steps >= began
+            and self.steps - began < _STEPS_OF_A_LONG_VISIT
+        )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Tell whether at least half of the rise came in the phase's own steps, and not between its visits."""
+        """Tell whether at least half of the rise came in the phase's own steps.
+
+        Growth of no phase's steps is the visited phase's: what it keeps at its end.
+        """
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
-        own = last.inside_steps - first.inside_steps
-        if own <= 0:
-            return False
-        share = (last.phase_steps - first.phase_steps) / own
         if last.blocks > first.blocks:
-            return 2 * share * (last.inside_blocks - first.inside_blocks) >= last.blocks - first.blocks
-        return 2 * share * (last.inside_bytes - first.inside_bytes) >= last.bytes - first.bytes
+            rise = last.blocks - first.blocks
+            inside, of_all = last.inside_blocks - first.inside_blocks, last.all_blocks - first.all_blocks
+        else:
+            rise = last.bytes - first.bytes
+            inside, of_all = last.inside_bytes - first.inside_bytes, last.all_bytes - first.all_bytes
+        own = last.inside_steps - first.inside_steps
+        is_own = own > 0 and 2 * inside * (last.phase_steps - first.phase_steps) >= rise * own
+        return is_own or (self._visit_began is not None and 2 * of_all < rise)
+
+    def bytes_per_step(self, level: int, rises: int) -> float:
+        """Return the rate of the last rises: that of their slower half, as a batch of chance moves either."""
+        floors = list(self.floors[level])[-rises - 1 :]
+        parts = pairwise((floors[0], floors[len(floors) // 2], floors[-1]))
+        return min(
+            (after.bytes - before.bytes) / max(1, after.phase_steps - before.phase_steps) for before, after in parts
+        )
 
 
 def _trailing(values: list[int]) -> int:

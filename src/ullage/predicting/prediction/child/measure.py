@@ -181,14 +181,19 @@ def _elsewhere(
 
 
 def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
-    found = growing(memory.outliving(ends), [step.end_allocated_bytes for step in steps if step.complete])
+    complete = [step for step in steps if step.complete]
+    found = growing(
+        memory.step_blocks(ends),
+        [step.end_allocated_bytes for step in complete],
+        [step.peak_allocated_bytes for step in complete],
+    )
     if found is None:
         return None
     return Growth(
         bytes_per_step=found.bytes_per_step,
         file=found.line.file if found.line else None,
         line=found.line.line if found.line else None,
-        holder=holder_at(found.addresses),
+        holder=holder_at([block.key for block in found.kept[found.line]]),
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ullage.base.block_role import Role
-from ullage.base.growth import FIRST_STEP, Outliving
+from ullage.base.growth import StepBlock
 from ullage.base.units import MIB
 from ullage.gpu.tracing.journal import Entries, EntryKind, Phase
 from ullage.gpu.tracing.journal.stacks import JournalStacks
@@ -354,8 +354,8 @@ class Memory:
             ]
         return by_role
 
-    def outliving(self, ends: Sequence[int]) -> list[Outliving[Line | None]]:
-        """Return the blocks that were alive at the end of the step after their own, without optimizers' state.
+    def step_blocks(self, ends: Sequence[int]) -> list[StepBlock[Line | None]]:
+        """Return the blocks that were alive at the end of their own step, without optimizers' state.
 
         An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
 
@@ -364,16 +364,15 @@ class Memory:
         """
         lives, borders = self.lives, np.asarray(ends, np.int64)
         steps = np.searchsorted(borders, lives.born, side="left") + 1
-        counts = (steps >= FIRST_STEP) & (steps < len(ends)) & (lives.entries["device"] == self.device)
-        numbers = np.flatnonzero(counts)
-        numbers = numbers[lives.died[numbers] > borders[steps[numbers]]]
+        until = np.searchsorted(borders, lives.died, side="left")
+        numbers = np.flatnonzero((steps <= until) & (lives.entries["device"] == self.device))
         return [
-            Outliving(
+            StepBlock(
                 line=self._line_at(int(lives.born[number]), Phase(int(lives.entries["phase"][number]))),
                 step=int(steps[number]),
-                is_alive=bool(lives.died[number] > borders[-1]),
+                until=int(until[number]),
                 size_bytes=int(lives.entries["size"][number]),
-                address=int(lives.entries["address"][number]),
+                key=int(lives.entries["address"][number]),
             )
             for number in numbers.tolist()
             if self.roles[number] is not Role.OPTIMIZER_STATE

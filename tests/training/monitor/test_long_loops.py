@@ -1,0 +1,50 @@
+"""The rule for levels, in loops of 200,000 steps: slow leaks are found, and nothing else is said to leak.
+
+By the loops in `long_loops` the rule was made. Those in `other_long_loops` were written when it was done, to measure
+it. What is expected of each stands beside it, and was written down before it was run.
+"""
+
+import pytest
+
+from tests.shared.inside import INSIDE, SLOW, inside
+
+if INSIDE:
+    from tests.monitor import long_loops, other_long_loops
+    from tests.monitor.simulated import STEPS, run
+
+SEEDS = 5 if SLOW else 1
+MODULES = ("long_loops", "other_long_loops")
+MOST_FINDINGS = 12
+"""The most findings of any of these loops: the memory of a monitor does not grow with the steps."""
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("module", MODULES)
+@inside
+def test_a_slow_leak_is_found_within_a_tenth_of_the_run(module: str, seed: int) -> str:
+    """And stands at the end; it is not said to have ended in between."""
+    found = {}
+    for loop, begun in (long_loops if module == "long_loops" else other_long_loops).LEAKS.items():
+        made = run(loop, seed=seed)
+        leaks = [finding for finding in made.said if finding.is_leak]
+        assert [finding for finding in made.monitor.findings if finding.is_leak], (loop.__name__, made.said)
+        assert begun < leaks[0].step <= begun + STEPS // 10, (loop.__name__, leaks)
+        assert len(made.monitor.findings) <= MOST_FINDINGS
+        found[loop.__name__] = leaks[0].step
+    return str(found)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("module", MODULES)
+@inside
+def test_nothing_is_said_to_leak_that_does_not_grow(module: str, seed: int) -> str:
+    """What fills for a while is a leak only while it fills, and has ended at the end of the run."""
+    found = {}
+    for loop, full in (long_loops if module == "long_loops" else other_long_loops).HEALTHY.items():
+        made = run(loop, seed=seed)
+        leaks = [finding for finding in made.said if finding.is_leak]
+        assert not [finding for finding in leaks if finding.step > full], (loop.__name__, leaks)
+        assert not [finding for finding in made.monitor.findings if finding.is_leak], loop.__name__
+        assert len(made.monitor.findings) <= MOST_FINDINGS
+        found[loop.__name__] = [(str(finding.kind), finding.step) for finding in made.said]
+    return str(found)
