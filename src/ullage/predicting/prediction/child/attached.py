@@ -12,7 +12,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType, ModuleType
@@ -21,10 +20,12 @@ from typing import Any, Final, NoReturn
 from ullage.gpu.emulator.emulate import inherited
 from ullage.gpu.emulator.torch_build import find_torch
 from ullage.gpu.tracing.edited_source import EditedSources
+from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.made_up.install import install as install_made_up
 from ullage.predicting.prediction.child.attachment import Attachment
 from ullage.predicting.prediction.child.channel import Channel
+from ullage.predicting.prediction.child.context import RunContext
 from ullage.predicting.prediction.child.leaving import end_in_the_middle
 from ullage.predicting.prediction.child.run import Run
 from ullage.predicting.prediction.data.run_result import ExitReport, Outcome, RunResult
@@ -49,7 +50,15 @@ def attach() -> None:
             connection.connect("\0" + attached.address)
         except OSError:  # the parent has what it wants
             os._exit(0)
-        runs.append(AttachedRun(attached, Channel(connection.detach()), notes))
+        context = RunContext(
+            request=attached.request,
+            channel=Channel(connection.detach()),
+            journal=Journal(),
+            emulation=inherited(),
+            torch=find_torch(),
+            notes=notes,
+        )
+        runs.append(AttachedRun(context))
         runs[0].begin()
 
     def after(torch: ModuleType) -> None:
@@ -91,21 +100,17 @@ def _number(text: str | None) -> int | None:
 class AttachedRun(Run):
     """The run of a process that somebody else has started, from its import of torch to its result."""
 
-    def __init__(self, attachment: Attachment, channel: Channel, notes: list[str]) -> None:
-        super().__init__(attachment.request, channel)
-        self._notes = notes
-        self._emulation = inherited()
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self._rank = _number(os.environ.get("RANK")) or 0
         self._is_exiting = False
 
     def begin(self) -> None:
         """Watch this process, right before torch is imported."""
         self._channel.send("hello", name=self._name(), rank=self._rank)
-        self._torch = find_torch()
-        self._started = time.perf_counter()
         self._watch()
         atexit.register(self._at_exit)
-        self._channel.tell_exit_status(self._journal)
+        self._channel.tell_exit_status(self._context.journal)
         self._channel.send("start")
         self._before_import()
 
@@ -147,7 +152,7 @@ class AttachedRun(Run):
         return replace(super()._result(outcome), rank=self._rank, world_size=world_size if world_size > 1 else None)
 
     def _has_allocated(self) -> bool:
-        if self._observer is not None and self._observer.ooms:
+        if self._seen is not None and self._seen.observer.ooms:
             return True
         torch: Any = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():

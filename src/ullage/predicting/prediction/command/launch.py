@@ -1,6 +1,6 @@
 """The process around a command of the user's: it starts the command in its own group, waits, and ends as it ended.
 
-Started by `prediction.process.listener` with LIFELINE COMMAND... as arguments. The kernel kills the group where our
+Started by `prediction.process.start` with LIFELINE COMMAND... as arguments. The kernel kills the group where our
 parent ends, which a command of somebody else's would not arrange for.
 """
 

@@ -6,7 +6,7 @@ context and of cuDNN's workspaces are known to a real card only. PyTorch's own n
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ullage.base.public import public
 from ullage.predicting.changes.training.facts import TrainingFacts
@@ -262,6 +262,16 @@ class Peaks:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
 
+    @classmethod
+    def of(cls, prediction: "Prediction", **more: Any) -> Self:
+        """Return the peaks of a prediction, with what else the class has."""
+        return cls(
+            verdict=prediction.verdict,
+            peak_allocated_bytes=prediction.peak_allocated_bytes,
+            peak_reserved_bytes=prediction.peak_reserved_bytes,
+            **more,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawPeaks(Peaks):
@@ -408,24 +418,3 @@ class Prediction:
                 del data[name]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
-
-
-def judge(
-    *, low_bytes: int, high_bytes: int, total_bytes: int, lacking_bytes: int | None = None, spare_bytes: int = 0
-) -> Verdict:
-    """Decide from the interval of the used memory that the driver would report.
-
-    The verdict is "fits" if the high end fits, and "does not fit" if the low end does not.
-
-    Args:
-        low_bytes: the low end of the interval.
-        high_bytes: the high end of the interval.
-        total_bytes: the memory of the card.
-        lacking_bytes: the bytes that were missing if the script ran out of memory; this decides then, not the interval.
-        spare_bytes: the bytes by which less may have been taken by then than was counted.
-    """
-    if lacking_bytes is not None:
-        return Verdict.UNKNOWN if lacking_bytes <= spare_bytes else Verdict.DOES_NOT_FIT
-    if low_bytes > total_bytes:
-        return Verdict.DOES_NOT_FIT
-    return Verdict.FITS if high_bytes <= total_bytes else Verdict.UNKNOWN

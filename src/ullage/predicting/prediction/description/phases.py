@@ -1,17 +1,13 @@
 """The phases of a run as parts of a report."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import PhaseBand, PhaseUse, Prediction
-from ullage.predicting.prediction.data.run_result import RunResult
 from ullage.predicting.prediction.description.peaks import cells_of_peaks
 from ullage.predicting.prediction.phases.name import STEPS, PhaseName
 from ullage.report.report import Band, Table, TableRow
-
-_WANTED: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING}
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
@@ -78,17 +74,6 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
 def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
     """Return the phases as stretches of the timeline."""
     return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
-
-
-def unreached(until: str | None, result: RunResult) -> list[str]:
-    """Return what there is to say where a run did not come as far as it was to."""
-    wanted = _WANTED.get(until or "")
-    phases = result.measured.phases if result.measured else []
-    if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):
-        return []
-    if result.outcome.kind == "time":
-        return [f"no {wanted} was reached in the given time"]
-    return [f"no {wanted} was reached: the script ended before it"] if result.outcome.kind == "ended" else []
 
 
 def _when(phase: PhaseUse) -> str:

@@ -1,37 +1,25 @@
-"""The script's process as its parent sees it: start it, listen to it, stop it, and leave nothing of it behind.
+"""What a script's process and those of a command tell their parent, taken until there is a result or time is over.
 
-The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
-after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
-lifeline (see `_child_process`). Everything comes through pipes, and through a socket without a file where a command
-starts processes of its own; no temporary file and no thread is made. What the messages mean for a prediction is not
-known here.
+What the messages mean for a prediction is not known here.
 """
 
 import codecs
 import json
 import os
-import secrets
 import selectors
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ullage.base.child_process import ChildProcess, new_pipe
-from ullage.gpu.emulator.emulate import emulate_in
-from ullage.gpu.gpus import find_gpu
-from ullage.predicting.prediction.child.attachment import Attachment
+from ullage.base.child_process import ChildProcess
 from ullage.predicting.prediction.child.whereabouts import words_for
-from ullage.predicting.prediction.command.standard_input import standard_input
-from ullage.predicting.prediction.command.words import command_of
 from ullage.predicting.prediction.data.run_result import ExitReport, RunResult
-from ullage.predicting.prediction.host.memory import WorkersUse
 from ullage.predicting.prediction.host.watch import HostWatch
-from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
+from ullage.predicting.prediction.process.report import ChildReport, Refusal
 from ullage.predicting.prediction.ranks.peer import is_running, peer_of, starters_of
 from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
 
@@ -42,155 +30,12 @@ STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
 MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
 LEAVE_SECONDS: Final = 4.0  # for processes whose answer is not wanted any more to clear away what they have made
-HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An error of ours that the child raised instead of a run."""
-
-    type: str
-    """The name of its class."""
-    text: str
-
-
-@dataclass(slots=True)
-class ChildReport:
-    """What the child has said, and how it ended."""
-
-    result: RunResult | None = None
-    refused: Refusal | None = None
-    broken: str | None = None
-    """The traceback of an error of ours."""
-    started: bool = False
-    hung: bool = False
-    """It had to be killed before it said anything final."""
-    exit_code: int | None = None
-    """The exit code of the process; negative: the signal that ended it."""
-    output: str = ""
-    """The end of what the script printed."""
-    name: str = ""
-    """The name of the program that the process runs, of a command's."""
-    rank: int = 0
-    workers: WorkersUse = field(default_factory=WorkersUse)
-    """The host's memory that the processes had that it started."""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether there is nothing more to wait for."""
-        return self.result is not None or self.refused is not None or self.broken is not None
-
-
-def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
-    report = ChildReport()
-    environment = _environment(request)
-    channel, channel_end = new_pipe()
-    try:
-        try:
-            with standard_input(request.arguments) or nullcontext() as given:
-                process = ChildProcess(
-                    "ullage.predicting.prediction.child.run",
-                    [str(channel_end), json.dumps(request.for_child().to_json())],
-                    inherited=(channel_end,),
-                    environment=environment,
-                    with_flags=False,
-                    output=subprocess.PIPE,
-                    standard_input=given,
-                )
-        finally:
-            os.close(channel_end)
-        with process:
-            listener = Listener(process, request, progress, cancelled)
-            listener.hear(channel, report, process.popen.pid)
-            listener.listen()
-            report.hung = listener.hung and not report.is_final
-            if request.helps and cancelled():
-                process.ask_to_end(HELPER_SECONDS)
-            report.exit_code = process.kill()
-            report.output = listener.output
-    finally:
-        os.close(channel)
-    return report
-
-
-def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run a command, and listen to every process of it that does something on the card.
-
-    Returns:
-        What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
-    """
-    launch = request.launch
-    environment = _environment(request)
-    for name in environment_of(0, 1):  # of a launcher around ourselves
-        environment.pop(name, None)
-    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
-    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
-    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
-    if request.world_size:
-        environment |= environment_of(request.rank, request.world_size)
-    gpu = find_gpu(request.gpu, arch=request.arch)
-    emulate_in(
-        environment,
-        gpu,
-        total_memory_bytes=request.total_memory_bytes,
-        context_bytes=child.context_bytes,
-        cudnn_workspace_bytes=request.cudnn_workspace_bytes,
-        placement=request.placement,
-        count=child.count,
-        values=request.values,
-    )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
-        address = f"ullage-{secrets.token_hex(16)}"
-        door.bind("\0" + address)  # no file, and gone with this process
-        door.listen()
-        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
-        attachment.put_into(environment)
-        with standard_input(launch.words) or nullcontext() as given:
-            process = ChildProcess(
-                "ullage.predicting.prediction.command.launch",
-                command_of(launch.words),
-                inherited=(),
-                environment=environment,
-                with_flags=False,
-                output=subprocess.PIPE,
-                standard_input=given,
-            )
-        with process:
-            listener = Listener(process, request, progress, cancelled, door)
-            listener.started(time.monotonic())
-            listener.listen()
-            exit_code = process.kill()
-    reports = sorted(listener.reports, key=_fullness, reverse=True) or [ChildReport(hung=listener.hung)]
-    for report in reports:
-        report.exit_code, report.output, report.started = exit_code, listener.output, True
-    return reports
-
-
-def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
-    """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
-
-    Of those that reserved the same, the one that had allocated more comes first. Where they are equal the first to end
-    does: a launcher fails after its process.
-    """
-    result = report.result
-    measured = result.measured if result is not None and result.measured is not None else None
-    used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
-    return result is not None and result.outcome.kind == "oom", report.is_final, *used
-
-
-def _environment(request: Request) -> dict[str, str]:
-    environment = os.environ | request.environment
-    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
-        environment.pop(stale, None)
-    environment.setdefault("PYTHONUNBUFFERED", "1")
-    return environment
 
 
 @dataclass(slots=True)

@@ -34,9 +34,4 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
     except UllageError as error:
         note = f"without torch.compile the script fails: {str(error).splitlines()[0]}"
         return replace(prediction, notes=[*prediction.notes, note])
-    peaks = Peaks(
-        verdict=eager.verdict,
-        peak_allocated_bytes=eager.peak_allocated_bytes,
-        peak_reserved_bytes=eager.peak_reserved_bytes,
-    )
-    return replace(prediction, eager=peaks)
+    return replace(prediction, eager=Peaks.of(eager))

@@ -49,7 +49,7 @@ def predict_with_draws(
                 ran.append(ended)
             else:
                 failed[seed] = ended
-        found = together(ran) if len(ran) > 1 else replace(first, draws=[_peaks_of(first)])
+        found = together(ran) if len(ran) > 1 else replace(first, draws=[DrawPeaks.of(first, seed=first.values.seed)])
         if folder is not None and found.values.seed != first.values.seed:
             found = _moved(found, folder, request)
     return _with_failures(found, failed, request.draws) if failed else found
@@ -175,15 +175,6 @@ def _later(request: Request) -> str:
     return "on" if request.values.mode == "auto" else request.values.mode
 
 
-def _peaks_of(run: Prediction) -> DrawPeaks:
-    return DrawPeaks(
-        seed=run.values.seed,
-        verdict=run.verdict,
-        peak_allocated_bytes=run.peak_allocated_bytes,
-        peak_reserved_bytes=run.peak_reserved_bytes,
-    )
-
-
 def together(runs: list[Prediction]) -> Prediction:
     """Make one prediction of those of several seeds: the figures of the fullest, the interval and verdict of all.
 
@@ -207,6 +198,6 @@ def together(runs: list[Prediction]) -> Prediction:
         verdict=verdict,
         reason=reason,
         interval_bytes=(low, high),
-        draws=[_peaks_of(each) for each in runs],
+        draws=[DrawPeaks.of(each, seed=each.values.seed) for each in runs],
         seconds=runs[0].seconds,
     )

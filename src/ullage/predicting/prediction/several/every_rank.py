@@ -36,7 +36,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
         fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=refusal is None))
-    ranks = [_peaks(prediction) for prediction in predictions]
+    ranks = [RankPeaks.of(each, rank=each.rank) for each in predictions]
     return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
 
 
@@ -81,12 +81,3 @@ def _predict_each(
 def _fullness(prediction: Prediction) -> tuple[int, int, int]:
     """Return what ranks are compared by; of those that reserve the same, the one that has allocated more is fuller."""
     return _ORDER.index(prediction.verdict), prediction.interval_bytes[1], prediction.peak_allocated_bytes
-
-
-def _peaks(prediction: Prediction) -> RankPeaks:
-    return RankPeaks(
-        rank=prediction.rank,
-        verdict=prediction.verdict,
-        peak_allocated_bytes=prediction.peak_allocated_bytes,
-        peak_reserved_bytes=prediction.peak_reserved_bytes,
-    )

@@ -58,7 +58,7 @@ def predict_resumed(
         second = work(second_request, progress=lambda text: progress(f"resumed: {text}"))
     except ScriptError as error:
         raise type(error)(f"resumed with {shlex.join(without_secrets(arguments))}: {error}") from None
-    runs = [_peaks(first), _peaks(second)]
+    runs = [RunPeaks.of(each, arguments=each.arguments, phases=each.phases) for each in (first, second)]
     fullest = max(first, second, key=lambda run: (_ORDER.index(run.verdict), run.interval_bytes[1]))
     return replace(
         fullest,
@@ -66,16 +66,6 @@ def predict_resumed(
         notes=list(dict.fromkeys([*first.notes, *second.notes])),
         snapshot_error=first.snapshot_error,
         runs=runs,
-    )
-
-
-def _peaks(prediction: Prediction) -> RunPeaks:
-    return RunPeaks(
-        verdict=prediction.verdict,
-        peak_allocated_bytes=prediction.peak_allocated_bytes,
-        peak_reserved_bytes=prediction.peak_reserved_bytes,
-        arguments=prediction.arguments,
-        phases=prediction.phases,
     )
 
 

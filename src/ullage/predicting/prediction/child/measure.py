@@ -1,148 +1,125 @@
 """The result of a run, put together in the script's process as plain data for the parent."""
 
+import gc
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
+
+import torch
 
 from ullage.base.own_files import write_whole
 from ullage.gpu.emulator import library
-from ullage.gpu.emulator.emulate import Emulation
 from ullage.gpu.emulator.library import GuessFigures
 from ullage.gpu.emulator.nccl import buffers_of
 from ullage.gpu.tracing.compiled import compiled_graphs
-from ullage.gpu.tracing.journal import Entries, EntryKind, Journal
-from ullage.predicting.prediction.data.avoidable_memory import Avoidable
+from ullage.gpu.tracing.journal import EntryKind, Journal
+from ullage.gpu.values.reads import Reads
+from ullage.gpu.values.start import Values
+from ullage.predicting.prediction.child.context import RunContext
+from ullage.predicting.prediction.child.instruments import Instruments
 from ullage.predicting.prediction.data.prediction import Growth, HostRead, Picture, Step, ValuesUse
-from ullage.predicting.prediction.data.run_result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
-from ullage.predicting.prediction.measurement import placement
+from ullage.predicting.prediction.data.run_result import AtOom, Elsewhere, Measured, Outcome, RunResult, TakenOutside
+from ullage.predicting.prediction.measurement import phase_use, placement, trace
 from ullage.predicting.prediction.measurement.growth import growing
-from ullage.predicting.prediction.observation.ending import SeenOom
+from ullage.predicting.prediction.measurement.trace import Memory
+from ullage.predicting.prediction.observation.observer import Observer
 from ullage.predicting.prediction.phases import spans
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
-
-if TYPE_CHECKING:
-    from ullage.gpu.values.reads import Reads
-    from ullage.gpu.values.start import Values
-    from ullage.predicting.prediction.measurement.trace import Levels, Memory
-    from ullage.predicting.prediction.observation.observer import Observer
-
-
-class FindsAvoidable(Protocol):
-    """What has looked, while the script ran, for memory that it could do without."""
-
-    def found(
-        self,
-        memory: "Memory",
-        levels: "Levels",
-        recorded: Mapping[str, Any],
-        history: Sequence[Mapping[str, Any]],
-        *,
-        torch_version: str,
-        emulation: Emulation,
-    ) -> list[Avoidable]:
-        """Return what is avoidable, the largest first."""
+from ullage.training.ownership.owners import holder_at
 
 
 def measure(
-    result: RunResult,
-    journal: Journal,
-    observer: "Observer",
-    reserved_at_ends: Sequence[Sequence[int]],
-    *,
-    snapshot: str | None,
-    picture: bool,
-    emulation: Emulation,
-    values: "Values",
-    history: Sequence[Mapping[str, Any]] | None = None,
-    diagnosis: "FindsAvoidable | None" = None,
+    context: RunContext, seen: Instruments, outcome: Outcome, *, began: float, import_seconds: float
 ) -> RunResult:
-    """Say what a run used.
+    """End all that watches the script, and say how the run ended and what it used.
 
     Args:
-        result: how it ended.
-        journal: closed.
-        observer: removed.
-        reserved_at_ends: for each step's end, the reserved bytes of every card.
-        snapshot: where to write PyTorch's memory snapshot.
-        picture: whether what a page draws is wanted too.
-        emulation: the card.
-        values: what was read back from it.
-        history: all that PyTorch recorded of the device, where it was taken out of PyTorch meanwhile.
-        diagnosis: what has looked for what is avoidable, if that is wanted.
+        context: of the run.
+        seen: what has watched it.
+        outcome: how the script ended.
+        began: when the script was begun, with the import of torch left out.
+        import_seconds: how long that took.
     """
-    import torch
-
-    from ullage.predicting.prediction.measurement import trace
-
+    journal, observer, values, snapshot = context.journal, seen.observer, seen.values, context.request.snapshot
+    if outcome.kind == "ended":
+        observer.end_backward_step()  # no forward pass has come after the last
+    if len(seen.steps) and not observer.has_optimizer:
+        context.notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+    if seen.post is not None:
+        context.notes += seen.post.notes()
+    observer.note_everything()
+    journal.close()
+    gathered = seen.loop.gathered if seen.loop is not None else None
+    training = gathered(journal.entries()) if gathered is not None else None
+    gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
+    observer.remove()
+    seen.history.give_back()
+    has_missed = values.has_stopped and _has_missed(values.reads, outcome)
+    largest_not_asked = values.messages.largest_not_asked if values.messages is not None else 0
+    # With "all" the card's memory is the host's.
+    host = None if values.choice.mode == "all" else context.meter.figures()
+    if seen.search is not None:
+        seen.search.end()
+    values.stop()
     device = trace.busiest_device(journal.entries())
-    result = replace(
-        result,
+    result = RunResult(
+        outcome=outcome,
+        torch=context.torch.version,
+        imported=True,
+        import_seconds=import_seconds,
+        step_seconds=seen.steps.seconds(began),
+        notes=context.notes,
+        changes_made=dict(seen.loop.effects) if seen.loop is not None else {},
+        changes_refused=seen.loop.refusals if seen.loop is not None else {},
+        training=training,
         oom_count=len(observer.ooms),
+        reads=_reads(observer.reads),
+        values=_values_use(values),
+        missed_values=has_missed,
+        largest_not_asked=largest_not_asked,
         unwritten=library.unwritten_functions(),
         outside=TakenOutside(
             by_library=library.outside(),
             managed_on_card_bytes=library.managed_peak_on_card_bytes(device or 0),
             peak_used_bytes=library.used_peak_bytes(device or 0),
         ),
-        reads=_reads(observer.reads),
-        values=_values_use(values),
         lost_entries=journal.lost(),
         compiled_graphs=compiled_graphs(),
         architectures=torch.cuda.get_arch_list(),
+        world_size=context.request.world_size,
+        rank=context.request.rank,
+        host=host,
+        epoch=seen.epoch.use if seen.epoch is not None else None,
+        sent_bytes_per_step=seen.steps.sent_bytes_per_step,
+        recomputed_share=observer.recomputed_share,
     )
     if device is None:
-        missing = "the script allocated nothing on the GPU" if snapshot else None
-        return replace(result, snapshot_error=missing)
-    measured = _measured(
-        result,
-        journal,
-        observer,
-        device,
-        reserved_at_ends,
-        with_picture=picture,
-        emulation=emulation,
-        taken=history,
-        diagnosis=diagnosis,
-    )
-    error = _write_snapshot(Path(snapshot)) if snapshot else None
-    return replace(result, measured=measured, snapshot_error=error)
+        return replace(result, snapshot_error="the script allocated nothing on the GPU" if snapshot else None)
+    measured = _measured(context, seen, result, device)
+    return replace(result, measured=measured, snapshot_error=_write_snapshot(Path(snapshot)) if snapshot else None)
 
 
-def _measured(
-    result: RunResult,
-    journal: Journal,
-    observer: "Observer",
-    device: int,
-    reserved_at_ends: Sequence[Sequence[int]],
-    *,
-    with_picture: bool,
-    emulation: Emulation,
-    taken: Sequence[Mapping[str, Any]] | None,
-    diagnosis: "FindsAvoidable | None",
-) -> Measured:
+def _has_missed(reads: Reads, outcome: Outcome) -> bool:
+    """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
+    return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
+
+
+def _measured(context: RunContext, seen: Instruments, result: RunResult, device: int) -> Measured:
     """Say what was allocated on a device."""
-    import torch
-
-    from ullage.predicting.prediction.measurement import phase_use, trace
-
-    entries = journal.entries()
+    journal, observer, emulation = context.journal, seen.observer, context.emulation
+    entries, marks = journal.entries(), observer.marks
     recorded = torch.cuda.memory._snapshot(device)
+    taken = seen.epoch.watch.ledger.history() if seen.epoch is not None else None
     history = recorded["device_traces"][device] if taken is None else taken
-    memory = trace.Memory.of(entries, observer, device, history, journal.stacks)
+    memory = Memory.of(entries, observer, device, history, journal.stacks)
     levels = trace.levels_of(entries, device)
     allocations = int(((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device)).sum())
     peak, reserved_peak = int(levels.allocated.argmax()), int(levels.reserved.max())
-    moment = int(levels.index[peak])
-    steps = trace.steps_of(
-        levels,
-        observer.step_ends,
-        [reserved[device] if device < len(reserved) else 0 for reserved in reserved_at_ends],
-        [oom.index for oom in observer.ooms],
-        len(entries),
-    )
-    marks = observer.marks
+    moment, oom_indices = int(levels.index[peak]), [oom.index for oom in observer.ooms]
+    steps = trace.steps_of(levels, observer.step_ends, seen.steps.reserved_bytes(device), oom_indices, len(entries))
     return Measured(
         device=device,
         peak_allocated_bytes=int(levels.allocated[peak]),
@@ -158,28 +135,35 @@ def _measured(
         cudnn_version=library.cudnn_version(),
         cudnn=library.cudnn_plans(),
         guesses=library.guesses() | _communicators(result, device),
-        elsewhere=_elsewhere(result, recorded, history, reserved_peak, emulation, observer.ooms),
-        picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
+        elsewhere=_elsewhere(context, seen, result, recorded, history, reserved_peak),
+        picture=Picture(
+            by_role=memory.over_time(levels),
+            tree=memory.tree_at(moment),
+            segments=memory.segments_at(moment, history, entries),
+        )
+        if context.request.picture
+        else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
         phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
         bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
-        avoidable=diagnosis.found(memory, levels, recorded, history, torch_version=result.torch, emulation=emulation)
-        if diagnosis is not None
+        avoidable=seen.search.found(memory, levels, recorded, history, torch_version=result.torch, emulation=emulation)
+        if seen.search is not None
         else [],
     )
 
 
 def _elsewhere(
+    context: RunContext,
+    seen: Instruments,
     result: RunResult,
     recorded: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
-    emulation: Emulation,
-    ooms: Sequence[SeenOom],
 ) -> Elsewhere | None:
     """Say what would be reserved elsewhere, where addresses count."""
     if not placement.addresses_count(result.torch):
         return None
+    emulation, ooms = context.emulation, seen.observer.ooms
     # What libraries took beside PyTorch.
     beside = max(0, result.outside.peak_used_bytes - emulation.context_bytes - reserved_peak)
     room = emulation.total_memory_bytes - emulation.context_bytes - beside
@@ -196,9 +180,7 @@ def _elsewhere(
     )
 
 
-def _growth(memory: "Memory", steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
-    from ullage.training.ownership.owners import holder_at
-
+def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
     found = growing(memory.outliving(ends), [step.end_allocated_bytes for step in steps if step.complete])
     if found is None:
         return None
@@ -210,22 +192,7 @@ def _growth(memory: "Memory", steps: Sequence[Step], ends: Sequence[int]) -> Gro
     )
 
 
-def _picture(
-    memory: "Memory",
-    levels: "Levels",
-    moment: int,
-    observer: "Observer",
-    history: Sequence[Mapping[str, Any]],
-    entries: Entries,
-) -> Picture:
-    return Picture(
-        by_role=memory.over_time(levels),
-        tree=memory.tree_at(moment),
-        segments=memory.segments_at(moment, history, entries),
-    )
-
-
-def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
+def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
     """Say what was alive when memory ran out for the last time, on the device on which it did.
 
     Args:
@@ -233,15 +200,11 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
         observer: removed.
         memory: of the device that reserved most.
     """
-    import torch
-
-    from ullage.predicting.prediction.measurement import trace
-
     entries, oom = journal.entries(), observer.ooms[-1]
     where = trace.device_out_of_memory(entries, oom.index)
     if where is not None and where != memory.device:
         traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
-        memory = trace.Memory.of(entries, observer, where, traces, journal.stacks)
+        memory = Memory.of(entries, observer, where, traces, journal.stacks)
     return AtOom(
         levels=trace.levels_at_oom(entries, oom.index),
         free_bytes=oom.free_bytes,
@@ -251,7 +214,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
     )
 
 
-def _reads(reads: "Reads") -> list[HostRead]:
+def _reads(reads: Reads) -> list[HostRead]:
     """Return what was read, first what may decide and is least certain."""
     found = [
         HostRead(
@@ -268,7 +231,7 @@ def _reads(reads: "Reads") -> list[HostRead]:
     return sorted(found, key=lambda read: not read.may_decide)
 
 
-def _values_use(values: "Values") -> ValuesUse:
+def _values_use(values: Values) -> ValuesUse:
     choice, evaluation = values.choice, values.evaluation
     return ValuesUse(
         mode=choice.mode,
@@ -282,10 +245,6 @@ def _values_use(values: "Values") -> ValuesUse:
 
 def _write_snapshot(path: Path) -> str | None:
     """Write PyTorch's snapshot; returns why not."""
-    import pickle
-
-    import torch
-
     try:
         write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
@@ -295,8 +254,6 @@ def _write_snapshot(path: Path) -> str | None:
 
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
     """Return what NCCL's buffers may take beside all that was counted."""
-    import torch
-
     figures = library.communicators()
     if not figures.communicators:
         return {}

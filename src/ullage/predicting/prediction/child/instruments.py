@@ -1,0 +1,130 @@
+"""What watches a script from its import of torch to its end, and what of torch is changed for it."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ullage.gpu.values.post import StorePost
+from ullage.gpu.values.start import Values, current
+from ullage.predicting.prediction.child.allocator_history import AllocatorHistory
+from ullage.predicting.prediction.child.context import RunContext
+from ullage.predicting.prediction.child.steps_taken import StepsTaken
+from ullage.predicting.prediction.child.whereabouts import Whereabouts
+from ullage.predicting.prediction.measurement.placement import addresses_count
+from ullage.predicting.prediction.observation.observer import Observer
+from ullage.predicting.prediction.ranks import lone_rank
+from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM, LonePost
+
+if TYPE_CHECKING:
+    from ullage.predicting.changes.training.training_loop import TrainingLoop
+    from ullage.predicting.prediction.avoidable.diagnosis import AvoidableSearch
+    from ullage.predicting.prediction.child.epoch_run import EpochRun
+
+_STEPS_WITH_VALUES: Final = 2
+"""The number of steps without a read that decides after which values are no longer followed; a later one starts the run
+anew."""
+
+
+class FollowsRun(Protocol):
+    """A run, as what watches its script tells it what has happened."""
+
+    def on_step(self, number: int) -> None:
+        """A step has ended."""
+
+    def on_recount(self) -> None:
+        """The steps that have ended do not count: they were no optimizer's."""
+
+    def on_read(self) -> None:
+        """Something was read that may decide, and values are not followed."""
+
+    def on_others_end(self) -> None:
+        """Another rank has had enough, and tells nothing more."""
+
+    def on_epoch_end(self) -> None:
+        """Nothing more is wanted of an epoch that is gone through."""
+
+
+class Instruments:
+    """All that watches one script; it is installed right after torch was imported."""
+
+    def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
+        request, journal, note = context.request, context.journal, context.notes.append
+        self.values = current()
+        """The values that the script reads back."""
+        if request.begins_without_values:
+            self.values.wait_for_reads(request.values, run.on_read)
+        self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
+        self.observer.install()
+        self.steps = StepsTaken(request, journal, self.observer)
+        self.search = _search_begun(context, self.observer, self.values)
+        """The search for what is avoidable; None where that is not asked for."""
+        if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
+            self.values.messages.post.without = run.on_others_end
+        self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
+        self.whereabouts.begin(torch)
+        self.post: LonePost | None = None
+        """The messages of other ranks; None where there are none, or nobody tells them."""
+        if request.world_size:
+            lone_rank.stand_in_for_the_others(torch)
+            self.post = _connected(context, self.values)
+        lone_rank.run_spawned_here(torch, request.rank, note)
+        self.loop: TrainingLoop | None = None
+        """The training loop, changed as is asked for, and how the run trains; None where neither is asked for."""
+        if request.changes or request.diagnose:
+            from ullage.predicting.changes.all_changes import install
+
+            self.loop = install(request.changes, note, journal if request.diagnose else None)
+        self.history = _history_begun(context, torch)
+        context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
+        self.epoch: EpochRun | None = None
+        """The epoch that is gone through; None where none is asked for."""
+        if request.batches is not None:
+            from ullage.predicting.prediction.child import epoch_run
+
+            self.epoch = epoch_run.EpochRun(context, self.observer, self.history, run.on_epoch_end)
+
+    def look_after_values(self, number: int) -> None:
+        """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
+        values = self.values
+        if values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self.search is not None:
+            return
+        is_unused = values.messages is None or not values.messages.are_used
+        if values.is_on and values.reads.are_logged_only and is_unused:
+            values.stop()
+
+    def leave(self) -> None:
+        """Watch nothing in this process, which was forked."""
+        self.observer.remove()
+        self.history.give_back()
+        if self.epoch is not None:
+            self.epoch.watch.leave()
+
+
+def _search_begun(context: RunContext, observer: Observer, values: Values) -> "AvoidableSearch | None":
+    if not context.request.diagnose:
+        return None
+    from ullage.predicting.prediction.avoidable.diagnosis import AvoidableSearch
+
+    search = AvoidableSearch(context.journal, observer, values)
+    search.begin()
+    return search
+
+
+def _connected(context: RunContext, values: Values) -> LonePost | None:
+    """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
+    request = context.request
+    if request.exchange is None or values.messages is None:
+        return None
+    post = LonePost(request.exchange, request.variant, request.rank, request.helps, context.channel.send)
+    post.largest_team = LARGEST_TEAM if request.asks_all else 0
+    post.connect()
+    values.messages.post = post
+    return post
+
+
+def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
+    """Have PyTorch record requests, with what the journal does not have."""
+    request = context.request
+    with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None
+    # Frees tell what another placement would do: only where addresses decide.
+    with_frees = addresses_count(context.torch.version) or request.batches is not None or request.diagnose
+    return AllocatorHistory(torch, with_stacks=with_stacks, with_frees=with_stacks or with_frees)

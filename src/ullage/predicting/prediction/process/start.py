@@ -1,0 +1,137 @@
+"""The process of a script or a command: it is started, listened to, and nothing of it is left behind.
+
+The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
+after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
+lifeline (see `base.child_process`). Everything comes through pipes, and through a socket without a file where a command
+starts processes of its own; no temporary file and no thread is made.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Final
+
+from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.gpu.emulator.emulate import emulate_in
+from ullage.gpu.gpus import find_gpu
+from ullage.predicting.prediction.child.attachment import Attachment
+from ullage.predicting.prediction.command.standard_input import standard_input
+from ullage.predicting.prediction.command.words import command_of
+from ullage.predicting.prediction.process.listener import Listener, Progress
+from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
+from ullage.predicting.prediction.request import Request
+
+_HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
+
+
+def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
+    """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
+    report = ChildReport()
+    environment = _environment(request)
+    channel, channel_end = new_pipe()
+    try:
+        try:
+            with standard_input(request.arguments) or nullcontext() as given:
+                process = ChildProcess(
+                    "ullage.predicting.prediction.child.run",
+                    [str(channel_end), json.dumps(request.for_child().to_json())],
+                    inherited=(channel_end,),
+                    environment=environment,
+                    with_flags=False,
+                    output=subprocess.PIPE,
+                    standard_input=given,
+                )
+        finally:
+            os.close(channel_end)
+        with process:
+            listener = Listener(process, request, progress, cancelled)
+            listener.hear(channel, report, process.popen.pid)
+            listener.listen()
+            report.hung = listener.hung and not report.is_final
+            if request.helps and cancelled():
+                process.ask_to_end(_HELPER_SECONDS)
+            report.exit_code = process.kill()
+            report.output = listener.output
+    finally:
+        os.close(channel)
+    return report
+
+
+def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
+    """Run a command, and listen to every process of it that does something on the card.
+
+    Returns:
+        What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
+    """
+    launch = request.launch
+    environment = _environment(request)
+    for name in environment_of(0, 1):  # of a launcher around ourselves
+        environment.pop(name, None)
+    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
+    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
+    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
+    if request.world_size:
+        environment |= environment_of(request.rank, request.world_size)
+    gpu = find_gpu(request.gpu, arch=request.arch)
+    emulate_in(
+        environment,
+        gpu,
+        total_memory_bytes=request.total_memory_bytes,
+        context_bytes=child.context_bytes,
+        cudnn_workspace_bytes=request.cudnn_workspace_bytes,
+        placement=request.placement,
+        count=child.count,
+        values=request.values,
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
+        address = f"ullage-{secrets.token_hex(16)}"
+        door.bind("\0" + address)  # no file, and gone with this process
+        door.listen()
+        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
+        attachment.put_into(environment)
+        with standard_input(launch.words) or nullcontext() as given:
+            process = ChildProcess(
+                "ullage.predicting.prediction.command.launch",
+                command_of(launch.words),
+                inherited=(),
+                environment=environment,
+                with_flags=False,
+                output=subprocess.PIPE,
+                standard_input=given,
+            )
+        with process:
+            listener = Listener(process, request, progress, cancelled, door)
+            listener.started(time.monotonic())
+            listener.listen()
+            exit_code = process.kill()
+    reports = sorted(listener.reports, key=_fullness, reverse=True) or [ChildReport(hung=listener.hung)]
+    for report in reports:
+        report.exit_code, report.output, report.started = exit_code, listener.output, True
+    return reports
+
+
+def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
+    """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
+
+    Of those that reserved the same, the one that had allocated more comes first. Where they are equal the first to end
+    does: a launcher fails after its process.
+    """
+    result = report.result
+    measured = result.measured if result is not None and result.measured is not None else None
+    used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
+    return result is not None and result.outcome.kind == "oom", report.is_final, *used
+
+
+def _environment(request: Request) -> dict[str, str]:
+    environment = os.environ | request.environment
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
+        environment.pop(stale, None)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    return environment

@@ -1,0 +1,159 @@
+"""A prediction, put together from the request and from what the processes of its run have told."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ullage.base.secrets import without_secrets
+from ullage.gpu.emulator.profile import profile_of
+from ullage.gpu.emulator.torch_build import TorchBuild
+from ullage.gpu.gpus import Gpu
+from ullage.predicting.prediction.data.prediction import Oom, Prediction, ProcessPeaks, Verdict
+from ullage.predicting.prediction.data.run_result import NOTHING_MEASURED, Measured, Outcome, RunResult
+from ullage.predicting.prediction.host.memory import host_use, reason_of_host
+from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
+from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.verdict.epoch import with_epoch
+from ullage.predicting.prediction.verdict.judgement import expected_use_of, judgement_of
+from ullage.predicting.prediction.verdict.notes import notes_of
+from ullage.predicting.prediction.verdict.reason import limit_that_refused
+
+
+def assemble(
+    request: Request, gpu: Gpu, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float
+) -> Prediction:
+    """Return the prediction that processes' reports lead to; its figures are those of the first, which has a result.
+
+    Args:
+        request: what was asked for.
+        gpu: the card.
+        torch: the installed torch.
+        reports: what each process has told; of a script one, of a command the fullest first.
+        seconds: the time that all of it took.
+    """
+    told = reports[0]
+    assert told.result is not None
+    prediction = _prediction_of(request, gpu, torch, told.result, seconds)
+    host = host_use(
+        told.result.host, told.workers, world_size=prediction.world_size, given_bytes=request.host_memory_bytes
+    )
+    if host is not None and host.decides:
+        also = f"; {prediction.reason}" if prediction.verdict is Verdict.DOES_NOT_FIT else ""
+        prediction = replace(prediction, verdict=Verdict.DOES_NOT_FIT, reason=reason_of_host(host) + also)
+    prediction = replace(prediction, host=host)
+    if request.job_request is not None:
+        asked = job_request_of(request.job_request, _needs_of(request, prediction))
+        prediction = replace(prediction, job_request=asked)
+    return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+
+
+def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
+    """Return the prediction that one process's result leads to, without the host's memory."""
+    result = with_epoch(result)
+    measured = result.measured or NOTHING_MEASURED
+    use = expected_use_of(request, gpu, result, measured)
+    verdict, reason = judgement_of(request, gpu, result, measured, use)
+    allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
+    return Prediction(
+        verdict=verdict,
+        reason=reason,
+        script=str(request.script),
+        arguments=list(without_secrets(request.arguments)),
+        gpu=gpu.driver_name,
+        torch=result.torch,
+        world_size=result.world_size,
+        rank=result.rank,
+        total_memory_bytes=use.total_bytes,
+        context_bytes=use.context_bytes,
+        context_interval_bytes=use.context_interval_bytes,
+        context_source="given" if request.context_bytes is not None else profile_of(gpu).source,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        cached_bytes=measured.reserved_at_peak_bytes - allocated,
+        headroom_bytes=use.total_bytes - reserved - use.outside.peak_bytes - use.context_bytes,
+        cudnn=use.cudnn,
+        guesses=use.guesses,
+        placement=use.placement,
+        outside=use.outside,
+        interval_bytes=(use.low_bytes, use.high_bytes),
+        settled=measured.settled,
+        growth=measured.growth,
+        peak_step=next((step.step for step in measured.steps if step.peak_allocated_bytes == allocated), None),
+        steps=measured.steps,
+        roles=measured.peak.roles,
+        role_peaks=measured.role_peaks,
+        lines=measured.peak.lines,
+        library_lines=measured.peak.library_lines,
+        timeline=measured.timeline,
+        reads=result.reads,
+        values=result.values,
+        oom=_oom(result.outcome, measured) if result.outcome.kind == "oom" else None,
+        oom_count=result.oom_count,
+        notes=notes_of(request, torch, result, use.cudnn),
+        unwritten=result.unwritten,
+        compiled_graphs=result.compiled_graphs,
+        changes_made=result.changes_made,
+        training=result.training,
+        changes_refused=result.changes_refused,
+        picture=measured.picture,
+        snapshot_error=result.snapshot_error,
+        ended=result.outcome.kind,
+        seconds=_seconds(result, seconds),
+        phases=measured.phases,
+        bands=measured.bands,
+        epoch=result.epoch,
+        avoidable=measured.avoidable,
+        sent_bytes_per_step=result.sent_bytes_per_step,
+        recomputed_share=result.recomputed_share,
+    )
+
+
+def _seconds(result: RunResult, total: float) -> dict[str, float]:
+    steps = {f"step_{number + 1}": value for number, value in enumerate(result.step_seconds)}
+    return {"total": round(total, 3), "import": round(result.import_seconds, 3), **steps}
+
+
+def _oom(outcome: Outcome, measured: Measured) -> Oom:
+    at = measured.at_oom
+    return Oom(
+        text=outcome.text,
+        file=outcome.file,
+        line=outcome.line,
+        requested_bytes=at.levels.requested_bytes if at else 0,
+        allocated_bytes=at.levels.allocated_bytes if at else 0,
+        reserved_bytes=at.levels.reserved_bytes if at else 0,
+        roles=at.alive.roles if at else {},
+        lines=at.alive.lines if at else [],
+        library_lines=at.alive.library_lines if at else [],
+        limit_bytes=limit_that_refused(at) if at else None,
+    )
+
+
+def _needs_of(request: Request, prediction: Prediction) -> JobNeeds:
+    """Take from a prediction what a node has to have."""
+    host = prediction.host
+    ranks = host.ranks_of_a_node if host is not None else 1
+    return JobNeeds(
+        script=request.name,
+        gpu=prediction.gpu,
+        card_bytes=prediction.total_memory_bytes,
+        used_bytes=prediction.interval_bytes[1],
+        fits=prediction.verdict is Verdict.FITS,
+        nodes=math.ceil((prediction.world_size or 1) / ranks),
+        gpus=max(request.count, ranks),
+        ranks=ranks,
+        workers=host.workers if host is not None else 0,
+        host_bytes=None if host is None else host.total_bytes,
+        shared_memory_bytes=host.shared_memory_bytes * ranks if host is not None else 0,
+    )
+
+
+def _processes(request: Request, gpu: Gpu, torch: TorchBuild, reports: Sequence[ChildReport]) -> list[ProcessPeaks]:
+    """Return the peaks of all processes of a command, in the order of their ranks."""
+    found = [
+        ProcessPeaks.of(_prediction_of(request, gpu, torch, told.result, 0.0), name=told.name, rank=told.rank)
+        for told in reports
+        if told.result is not None and told.result.measured is not None
+    ]
+    return sorted(found, key=lambda each: (each.rank, each.name))
