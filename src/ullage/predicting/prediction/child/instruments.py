@@ -25,22 +25,13 @@ anew."""
 
 
 class FollowsRun(Protocol):
-    """A run, as what watches its script tells it what has happened."""
+    """A run, as it is told what happens in its script: by `Observer`, values, other ranks, and the epoch."""
 
-    def on_step(self, number: int) -> None:
-        """A step has ended."""
-
-    def on_recount(self) -> None:
-        """The steps that have ended do not count: they were no optimizer's."""
-
-    def on_read(self) -> None:
-        """Something was read that may decide, and values are not followed."""
-
-    def on_others_end(self) -> None:
-        """Another rank has had enough, and tells nothing more."""
-
-    def on_epoch_end(self) -> None:
-        """Nothing more is wanted of an epoch that is gone through."""
+    def on_step(self, number: int) -> None: ...
+    def on_recount(self) -> None: ...
+    def on_read(self) -> None: ...
+    def on_others_end(self) -> None: ...
+    def on_epoch_end(self) -> None: ...
 
 
 class Instruments:

@@ -12,7 +12,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
@@ -34,20 +34,17 @@ _HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    environment = _environment(request)
     channel, channel_end = new_pipe()
     try:
         try:
-            with standard_input(request.arguments) or nullcontext() as given:
-                process = ChildProcess(
-                    "ullage.predicting.prediction.child.run",
-                    [str(channel_end), json.dumps(request.for_child().to_json())],
-                    inherited=(channel_end,),
-                    environment=environment,
-                    with_flags=False,
-                    output=subprocess.PIPE,
-                    standard_input=given,
-                )
+            arguments = [str(channel_end), json.dumps(request.for_child().to_json())]
+            process = _started(
+                "ullage.predicting.prediction.child.run",
+                arguments,
+                request.arguments,
+                _environment(request),
+                channel_end,
+            )
         finally:
             os.close(channel_end)
         with process:
@@ -96,17 +93,9 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         door.listen()
         attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
-        with standard_input(launch.words) or nullcontext() as given:
-            process = ChildProcess(
-                "ullage.predicting.prediction.command.launch",
-                command_of(launch.words),
-                inherited=(),
-                environment=environment,
-                with_flags=False,
-                output=subprocess.PIPE,
-                standard_input=given,
-            )
-        with process:
+        with _started(
+            "ullage.predicting.prediction.command.launch", command_of(launch.words), launch.words, environment
+        ) as process:
             listener = Listener(process, request, progress, cancelled, door)
             listener.started(time.monotonic())
             listener.listen()
@@ -127,6 +116,30 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
     measured = result.measured if result is not None and result.measured is not None else None
     used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
     return result is not None and result.outcome.kind == "oom", report.is_final, *used
+
+
+def _started(
+    module: str, arguments: Sequence[str], words: Sequence[str], environment: dict[str, str], *inherited: int
+) -> ChildProcess:
+    """Start a module of this package in a process of its own.
+
+    Args:
+        module: the dotted name of the module whose `main` is run.
+        arguments: what it is given.
+        words: the words of the command that may read our standard input.
+        environment: its variables.
+        inherited: the file descriptors that it gets.
+    """
+    with standard_input(words) or nullcontext() as given:
+        return ChildProcess(
+            module,
+            arguments,
+            inherited=inherited,
+            environment=environment,
+            with_flags=False,
+            output=subprocess.PIPE,
+            standard_input=given,
+        )
 
 
 def _environment(request: Request) -> dict[str, str]:
