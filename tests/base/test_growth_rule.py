@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.forked import client
+from tests.shared.commands import SCRIPTS, Predict, environment_of
 from ullage.explaining.analysis.explain import explain
 from ullage.recorded.snapshot.snapshot import load_snapshot
-
-from .conftest import SCRIPTS, Predict, environment_of
 
 SCRIPT = SCRIPTS / "grows_how.py"
 EXPECTED = {

@@ -47,7 +47,7 @@ _EARLY: Final = (
     "ullage.predicting.prediction.description.describe",
     "ullage.predicting.prediction.child.run",
     "ullage.predicting.prediction.observation.observer",
-    "ullage.predicting.prediction.measurement.phase_use",
+    "ullage.predicting.prediction.child.measure",
     "ullage.training.ownership.owners",
     "ullage.gpu.values.start",
     "ullage.training.guard.guard",

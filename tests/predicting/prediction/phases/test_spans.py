@@ -171,11 +171,9 @@ def test_a_step_in_which_memory_runs_out_counts() -> None:
 
 def test_what_a_run_has_come_to() -> None:
     before = marks((NotedCall.EVALUATE, 2, 4), (NotedCall.WRITE, 5, 6), step_ends=(20,))
-    assert not reached(before).evaluation
-    assert not reached(before).saving
+    assert reached(before) == set()
     after = marks((NotedCall.WRITE, 25, 26), forwards=((22, 23, "p"),), step_ends=(20, 40))
-    assert reached(after).evaluation
-    assert reached(after).saving
+    assert reached(after) == {"eval", "save"}
 
 
 def _use(name: str, allocated: int, before: int, first_step: int = 0, count: int = 1) -> PhaseUse:

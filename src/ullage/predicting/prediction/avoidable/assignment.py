@@ -18,31 +18,25 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Assignment:
-    """One statement that gives a name a value, or adds to what it has."""
+class Assignment:
+    """One statement that gives a variable a value."""
 
-    name: str
+    file: str
     first: int
+    """The first line of the statement."""
     last: int
+    name: str
     function: str
+    """The function whose variable it is; empty for a module's."""
     adds: bool
+    """Whether it puts something into what the variable has already."""
     is_none: bool
     """Whether the value is None: nothing is kept by that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundAssignment:
-    """A statement that gives a variable what it holds."""
-
-    file: str
-    line: int
-    adds: bool
-    """Whether it puts something into what the variable has already."""
-
-
 def assignment_of(
     names: Sequence[str], *, stack: Sequence[Line], file: str, function: str, into: bool
-) -> FoundAssignment | None:
+) -> Assignment | None:
     """Return the statement that assigns one of some names; None if there is none.
 
     Args:
@@ -55,29 +49,28 @@ def assignment_of(
     frames = {(line.file, line.line) for line in stack}
     files = dict.fromkeys([line.file for line in stack if is_users(line.file)] + [file] * bool(file))
     for name in names:
-        found = [(each, one) for each in files for one in _assignments(each) if one.name == name and not one.is_none]
+        found = [one for each in files for one in _assignments(each) if one.name == name and not one.is_none]
         for is_it in (
-            lambda each, one: any((each, line) in frames for line in range(one.first, one.last + 1)),
-            lambda each, one: each == file and one.adds == into and one.function == function,
-            lambda each, one: one.adds == into,
-            lambda each, one: True,
+            lambda one: any((one.file, line) in frames for line in range(one.first, one.last + 1)),
+            lambda one: one.file == file and one.adds == into and one.function == function,
+            lambda one: one.adds == into,
+            lambda one: True,
         ):
-            chosen = [(each, one) for each, one in found if is_it(each, one)]
-            if chosen:
-                return FoundAssignment(file=chosen[-1][0], line=chosen[-1][1].first, adds=chosen[-1][1].adds)
+            if chosen := [one for one in found if is_it(one)]:
+                return chosen[-1]
     return None
 
 
 @cache
-def _assignments(file: str) -> tuple[_Assignment, ...]:
+def _assignments(file: str) -> tuple[Assignment, ...]:
     try:
         tree = ast.parse(read_regular(Path(file), most_bytes=_MOST_BYTES))
     except (OSError, SyntaxError, ValueError):
         return ()
-    return tuple(sorted(_in(tree, ""), key=lambda one: one.first))
+    return tuple(sorted(_in(tree, "", file), key=lambda one: one.first))
 
 
-def _in(node: ast.AST, function: str) -> Iterator[_Assignment]:
+def _in(node: ast.AST, function: str, file: str) -> Iterator[Assignment]:
     for child in ast.iter_child_nodes(node):
         inner = function
         if isinstance(child, _Function):
@@ -86,10 +79,16 @@ def _in(node: ast.AST, function: str) -> Iterator[_Assignment]:
         for target, adds in _targets(child):
             for name in _names(target):
                 first, last = _lines(child, target)
-                yield _Assignment(
-                    name=name, first=first, last=last, function=function, adds=adds, is_none=_is_none(child)
+                yield Assignment(
+                    file=file,
+                    first=first,
+                    last=last,
+                    name=name,
+                    function=function,
+                    adds=adds,
+                    is_none=_is_none(child),
                 )
-        yield from _in(child, inner)
+        yield from _in(child, inner, file)
 
 
 def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:

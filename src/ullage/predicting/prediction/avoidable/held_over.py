@@ -65,7 +65,9 @@ def held_over(
         device: whose blocks are wanted.
         end: the entry at which the run ended, or at which memory ran out for good: what is freed later is unwound.
     """
-    holders = _Holders(seen)
+    holders: defaultdict[int, list[SeenHolder]] = defaultdict(list)
+    for one in seen:
+        holders[one.address].append(one)
     made_in = passes.at(lives.born)
     found = []
     for number in _candidates(lives, roles, made_in, passes, device).tolist():
@@ -77,7 +79,8 @@ def held_over(
         died = int(lives.died[number])
         if died <= since + 1:
             continue
-        holder = holders.of(int(lives.entries["address"][number]), since, died)
+        of_address = holders[int(lives.entries["address"][number])]
+        holder = next((one.holder for one in of_address if since < one.index <= died), None)
         if holder is None:
             continue
         is_let_go = died < end
@@ -111,35 +114,23 @@ def _is_seen_idle(passes: TrainingPasses, of_pass: int) -> bool:
 
 
 def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
-    """Leave out what lives to the end of the run, unless pass after pass keeps such a block."""
+    """Leave out what lives to the end of the run, unless pass after pass keeps such a block, or nobody wants it later.
+
+    Nobody wants garbage, or the variables of a function that failed.
+    """
     kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
         kept[_likeness(block, lives)].add(block.of_pass)
     return [
         block
         for block in found
-        if block.is_let_go or _is_out_of_reach(block.holder) or len(kept[_likeness(block, lives)]) >= _PASSES_NEEDED
+        if block.is_let_go
+        or block.holder.kind in _UNREACHABLE
+        or block.holder.in_traceback
+        or len(kept[_likeness(block, lives)]) >= _PASSES_NEEDED
     ]
-
-
-def _is_out_of_reach(holder: BlockHolder) -> bool:
-    """Tell whether what a block is held by is not wanted later: garbage, or the variables of a function that failed."""
-    return holder.kind in _UNREACHABLE or holder.in_traceback
 
 
 def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
     # Not by size: where a free piece is not worth splitting, equal requests get blocks of several sizes.
     return int(lives.entries["stack"][block.number]), block.holder.path
-
-
-class _Holders:
-    """The holders of blocks, by when they were seen."""
-
-    def __init__(self, seen: Iterable[SeenHolder]) -> None:
-        self._by_address: defaultdict[int, list[SeenHolder]] = defaultdict(list)
-        for one in seen:
-            self._by_address[one.address].append(one)
-
-    def of(self, address: int, since: int, died: int) -> BlockHolder | None:
-        """Return who held the block that was at an address in a span; None if nobody was seen."""
-        return next((one.holder for one in self._by_address[address] if since < one.index <= died), None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ullage.predicting.prediction.avoidable.assignment import FoundAssignment, assignment_of
+from ullage.predicting.prediction.avoidable.assignment import Assignment, assignment_of
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.held_over import HeldOverBlock
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
@@ -72,7 +72,7 @@ def _in_python(path: str) -> str:
     return _TYPE.sub("", path)
 
 
-def _assigned(holder: BlockHolder, stack: "Sequence[Line]") -> FoundAssignment | None:
+def _assigned(holder: BlockHolder, stack: "Sequence[Line]") -> Assignment | None:
     path = _GRAPH.sub("", holder.path)
     attribute = _ATTRIBUTE.search(path)
     names = [attribute[1]] if attribute else []
@@ -97,7 +97,7 @@ def _evidence(alive: Sequence[HeldOverBlock], moment: PeakMoment) -> str:
     )
 
 
-def _remedy(holder: BlockHolder, assigned: FoundAssignment | None) -> str:
+def _remedy(holder: BlockHolder, assigned: Assignment | None) -> str:
     path = _in_python(_GRAPH.sub("", holder.path))
     if holder.in_traceback or holder.kind is HolderKind.TRACEBACK:
         return (

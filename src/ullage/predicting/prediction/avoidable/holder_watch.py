@@ -6,12 +6,12 @@ It keeps text: an object for each block would make Python collect garbage at oth
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ullage.gpu.tracing.journal import Entries, EntryKind, Journal
-from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
+from ullage.predicting.prediction.avoidable.moment import LEAST_SHARE
 from ullage.training.ownership.holders import BlockHolder, holders_at
 from ullage.training.ownership.holding import HolderKind
 
@@ -61,7 +61,8 @@ class HolderWatch:
         """Yield what was found."""
         for line in self._lines:
             index, address, fields = json.loads(line)
-            yield SeenHolder(index=index, address=address, holder=_holder(fields))
+            fields |= {"kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])}
+            yield SeenHolder(index=index, address=address, holder=BlockHolder(**fields))
 
     def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
         """Return the blocks made by passes that have ended, without those that are meant to stay: address and size."""
@@ -85,7 +86,3 @@ def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
     return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born
-
-
-def _holder(fields: dict[str, Any]) -> BlockHolder:
-    return BlockHolder(**{**fields, "kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])})

@@ -4,17 +4,20 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from ullage.base.block_role import Role
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.avoidable.assignment import FoundAssignment
+from ullage.predicting.prediction.avoidable.assignment import Assignment
 from ullage.predicting.prediction.avoidable.gain import PeaksWithout
-from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 from ullage.predicting.prediction.measurement.trace import Memory
+
+LEAST_SHARE: Final = 0.01
+"""The share of the peak below which nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +40,11 @@ class PeakMoment:
         lives = self.memory.lives
         return bool(lives.born[block] <= self.index < lives.died[block])
 
-    def alive(self) -> np.ndarray:
-        """Return the numbers of all blocks of the device that are alive."""
-        lives = self.memory.lives
-        is_alive = (lives.born <= self.index) & (lives.died > self.index)
-        return np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device))
-
     def unnamed(self, *, role: Role | None = None) -> list[int]:
-        """Return the alive blocks that have no row yet, of one role if that is given."""
-        roles = self.memory.roles
-        alive = self.alive().tolist()
+        """Return the device's alive blocks that have no row yet, of one role if that is given."""
+        lives, roles = self.memory.lives, self.memory.roles
+        is_alive = (lives.born <= self.index) & (lives.died > self.index)
+        alive = np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device)).tolist()
         return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
 
     def size_of(self, blocks: Sequence[int]) -> int:
@@ -62,7 +60,7 @@ class PeakMoment:
         evidence: str,
         remedy: str,
         names: Sequence[str] = (),
-        hold: FoundAssignment | None = None,
+        hold: Assignment | None = None,
         module: str | None = None,
     ) -> Avoidable:
         """Return the row of blocks that are alive, and note that they have one; its line is the one of the most bytes.
@@ -83,11 +81,12 @@ class PeakMoment:
             by_line[self.line_of(block)] += self.size_of([block])
         line = by_line.most_common(1)[0][0] if by_line else None
         largest = max(blocks, key=lambda block: self.size_of([block]))
+        reserved = peaks.reserved_bytes if peaks is not None else None
         return Avoidable(
             kind=kind,
             peak_bytes=self.size_of(blocks),
             gain_bytes=self.allocated_bytes - peaks.allocated_bytes if peaks is not None else None,
-            gain_reserved_bytes=self.gain_reserved(peaks.reserved_bytes) if peaks is not None else None,
+            gain_reserved_bytes=None if reserved is None else self.reserved_bytes - reserved,
             blocks=len(blocks),
             names=tuple(names),
             file=line.file if line else None,
@@ -95,7 +94,7 @@ class PeakMoment:
             function=line.function if line else None,
             module=self.module_of(largest) if module is None else module,
             hold_file=hold.file if hold else None,
-            hold_line=hold.line if hold else None,
+            hold_line=hold.first if hold else None,
             evidence=evidence,
             remedy=remedy,
         )
@@ -103,10 +102,6 @@ class PeakMoment:
     def is_worth(self, size_bytes: int) -> bool:
         """Tell whether bytes are enough for a row."""
         return size_bytes >= max(1, LEAST_SHARE * self.allocated_bytes)
-
-    def gain_reserved(self, reserved_bytes: int | None) -> int | None:
-        """Return by how much another peak of reserved memory is lower."""
-        return None if reserved_bytes is None else self.reserved_bytes - reserved_bytes
 
     def line_of(self, block: int) -> Line | None:
         """Return the user's line that allocated a block."""

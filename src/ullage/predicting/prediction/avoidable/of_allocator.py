@@ -4,8 +4,7 @@ import numpy as np
 
 from ullage.base.block_role import Role
 from ullage.predicting.prediction.avoidable.gain import Gains
-from ullage.predicting.prediction.avoidable.moment import PeakMoment
-from ullage.predicting.prediction.avoidable.share import LEAST_SHARE
+from ullage.predicting.prediction.avoidable.moment import LEAST_SHARE, PeakMoment
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 from ullage.predicting.prediction.measurement.trace import Levels
 

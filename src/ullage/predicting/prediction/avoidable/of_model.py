@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -83,18 +83,20 @@ def saved_activations(moment: PeakMoment) -> list[Avoidable]:
     for block in moment.unnamed(role=Role.ACTIVATIONS):
         groups[_NUMBERS.sub(".*", moment.module_of(block))].append(block)
     largest = sorted(groups.items(), key=lambda item: -moment.size_of(item[1]))[:_MOST_MODULES]
-    return [_saved_row(module, blocks, moment) for module, blocks in largest if moment.is_worth(moment.size_of(blocks))]
-
-
-def _saved_row(module: str, blocks: Sequence[int], moment: PeakMoment) -> Avoidable:
-    return moment.row(
-        AvoidableKind.SAVED_ACTIVATIONS,
-        blocks,
-        None,
-        evidence=f"{len(blocks)} blocks of a forward pass are alive at the peak because its backward pass reads them",
-        remedy="compute them again in the backward pass (torch.utils.checkpoint), or keep them in bfloat16 (autocast)",
-        module=module,
-    )
+    return [
+        moment.row(
+            AvoidableKind.SAVED_ACTIVATIONS,
+            blocks,
+            None,
+            evidence=f"{len(blocks)} blocks of a forward pass are alive at the peak because its backward pass reads "
+            "them",
+            remedy="compute them again in the backward pass (torch.utils.checkpoint), or keep them in bfloat16 "
+            "(autocast)",
+            module=module,
+        )
+        for module, blocks in largest
+        if moment.is_worth(moment.size_of(blocks))
+    ]
 
 
 def _of_passes(moment: PeakMoment) -> list[int]:

@@ -86,21 +86,20 @@ class UseLog:
                 rows = shape[-2] if len(shape) > 1 else 0
                 is_float = tensor.dtype.is_floating_point
                 item_bytes = tensor.itemsize
-                self._put(address - int(tensor.storage_offset()) * item_bytes, code)
-                self._columns[-1] = shape[-1] if shape else 0
-                self._rows[-1], self._item_bytes[-1] = rows, item_bytes if is_float else 0
+                start = address - int(tensor.storage_offset()) * item_bytes
+                self._put(start, code, rows, shape[-1] if shape else 0, item_bytes if is_float else 0)
         except (RuntimeError, NotImplementedError, ValueError):  # one without memory of its own: sparse, nested
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 for address in addresses([tensor]):
                     self._put(address, code)
 
-    def _put(self, address: int, code: int) -> None:
+    def _put(self, address: int, code: int, rows: int = 0, columns: int = 0, item_bytes: int = 0) -> None:
         self._addresses.append(address)
         self._indices.append(self._now())
         self._operators.append(code)
-        self._rows.append(0)
-        self._columns.append(0)
-        self._item_bytes.append(0)
+        self._rows.append(rows)
+        self._columns.append(columns)
+        self._item_bytes.append(item_bytes)
 
     def table(self, lives: Lives) -> UseTable:
         """Return the uses of blocks of `lives`."""

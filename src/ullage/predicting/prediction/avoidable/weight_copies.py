@@ -42,7 +42,7 @@ def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
     ids = {id(one) for one in trained}
     modules = [one for one in gc.get_objects() if is_of(one, (nn.Module,))]
     inner = {id(child) for module in modules for child in table_of(module, "_modules").values()}
-    tops = [_parameters(module) for module in modules if id(module) not in inner]
+    tops = [list(nn.Module.parameters(module)) for module in modules if id(module) not in inner]
     shapes = {_shapes(one) for one in tops if any(id(each) in ids for each in one)}
     shapes = {one for one in shapes if len(one) >= _LEAST_TENSORS}
     found: list[WeightCopy] = []
@@ -75,10 +75,6 @@ def _containers() -> Iterator[tuple[str, list[Tensor]]]:
         tensors = [value for value in values if issubclass(type(value), Tensor)]
         if len(tensors) >= _LEAST_TENSORS and len(tensors) == len(values):
             yield what, tensors
-
-
-def _parameters(module: nn.Module) -> list[Tensor]:
-    return list(nn.Module.parameters(module))
 
 
 def _shapes(tensors: Sequence[Tensor]) -> _Shapes:

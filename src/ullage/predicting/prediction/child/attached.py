@@ -114,10 +114,6 @@ class AttachedRun(Run):
         self._channel.send("start")
         self._before_import()
 
-    def torch_is_there(self, torch: ModuleType) -> None:
-        """Install what watches torch."""
-        self._after_import(torch)
-
     @staticmethod
     def _name() -> str:
         words = getattr(sys, "argv", None) or [""]

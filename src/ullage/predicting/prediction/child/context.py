@@ -21,7 +21,7 @@ class RunContext:
     torch: TorchBuild
     """The torch that is installed."""
     notes: list[str] = field(default_factory=list)
-    """Notes for the reader of the prediction."""
+    """Sentences that the reader of the prediction has to know."""
     meter: HostMeter = field(init=False)
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class EpochRun:
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
-        """The memory that the epoch uses, once it is predicted; None where no loader fed the training."""
+        """The use of the epoch, once it is foreseen; None where no loader fed the training."""
         self.watch = EpochWatch(
             clear_history=history.clear,
             backward_passes=lambda: len(observer.backward_lines),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 from ullage.base.errors import UsageError
@@ -54,12 +55,8 @@ def choose_cards(emulation: Emulation, torch: TorchBuild, note: Callable[[str], 
     text = os.environ.get(_VISIBLE)
     if text is None:
         return
-    chosen = 0
-    for name in text.split(","):
-        if not name.strip() or name.strip().startswith("-"):
-            break
-        chosen += 1
-    count = min(chosen, emulation.count)
+    chosen = takewhile(lambda name: name.strip() and not name.strip().startswith("-"), text.split(","))
+    count = min(len(list(chosen)), emulation.count)
     if not count:
         note(f"the script hides every GPU from torch with {_VISIBLE}={text!r}")
     os.environ[_VISIBLE] = ",".join(str(index) for index in range(count))

@@ -25,22 +25,13 @@ anew."""
 
 
 class FollowsRun(Protocol):
-    """A run, as what watches its script tells it what has happened."""
+    """A run, as it is told what happens in its script: by `Observer`, values, other ranks, and the epoch."""
 
-    def on_step(self, number: int) -> None:
-        """A step has ended."""
-
-    def on_recount(self) -> None:
-        """The steps that have ended do not count: they were no optimizer's."""
-
-    def on_read(self) -> None:
-        """Something was read that may decide, and values are not followed."""
-
-    def on_others_end(self) -> None:
-        """Another rank has had enough, and tells nothing more."""
-
-    def on_epoch_end(self) -> None:
-        """Nothing more is wanted of an epoch that is gone through."""
+    def on_step(self, number: int) -> None: ...
+    def on_recount(self) -> None: ...
+    def on_read(self) -> None: ...
+    def on_others_end(self) -> None: ...
+    def on_epoch_end(self) -> None: ...
 
 
 class Instruments:
@@ -49,26 +40,26 @@ class Instruments:
     def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
         request, journal, note = context.request, context.journal, context.notes.append
         self.values = current()
-        """The engine that computes the values that the script reads back."""
+        """The values that the script reads back."""
         if request.begins_without_values:
             self.values.wait_for_reads(request.values, run.on_read)
         self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
         self.observer.install()
         self.steps = StepsTaken(request, journal, self.observer)
         self.search = _search_begun(context, self.observer, self.values)
-        """The search for avoidable memory; None where that is not asked for."""
+        """The search for what is avoidable; None where that is not asked for."""
         if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
             self.values.messages.post.without = run.on_others_end
         self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
         self.whereabouts.begin(torch)
         self.post: LonePost | None = None
-        """The messages of other ranks; None where there are none, or nobody sends them."""
+        """The messages of other ranks; None where there are none, or nobody tells them."""
         if request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """The part that makes the changes that are asked for, and gathers how the run trains."""
+        """The training loop, changed as is asked for, and how the run trains; None where neither is asked for."""
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
@@ -76,7 +67,7 @@ class Instruments:
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None
-        """The part that follows the loader that feeds training; None where no epoch is asked for."""
+        """The epoch that is gone through; None where none is asked for."""
         if request.options["batches"] is not None:
             from ullage.predicting.prediction.child import epoch_run
 

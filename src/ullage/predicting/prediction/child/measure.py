@@ -22,7 +22,15 @@ from ullage.gpu.values.start import Values
 from ullage.predicting.prediction.child.context import RunContext
 from ullage.predicting.prediction.child.instruments import Instruments
 from ullage.predicting.prediction.data.prediction import Growth, HostRead, Picture, Step, ValuesUse
-from ullage.predicting.prediction.data.run_result import AtOom, Elsewhere, Measured, Outcome, RunResult, TakenOutside
+from ullage.predicting.prediction.data.run_result import (
+    AtOom,
+    Elsewhere,
+    Measured,
+    OomLevels,
+    Outcome,
+    RunResult,
+    TakenOutside,
+)
 from ullage.predicting.prediction.measurement import phase_use, placement, trace
 from ullage.predicting.prediction.measurement.trace import Memory
 from ullage.predicting.prediction.observation.observer import Observer
@@ -57,7 +65,9 @@ def measure(
     gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
     observer.remove()
     seen.history.give_back()
-    has_missed = values.has_stopped and _has_missed(values.reads, outcome)
+    # What was read as zero may have decided a branch or a size, or that the script failed.
+    may_have_decided = not values.reads.are_logged_only or (outcome.kind == "error" and bool(values.reads.counts))
+    has_missed = values.has_stopped and may_have_decided
     largest_not_asked = values.messages.largest_not_asked if values.messages is not None else 0
     # With "all" the card's memory is the host's.
     host = None if values.choice.mode == "all" else context.meter.figures()
@@ -100,11 +110,6 @@ def measure(
         return replace(result, snapshot_error="the script allocated nothing on the GPU" if snapshot else None)
     measured = _measured(context, seen, result, device)
     return replace(result, measured=measured, snapshot_error=_write_snapshot(Path(snapshot)) if snapshot else None)
-
-
-def _has_missed(reads: Reads, outcome: Outcome) -> bool:
-    """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
-    return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
 
 
 def _measured(context: RunContext, seen: Instruments, result: RunResult, device: int) -> Measured:
@@ -206,12 +211,16 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
         memory: of the device that reserved most.
     """
     entries, oom = journal.entries(), observer.ooms[-1]
-    where = trace.device_out_of_memory(entries, oom.index)
-    if where is not None and where != memory.device:
+    failed = trace.failed_request(entries, oom.index)
+    where = int(failed["device"]) if failed is not None else memory.device
+    if where != memory.device:
         traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
         memory = Memory.of(entries, observer, where, traces, journal.stacks)
+    requested, allocated, reserved = (
+        int(failed[column]) if failed is not None else 0 for column in ("size", "allocated", "reserved")
+    )
     return AtOom(
-        levels=trace.levels_at_oom(entries, oom.index),
+        levels=OomLevels(requested_bytes=requested, allocated_bytes=allocated, reserved_bytes=reserved),
         free_bytes=oom.free_bytes,
         limit_bytes=oom.limit_bytes,
         alive=memory.alive_at(oom.index),

@@ -94,7 +94,7 @@ class Run:
         install_made_up(request.made_up, self._context.notes.append)
         edited = EditedSources(request.edited)
         edited.install()
-        ImportWatch("torch", before=self._before_import, after=self._after_import).install()
+        ImportWatch("torch", before=self._before_import, after=self.torch_is_there).install()
         return edited
 
     def _watch(self) -> None:
@@ -120,7 +120,8 @@ class Run:
         choose_allocator_settings(self._request.options["alloc_conf"], self._environment, context.notes.append)
         choose_cards(context.emulation, context.torch, context.notes.append)
 
-    def _after_import(self, torch: Any) -> None:
+    def torch_is_there(self, torch: Any) -> None:
+        """Install what watches the script, right after it has imported torch."""
         meter = self._context.meter
         meter.look()
         with meter.own_part():
@@ -212,10 +213,7 @@ class Run:
 
     def _exit_at_once(self, status: int) -> NoReturn:
         """Stand in for os._exit, which leaves no later moment to tell the result."""
-        if status:
-            self._finish(ending.exit_outcome(status, callers_line(), self._gave_up()))
-        else:
-            self._finish(self._end())
+        self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
 
     # ---- the end of the run

@@ -62,9 +62,8 @@ class StepsTaken:
 
     def evaluation_follows(self) -> bool:
         """Tell whether an evaluation comes at once, which nobody has asked to go on to."""
-        if self._request.options["until"] is not None:
-            return False
-        return bool(self._observer.phases.evaluation_is_due) and not self._observer.reached().evaluation
+        is_due = self._request.options["until"] is None and bool(self._observer.phases.evaluation_is_due)
+        return is_due and "eval" not in self._observer.reached()
 
     def seconds(self, began: float) -> list[float]:
         """Return how long each step took, the first one from a time of `time.perf_counter` on."""
@@ -83,10 +82,7 @@ class StepsTaken:
     def _is_far_enough(self) -> bool:
         """Tell whether the run has come to what it is to go on to."""
         until = self._request.options["until"]
-        if until is None:
-            return True
-        reached = self._observer.reached()
-        return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
+        return until is None or until in self._observer.reached()
 
     def _has_settled(self) -> bool:
         entries, observer = self._journal.entries(), self._observer

@@ -31,7 +31,10 @@ def standard_input(words: Sequence[str]) -> BinaryIO | None:
             file.seek(os.lseek(0, 0, os.SEEK_CUR))
             return file
         if (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and not _ASKING.isdisjoint(words):
-            return _again(_all_of_the_pipe())
+            again = os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b")
+            again.write(_all_of_the_pipe())
+            again.seek(0)
+            return again
     return None
 
 
@@ -41,10 +44,3 @@ def _all_of_the_pipe() -> bytes:
             with open_regular(_OURS) as pipe:
                 _piped.append(pipe.read())
         return _piped[0]
-
-
-def _again(content: bytes) -> BinaryIO:
-    file = os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b")
-    file.write(content)
-    file.seek(0)
-    return file

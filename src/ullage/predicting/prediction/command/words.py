@@ -103,7 +103,7 @@ def launch_of(words: Sequence[str]) -> Launch:
     cards = -(-in_all[-1] // nodes) if in_all else here
     if nodes == 1:
         return Launch(tuple(words), cards=cards)
-    kept = _with_value(_without(own, _OF_SEVERAL_NODES), _NODES, "1")
+    kept = _with_value(_with_value(own, _OF_SEVERAL_NODES, None), _NODES, "1")
     return Launch((*_with_value(kept, _IN_ALL, str(cards)), *rest), nodes=nodes, cards=cards)
 
 
@@ -124,24 +124,18 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
     return found
 
 
-def _without(words: Sequence[str], names: frozenset[str]) -> list[str]:
+def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
+    """Return words with another value of some options; None: without these options."""
     found: list[str] = []
     is_value = False
     for word in words:
         name, equals, _ = word.partition("=")
-        if not is_value and name not in names:
+        is_named = not is_value and name in names
+        if not is_value and not is_named:
             found.append(word)
-        is_value = not is_value and name in names and not equals
-    return found
-
-
-def _with_value(words: Sequence[str], names: frozenset[str], value: str) -> list[str]:
-    found: list[str] = []
-    is_value = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        found.append(value if is_value else f"{name}={value}" if name in names and equals else word)
-        is_value = not is_value and name in names and not equals
+        elif value is not None:
+            found.append(value if is_value else f"{name}={value}" if equals else word)
+        is_value = is_named and not equals
     return found
 
 

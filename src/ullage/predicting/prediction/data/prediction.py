@@ -420,3 +420,9 @@ class Prediction:
                 del data[name]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
+
+
+def fullness_of(prediction: Prediction) -> tuple[int, int]:
+    """Return what the runs of one script are compared by: the worst verdict counts most, then what may be used."""
+    order = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
+    return order.index(prediction.verdict), prediction.interval_bytes[1]

@@ -4,14 +4,14 @@ Sizes are bytes.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Literal
 
 from ullage.base.block_role import Role
 from ullage.gpu.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.epoch.use import EpochUse
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable
-from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.plain_data import PlainData
 from ullage.predicting.prediction.data.prediction import (
     Growth,
     HostRead,
@@ -108,28 +108,28 @@ class TakenOutside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was allocated on the device that reserved most."""
+    """What was allocated on the device that reserved most; the defaults are those of a run that allocated nothing."""
 
-    device: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    reserved_at_peak_bytes: int
+    device: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    reserved_at_peak_bytes: int = 0
     """The bytes that were reserved when the most was allocated."""
-    peak: Alive
-    role_peaks: dict[str, int]
-    steps: list[Step]
-    settled: bool
-    growth: Growth | None
-    timeline: dict[str, list[int]]
-    history_is_partial: bool
+    peak: Alive = field(default_factory=lambda: Alive(roles=dict.fromkeys(Role, 0), lines=[]))
+    role_peaks: dict[str, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    settled: bool = False
+    growth: Growth | None = None
+    timeline: dict[str, list[int]] = field(default_factory=dict)
+    history_is_partial: bool = False
     """Whether PyTorch's record of requests had lost its beginning."""
-    cudnn_version: int
-    cudnn: CudnnPlans
-    guesses: dict[str, GuessFigures]
-    elsewhere: Elsewhere | None
+    cudnn_version: int = 0
+    cudnn: CudnnPlans = field(default_factory=lambda: CudnnPlans(by_source={}, reasons=()))
+    guesses: dict[str, GuessFigures] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
     """None where addresses do not count."""
-    picture: Picture | None
-    at_oom: AtOom | None
+    picture: Picture | None = None
+    at_oom: AtOom | None = None
     """The last time."""
     phases: list[PhaseUse] = field(default_factory=list)
     bands: list[PhaseBand] = field(default_factory=list)
@@ -137,30 +137,8 @@ class Measured:
     """Empty where it was not asked for."""
 
 
-NOTHING_MEASURED: Final = Measured(
-    device=0,
-    peak_allocated_bytes=0,
-    peak_reserved_bytes=0,
-    reserved_at_peak_bytes=0,
-    peak=Alive(roles=dict.fromkeys(Role, 0), lines=[]),
-    role_peaks={},
-    steps=[],
-    settled=False,
-    growth=None,
-    timeline={},
-    history_is_partial=False,
-    cudnn_version=0,
-    cudnn=CudnnPlans(by_source={}, reasons=()),
-    guesses={},
-    elsewhere=None,
-    picture=None,
-    at_oom=None,
-)
-"""The measured figures of a prediction in which nothing was allocated."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(PlainData):
     """How a run ended and what it used; the defaults are those of a script that did not import torch."""
 
     outcome: Outcome
@@ -207,19 +185,9 @@ class RunResult:
     recomputed_share: float | None = None
     """None where no module was called."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "RunResult":
-        """Read what `to_json` returned."""
-        return from_plain(cls, data)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitReport:
+class ExitReport(PlainData):
     """What a process tells while it exits, when nobody in it knows with which status it will end."""
 
     result: RunResult
@@ -228,16 +196,6 @@ class ExitReport:
     """The outcome if the status is 0: what the interpreter has noted was handled then."""
     did_nothing: bool
     """Whether the process did nothing on the card."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ExitReport":
-        """Read what `to_json` returned."""
-        return from_plain(cls, data)
 
     def result_with(self, status: int | None) -> RunResult | None:
         """Return the result by the status with which the process has ended; None where it has nothing to tell.

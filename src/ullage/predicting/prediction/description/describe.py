@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ullage.base.units import text_of_bytes
@@ -11,11 +12,12 @@ from ullage.predicting.prediction.command.words import shown
 from ullage.predicting.prediction.data.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.predicting.prediction.description import epoch
 from ullage.predicting.prediction.description.host import host_sections
-from ullage.predicting.prediction.description.peaks import cells_of_peaks
+from ullage.predicting.prediction.description.peaks import TONES, table_of_peaks
 from ullage.predicting.prediction.description.phases import bands_of, moment_of_peak, phases_table, resumed_tables
+from ullage.predicting.prediction.description.place import place_of, shortened
 from ullage.predicting.prediction.verdict import outside
 from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
-from ullage.predicting.prediction.verdict.workspace import doubt_of, rows_of
+from ullage.predicting.prediction.verdict.workspace import doubt_of, less_or_more, rows_of
 from ullage.report.report import (
     Curve,
     Icicle,
@@ -36,38 +38,29 @@ from ullage.report.report import (
     Within,
 )
 
-_TONES = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
 _HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "CANNOT BE JUDGED"}
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
-_PLACE_WIDTH = 34  # characters
 
 
 def describe(prediction: Prediction) -> Report:
     """Make the report of a prediction."""
     script = shown([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
-    doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
+    grows = prediction.verdict is Verdict.FITS and prediction.growth is not None
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
-    headline = _HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else "")
+    headline = _HEADLINES[prediction.verdict] + (", BUT GROWS" if grows else "")
     if prediction.host is not None and prediction.host.decides:
         headline += ": the host's memory"
     return Report(
         headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
-        tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
+        tone=Tone.UNSURE if grows else TONES[prediction.verdict],
         subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
         sections=tuple(_sections(prediction)),
         pictures=tuple(_pictures(prediction)),
     )
-
-
-def _doubt(prediction: Prediction) -> str:
-    """Return why a script that fitted for as long as it was run may still not fit."""
-    if prediction.growth is not None:
-        return "BUT GROWS"
-    return ""
 
 
 def _sections(prediction: Prediction) -> Iterator[Section]:
@@ -93,12 +86,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield from epoch.sections_of(prediction.epoch, prediction.verdict, places)
     if prediction.eager is not None:
         yield _beside_eager(prediction, prediction.eager)
-    if prediction.ranks:
-        yield _ranks(prediction)
-    if prediction.processes:
-        yield _processes(prediction)
-    if prediction.draws:
-        yield _draws(prediction)
+    for rows, table in ((prediction.ranks, _ranks), (prediction.processes, _processes), (prediction.draws, _draws)):
+        if rows:
+            yield table(prediction)
     if prediction.reads:
         yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
@@ -183,9 +173,8 @@ def _placed(placement: Placement | None, exact: str) -> str:
     driver = {"linux": "Linux", "linux-host": "Linux", "wsl": "WSL", "windows": "Windows"}[placement.driver]
     if not placement.is_certain:
         return f"as {driver} places segments{but}"
-    off = [f"{text_of_bytes(placement.below_bytes)} less"] if placement.below_bytes else []
-    off += [f"{text_of_bytes(placement.above_bytes)} more"] if placement.above_bytes else []
-    return f"as {driver} places segments; up to {' or '.join(off)} elsewhere{but}"
+    off = less_or_more(placement.below_bytes, placement.above_bytes)
+    return f"as {driver} places segments; up to {off} elsewhere{but}"
 
 
 def _context_remark(prediction: Prediction, low: int, high: int) -> str:
@@ -205,13 +194,20 @@ def _roles(moment: str, roles: dict[str, int]) -> Shares:
 
 
 def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
-    return Shares(
-        title=f"Your lines that allocated it ({moment})",
-        total_bytes=total,
-        parts=tuple(
-            SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line)) for line in lines[:_LINES_SHOWN]
-        ),
-    )
+    return _shares(f"Your lines that allocated it ({moment})", total, [(_place(line), line) for line in lines])
+
+
+def _library_lines(moment: str, lines: list[LineUse], leading: str, total: int) -> Shares:
+    labels = [shortened(line.module) if line.module else _place(line) for line in lines]
+    title = f"By module, most of it through {leading} ({moment})"
+    return _shares(title, total, list(zip(labels, lines, strict=True)))
+
+
+def _shares(title: str, total: int, lines: list[tuple[str, LineUse]]) -> Shares:
+    parts = [
+        SizedPart(label=label, size_bytes=line.bytes, remark=_purpose(line)) for label, line in lines[:_LINES_SHOWN]
+    ]
+    return Shares(title=title, total_bytes=total, parts=tuple(parts))
 
 
 def _leading(lines: list[LineUse]) -> str:
@@ -222,38 +218,18 @@ def _leading(lines: list[LineUse]) -> str:
     return sizes.most_common(1)[0][0]
 
 
-def _library_lines(moment: str, lines: list[LineUse], leading: str, total: int) -> Shares:
-    return Shares(
-        title=f"By module, most of it through {leading} ({moment})",
-        total_bytes=total,
-        parts=tuple(
-            SizedPart(
-                label=_cut(line.module) if line.module else _place(line),
-                size_bytes=line.bytes,
-                remark=_purpose(line) if not line.module else f"{_role(line)}, {_short_place(line)}",
-            )
-            for line in lines[:_LINES_SHOWN]
-        ),
-    )
-
-
 def _short_place(line: LineUse) -> str:
     return f"{Path(line.file).name}:{line.line}" if line.file and line.line else "(no line)"
 
 
 def _place(line: LineUse) -> str:
     """Return the place of a line."""
-    if line.file is None or line.line is None:
-        return "(no line of yours)"
-    return _cut(str(Line(line.file, line.line)))
-
-
-def _cut(name: str) -> str:
-    """Cut a long path or name from the left, so that the line number or the innermost module stays."""
-    return f"…{name[1 - _PLACE_WIDTH :]}" if len(name) > _PLACE_WIDTH else name
+    return place_of(line.file, line.line, "(no line of yours)")
 
 
 def _purpose(line: LineUse) -> str:
+    if line.module:
+        return f"{_role(line)}, {_short_place(line)}"
     return f"{_role(line)}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
 
 
@@ -278,41 +254,21 @@ def _over_time(prediction: Prediction) -> Curve:
 
 def _beside_eager(prediction: Prediction, eager: Peaks) -> Table:
     graphs = prediction.compiled_graphs
-    runs = ((f"compiled, {graphs} graph{'' if graphs == 1 else 's'}", prediction), ("eager", eager))
-    most = max(run.peak_reserved_bytes for _, run in runs) or 1
-    return Table(
-        title="With torch.compile, and with it switched off",
-        columns=("run", "allocated", "reserved", "verdict"),
-        rows=tuple(
-            TableRow(
-                cells=(
-                    name,
-                    *cells_of_peaks(run),
-                ),
-                tone=_TONES[run.verdict],
-                share=run.peak_reserved_bytes / most,
-            )
-            for name, run in runs
-        ),
-    )
+    compiled = f"compiled, {graphs} graph{'' if graphs == 1 else 's'}"
+    runs: list[tuple[tuple[str, ...], Peaks | Prediction]] = [((compiled,), prediction), (("eager",), eager)]
+    title = "With torch.compile, and with it switched off"
+    return table_of_peaks(title, ("run",), runs, has_bars=True, has_tones=True)
 
 
 def _ranks(prediction: Prediction) -> Table:
-    most = max(rank.peak_reserved_bytes for rank in prediction.ranks) or 1
-    return Table(
-        title="Every rank, each run alone",
-        columns=("rank", "allocated", "reserved", "verdict"),
-        rows=tuple(
-            TableRow(
-                cells=(
-                    str(rank.rank),
-                    *cells_of_peaks(rank, " ◀ the fullest" if rank.rank == prediction.rank else ""),
-                ),
-                tone=_TONES[rank.verdict],
-                share=rank.peak_reserved_bytes / most,
-            )
-            for rank in prediction.ranks
-        ),
+    return table_of_peaks(
+        "Every rank, each run alone",
+        ("rank",),
+        [((str(each.rank),), each) for each in prediction.ranks],
+        fullest=next((each for each in prediction.ranks if each.rank == prediction.rank), None),
+        mark=" ◀ the fullest",
+        has_bars=True,
+        has_tones=True,
     )
 
 
@@ -400,41 +356,19 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
 
 def _processes(prediction: Prediction) -> Table:
     """Return the peaks of a command's processes."""
-    return Table(
-        title="By process",
-        columns=("process", "rank", "allocated", "reserved", "verdict"),
-        rows=tuple(
-            TableRow(
-                cells=(
-                    each.name,
-                    str(each.rank),
-                    *cells_of_peaks(each),
-                )
-            )
-            for each in prediction.processes
-        ),
-    )
+    runs = [((each.name, str(each.rank)), each) for each in prediction.processes]
+    return table_of_peaks("By process", ("process", "rank"), runs)
 
 
 def _draws(prediction: Prediction) -> Table:
     """Return the peaks of all seeds, and between what one more run would lie."""
     draws = prediction.draws
-    rows = [
-        (
-            str(draw.seed),
-            *cells_of_peaks(draw),
-        )
-        for draw in draws
-    ]
-    if len(draws) > 1:
-        allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
-        reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
-        rows.append(("95 of 100 runs", allocated, reserved, ""))
-    return Table(
-        title="By seed of the drawn values",
-        columns=("seed", "allocated", "reserved", "verdict"),
-        rows=tuple(TableRow(cells=row) for row in rows),
-    )
+    table = table_of_peaks("By seed of the drawn values", ("seed",), [((str(draw.seed),), draw) for draw in draws])
+    if len(draws) == 1:
+        return table
+    allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
+    reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
+    return replace(table, rows=(*table.rows, TableRow(cells=("95 of 100 runs", allocated, reserved, ""))))
 
 
 def _text_of_interval(figures: list[int]) -> str:

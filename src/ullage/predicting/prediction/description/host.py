@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage.base.units import text_of_bytes
-from ullage.gpu.tracing.source import Line
+from ullage.predicting.prediction.description.place import place_of
 from ullage.predicting.prediction.host.memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
@@ -13,7 +13,6 @@ _SHOWN_FROM: Final = 20
 """Lines that have less than this part of the host's memory are shown only where --host-memory asks about it."""
 _LEAST_PINNED_BYTES: Final = 1 << 20
 """Fewer pinned bytes, as the four of a number that `item()` copies, tell nobody anything."""
-_PLACE_WIDTH: Final = 34  # characters
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
@@ -31,7 +30,11 @@ def host_sections(host: HostUse | None) -> Iterator[Section]:
             title="Lines that had most of it (pinned, tensors and arrays, each kind at its own peak)",
             total_bytes=max(asked_bytes, 1),
             parts=tuple(
-                SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line, what))
+                SizedPart(
+                    label=place_of(line.file, line.line, "(other lines)"),
+                    size_bytes=line.bytes,
+                    remark=_purpose(line, what),
+                )
                 for line, what in rows[:_LINES_SHOWN]
             ),
         )
@@ -72,13 +75,6 @@ def _bar(host: HostUse) -> Meter:
         within=tuple(within),
         rest_label="free" if host.total_bytes <= limit else "lacking",
     )
-
-
-def _place(line: HostLine) -> str:
-    if line.file is None or line.line is None:
-        return "(other lines)"
-    place = str(Line(line.file, line.line))
-    return place if len(place) <= _PLACE_WIDTH else f"…{place[1 - _PLACE_WIDTH :]}"
 
 
 def _purpose(line: HostLine, what: str) -> str:

@@ -1,22 +1,52 @@
-"""The cells of a table's row for the peaks of a run: of a rank, a process, a seed, a run beside another."""
+"""Tables of the peaks of runs: of ranks, processes, seeds, of runs beside another."""
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Final
 
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.data.prediction import Verdict
+from ullage.predicting.prediction.data.prediction import Peaks, Prediction, Verdict
+from ullage.report.report import Table, TableRow, Tone
+
+TONES: Final = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
 
 
-class RunWithPeaks(Protocol):
-    """A run whose peaks are told, in bytes, and what they mean."""
+def table_of_peaks(
+    title: str,
+    names: tuple[str, ...],
+    runs: Iterable[tuple[tuple[str, ...], Peaks | Prediction]],
+    *,
+    fullest: Peaks | Prediction | None = None,
+    mark: str = "",
+    has_bars: bool = False,
+    has_tones: bool = False,
+) -> Table:
+    """Return a table with a row for each run.
 
-    @property
-    def verdict(self) -> Verdict: ...
-    @property
-    def peak_allocated_bytes(self) -> int: ...
-    @property
-    def peak_reserved_bytes(self) -> int: ...
-
-
-def cells_of_peaks(run: RunWithPeaks, mark: str = "") -> tuple[str, str, str]:
-    """Return allocated, reserved and verdict, with a mark behind."""
-    return text_of_bytes(run.peak_allocated_bytes), text_of_bytes(run.peak_reserved_bytes), run.verdict.value + mark
+    Args:
+        title: the table's title.
+        names: the headings of the columns before the peaks.
+        runs: what these columns hold, and the run.
+        fullest: the run whose row is marked.
+        mark: how it is marked.
+        has_bars: whether each row has a bar for its reserved memory.
+        has_tones: whether each row has the colour of its verdict.
+    """
+    runs = list(runs)
+    most = max((run.peak_reserved_bytes for _, run in runs), default=0) or 1
+    return Table(
+        title=title,
+        columns=(*names, "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    *cells,
+                    text_of_bytes(run.peak_allocated_bytes),
+                    text_of_bytes(run.peak_reserved_bytes),
+                    run.verdict.value + (mark if run is fullest else ""),
+                ),
+                tone=TONES[run.verdict] if has_tones else Tone.PLAIN,
+                share=run.peak_reserved_bytes / most if has_bars else None,
+            )
+            for cells, run in runs
+        ),
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import PhaseBand, PhaseUse, Prediction
-from ullage.predicting.prediction.description.peaks import cells_of_peaks
+from ullage.predicting.prediction.description.peaks import table_of_peaks
 from ullage.predicting.prediction.phases.name import STEPS, PhaseName
 from ullage.report.report import Band, Table, TableRow
 
@@ -50,21 +50,14 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
     """Return the peaks of the first run and of the resumed one, and the phases of that."""
     if not prediction.runs:
         return
-    most = max(run.peak_reserved_bytes for run in prediction.runs) or 1
     first, resumed = prediction.runs
-    yield Table(
-        title="Both runs",
-        columns=("run", "allocated", "reserved", "verdict"),
-        rows=tuple(
-            TableRow(
-                cells=(
-                    name,
-                    *cells_of_peaks(run, " ◀ shown above" if run.arguments == prediction.arguments else ""),
-                ),
-                share=run.peak_reserved_bytes / most,
-            )
-            for name, run in (("the first", first), ("resumed", resumed))
-        ),
+    yield table_of_peaks(
+        "Both runs",
+        ("run",),
+        [(("the first",), first), (("resumed",), resumed)],
+        fullest=next((run for run in prediction.runs if run.arguments == prediction.arguments), None),
+        mark=" ◀ shown above",
+        has_bars=True,
     )
     table = phases_table(resumed.phases, "By phase, resumed")
     if table is not None:

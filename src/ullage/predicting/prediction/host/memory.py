@@ -1,10 +1,10 @@
 """The host's memory: what one process of the script took of it, times the ranks of a node, against a limit.
 
-Figures of a process come from the script's own (`host_meter`), those of its workers from outside (`host_watch`). What a
+Figures of a process come from the script's own (`host.meter`), those of its workers from outside (`host.watch`). What a
 CUDA driver takes of the host for a real card is in none of them: only a real card knows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from ullage.base.units import text_of_bytes
@@ -29,19 +29,27 @@ class HostLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFigures:
-    """What the script's process had of the host's memory, in bytes."""
+class HostPeaks:
+    """What the script's process asked for of the host's memory, in bytes."""
 
     pinned_peak_bytes: int
+    """Pinned memory as the driver hands it out, at most at once: with PyTorch's rounding, and exact."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
-    """Pinned memory that nobody has written, at most: a real driver has its pages there, the emulated one has not."""
+    """Pinned memory that nobody has written, at most: a real driver has its pages there, the emulated one has not, so
+    that they are not resident."""
     tensors_peak_bytes: int
     """Tensors on the CPU of 1 MiB and more, at most at once; without those in memory that processes share."""
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
     """NumPy's arrays of 1 MiB and more, at most at once."""
     array_lines: list[HostLine]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFigures(HostPeaks):
+    """What the script's process had of the host's memory, in bytes."""
+
     high_water_bytes: int
     """The kernel's own count of the most that was resident, with what ullage added."""
     own_bytes: int
@@ -70,20 +78,9 @@ class WorkersUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostUse:
+class HostUse(HostPeaks):
     """The memory of one node's host that the run takes, in bytes."""
 
-    pinned_peak_bytes: int
-    """Pinned memory as the driver hands it out, at most at once: with PyTorch's rounding, and exact."""
-    pinned_lines: list[HostLine]
-    pinned_untouched_bytes: int
-    """The part of it that is not in `resident_peak_bytes`, because nothing was written to it."""
-    tensors_peak_bytes: int
-    """Tensors on the CPU of 1 MiB and more, at most at once."""
-    tensor_lines: list[HostLine]
-    arrays_peak_bytes: int
-    """NumPy's arrays of 1 MiB and more, at most at once."""
-    array_lines: list[HostLine]
     resident_peak_bytes: int
     """The most that the script's process has resident, without what ullage adds."""
     own_bytes: int
@@ -117,12 +114,6 @@ class HostUse:
         return self.fits is False and self.limit_source == GIVEN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HostLimit:
-    bytes: int | None
-    source: str
-
-
 def host_use(
     figures: HostFigures | None,
     workers: WorkersUse,
@@ -144,15 +135,9 @@ def host_use(
     file_bytes = min(figures.file_bytes, figures.resident_peak_bytes)
     one = figures.resident_peak_bytes + figures.pinned_untouched_bytes + workers.beside_bytes
     total = ranks * one - (ranks - 1) * file_bytes
-    limit = _limit_of(given_bytes)
+    limit, source = (given_bytes, GIVEN) if given_bytes is not None else _limit_here()
     return HostUse(
-        pinned_peak_bytes=figures.pinned_peak_bytes,
-        pinned_lines=figures.pinned_lines,
-        pinned_untouched_bytes=figures.pinned_untouched_bytes,
-        tensors_peak_bytes=figures.tensors_peak_bytes,
-        tensor_lines=figures.tensor_lines,
-        arrays_peak_bytes=figures.arrays_peak_bytes,
-        array_lines=figures.array_lines,
+        **{each.name: getattr(figures, each.name) for each in fields(HostPeaks)},
         resident_peak_bytes=figures.resident_peak_bytes,
         own_bytes=figures.own_bytes,
         file_bytes=file_bytes,
@@ -161,21 +146,18 @@ def host_use(
         shared_memory_bytes=workers.shared_memory_bytes,
         ranks_of_a_node=ranks,
         total_bytes=total,
-        limit_bytes=limit.bytes,
-        limit_source=limit.source,
-        fits=None if limit.bytes is None else total <= limit.bytes,
+        limit_bytes=limit,
+        limit_source=source,
+        fits=None if limit is None else total <= limit,
     )
 
 
-def _limit_of(given_bytes: int | None) -> _HostLimit:
-    if given_bytes is not None:
-        return _HostLimit(bytes=given_bytes, source=GIVEN)
+def _limit_here() -> tuple[int | None, str]:
+    """Return the most that this machine gives, and who says so."""
     host = read_host()
     if host.limit_bytes is not None and (host.memory_bytes is None or host.limit_bytes < host.memory_bytes):
-        return _HostLimit(bytes=host.limit_bytes, source="the control group's limit")
-    if host.memory_bytes is not None:
-        return _HostLimit(bytes=host.memory_bytes, source="the machine's memory")
-    return _HostLimit(bytes=None, source="not known")
+        return host.limit_bytes, "the control group's limit"
+    return host.memory_bytes, "not known" if host.memory_bytes is None else "the machine's memory"
 
 
 def reason_of_host(host: HostUse) -> str:

@@ -78,19 +78,15 @@ class HostWatch:
 
     def _shared_bytes(self, processes: list[int]) -> int:
         """Return what lies in files of shared memory that the processes have open or have made."""
-        files: dict[tuple[int, int], int] = {}
+        paths: list[Path] = []
         for process in processes:
             with suppress(OSError):
-                for name in os.listdir(self._root / str(process) / "fd"):
-                    path = self._root / str(process) / "fd" / name
-                    with suppress(OSError):
-                        if os.readlink(path).startswith(_SHARED):
-                            status = path.stat()
-                            files[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR_BYTES
-        made = {f"torch_{process}_" for process in processes}
-        with suppress(OSError):
-            for path in Path(_SHARED).glob("torch_*"):
-                if any(path.name.startswith(start) for start in made):
+                paths += (self._root / str(process) / "fd").iterdir()
+            paths += Path(_SHARED).glob(f"torch_{process}_*")
+        files: dict[tuple[int, int], int] = {}
+        for path in paths:
+            with suppress(OSError):
+                if path.parent == Path(_SHARED) or os.readlink(path).startswith(_SHARED):
                     status = path.stat()
                     files[status.st_dev, status.st_ino] = status.st_blocks * _SECTOR_BYTES
         return sum(files.values())

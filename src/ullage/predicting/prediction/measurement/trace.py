@@ -22,7 +22,7 @@ from ullage.gpu.tracing.journal import Entries, EntryKind, Phase
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line, is_users
 from ullage.predicting.prediction.data.prediction import Step
-from ullage.predicting.prediction.data.run_result import Alive, OomLevels
+from ullage.predicting.prediction.data.run_result import Alive
 from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 from ullage.predicting.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 
@@ -67,23 +67,10 @@ def levels_of(entries: Entries, device: int) -> Levels:
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
-def device_out_of_memory(entries: Entries, moment: int) -> int | None:
-    """Return the device on which memory ran out at or before `moment`; None if it did not."""
+def failed_request(entries: Entries, moment: int) -> Any:
+    """Return the journal's entry of the request that failed at or before `moment`; None if none did."""
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
-    return int(entries["device"][errors[-1]]) if len(errors) else None
-
-
-def levels_at_oom(entries: Entries, moment: int) -> OomLevels:
-    """Return the request that failed at or before `moment`, and the device's levels at that time."""
-    errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
-    if not len(errors):
-        return OomLevels(requested_bytes=0, allocated_bytes=0, reserved_bytes=0)
-    error = entries[errors[-1]]
-    return OomLevels(
-        requested_bytes=int(error["size"]),
-        allocated_bytes=int(error["allocated"]),
-        reserved_bytes=int(error["reserved"]),
-    )
+    return entries[errors[-1]] if len(errors) else None
 
 
 def busiest_device(entries: Entries) -> int | None:
@@ -121,10 +108,8 @@ def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, An
 
 
 def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
-    for frame in frames:
-        if is_users(frame["filename"]):
-            return Line(frame["filename"], frame["line"], frame["name"])
-    return None
+    of_users = (frame for frame in frames if is_users(frame["filename"]))
+    return next((Line(frame["filename"], frame["line"], frame["name"]) for frame in of_users), None)
 
 
 def steps_of(
@@ -149,8 +134,8 @@ def steps_of(
             int(np.searchsorted(levels.index, start, side="right")),
             int(np.searchsorted(levels.index, border, side="right")),
         )
-        peak_allocated = max([allocated, *_highest(levels.allocated[inside])])
-        peak_reserved = max([reserved, *_highest(levels.reserved[inside])])
+        peak_allocated = int(levels.allocated[inside].max(initial=allocated))
+        peak_reserved = int(levels.reserved[inside].max(initial=reserved))
         if inside.stop > inside.start:
             allocated = int(levels.allocated[inside.stop - 1])
             reserved = int(levels.reserved[inside.stop - 1])
@@ -206,10 +191,6 @@ def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> boo
     kept &= lives.entries["device"] == device
     kept &= ~np.isin(lives.entries["address"], entries["address"][entries["kind"] == EntryKind.WORKSPACE])
     return int(lives.entries["size"][kept].sum()) >= MIB
-
-
-def _highest(values: np.ndarray) -> list[int]:
-    return [int(values.max())] if len(values) else []
 
 
 def edges_of(levels: Levels) -> np.ndarray:
@@ -275,7 +256,7 @@ class Memory:
     def _use_of(self, block: Block) -> BlockUse:
         return BlockUse(
             role=block.role.value,
-            line=self._line_of(block),
+            line=self._line_at(block.index, block.phase),
             librarys=self.requests.librarys_line_of(block.index),
             module=self.module_names[self._modules.get(block.index, 0)],
             phase=block.phase.name.lower(),
@@ -291,16 +272,9 @@ class Memory:
         """Return the peak of each role by itself, in requested bytes."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
-        sizes = np.array(
-            [
-                min(
-                    self.requests.bytes_by_index.get(int(lives.born[block]), int(lives.entries["size"][block])),
-                    int(lives.entries["size"][block]),
-                )
-                for block in here
-            ],
-            np.int64,
-        )
+        blocks = zip(lives.born[here].tolist(), lives.entries["size"][here].tolist(), strict=True)
+        requested = self.requests.bytes_by_index
+        sizes = np.array([min(requested.get(born, size), size) for born, size in blocks], np.int64)
         names = np.array([self.roles[block].value for block in here])
         peaks = {}
         for role in Role:
@@ -320,9 +294,6 @@ class Memory:
         if at >= len(self.lives.born) or self.lives.born[at] != moment:
             return None
         return self._line_at(moment, Phase(int(self.lives.entries["phase"][at])))
-
-    def _line_of(self, block: Block) -> Line | None:
-        return self._line_at(block.index, block.phase)
 
     def _line_at(self, born: int, phase: Phase) -> Line | None:
         line = self.requests.line_of(born)
@@ -383,7 +354,7 @@ class Memory:
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
         for block in blocks_at(moment, self.lives, self.roles, device=self.device):
-            line = self._line_of(block)
+            line = self._line_at(block.index, block.phase)
             module = self.module_names[self._modules[block.index]] or _OUTSIDE[block.phase]
             key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
             rows[key] += block.size_bytes

@@ -9,7 +9,6 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from ullage.base.units import text_of_bytes
@@ -50,19 +49,18 @@ class SeenOom:
         return Outcome(kind="oom", type="OutOfMemoryError", text=text, file=file, line=line)
 
 
-def end_outcome(gave_up: SeenOom | None) -> Outcome:
-    """The outcome of a script that ended without an error.
+def end_outcome(gave_up: SeenOom | None, code: int = 0, line: Line | None = None) -> Outcome:
+    """Return the outcome of a script that ended by itself.
 
     Args:
         gave_up: how memory ran out, if the script did nothing on the card after it.
+        code: the exit code.
+        line: the user's line that exited.
     """
-    return gave_up.outcome() if gave_up else Outcome(kind="ended")
-
-
-def exit_outcome(code: int, line: Line | None, gave_up: SeenOom | None) -> Outcome:
-    """Return the outcome of a script that exited with a code other than 0."""
     if gave_up:
         return gave_up.outcome()
+    if not code:
+        return Outcome(kind="ended")
     file, number = _place(line)
     return Outcome(kind="error", type="SystemExit", exit_code=code, file=file, line=number)
 
@@ -75,7 +73,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
         return Outcome(kind="oom", type=type(oom).__name__, text=_text_of(oom), file=file, line=number)
     line = raising_line(error)
     if isinstance(error, SystemExit):
-        return exit_outcome(error.code if isinstance(error.code, int) else 1, line, gave_up)
+        return end_outcome(gave_up, error.code if isinstance(error.code, int) else 1, line)
     if gave_up:
         return gave_up.outcome()
     file, number = _place(line)
@@ -125,12 +123,9 @@ def _is_of_system(error: BaseException) -> bool:
 def raising_line(error: BaseException) -> Line | None:
     """Return the innermost line of the user's own code in an error's traceback."""
     found = None
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_users(code.co_filename):
-            found = Line(code.co_filename, trace.tb_lineno, code.co_name)
-        trace = trace.tb_next
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_users(frame.f_code.co_filename):
+            found = Line(frame.f_code.co_filename, line, frame.f_code.co_name)
     # The error of a file that cannot be compiled has no frame there.
     if not found and isinstance(error, SyntaxError) and error.filename and error.lineno and is_users(error.filename):
         return Line(error.filename, error.lineno)

@@ -34,12 +34,9 @@ class GraphCapture:
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Wrap the methods of graphs."""
-        for name, around in (
-            ("capture_begin", self._around_begin),
-            ("capture_end", self._around_end),
-            ("replay", self._around_replay),
-        ):
-            wrap(torch.cuda.CUDAGraph, name, around)
+        wrap(torch.cuda.CUDAGraph, "capture_begin", self._around_begin)
+        wrap(torch.cuda.CUDAGraph, "capture_end", self._around_end)
+        wrap(torch.cuda.CUDAGraph, "replay", self._around_replay)
 
     @property
     def is_awaited(self) -> bool:

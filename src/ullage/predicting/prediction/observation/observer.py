@@ -10,8 +10,8 @@ import gc
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from ullage.predicting.prediction.observation.ending import SeenOom
 from ullage.predicting.prediction.observation.graph_capture import GraphCapture
 from ullage.predicting.prediction.observation.role import Moments, Note
 from ullage.predicting.prediction.phases.hooks import PhaseHooks
-from ullage.predicting.prediction.phases.spans import Marks, Reached, reached
+from ullage.predicting.prediction.phases.spans import Marks, reached
 from ullage.training.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 
 # Operators whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
@@ -40,6 +40,7 @@ SHAPE_OPS = frozenset(
 )
 _TRUTH_BYTES, _WHOLE_BYTES = 1, 8
 _ROLES = tuple(Role)
+T = TypeVar("T")
 
 
 class Observer:
@@ -63,6 +64,8 @@ class Observer:
         """The journal index and the user's line of every backward pass."""
         self.module_names: list[str] = [""]
         """The names of modules, by their number in the journal; 0 is none."""
+        self.moments = Moments()
+        """The times at which passes began and ended."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
         self.before_pass: Callable[[], None] | None = None
@@ -83,9 +86,6 @@ class Observer:
         self._phases_before_optimizer: list[Phase] = []
         self._stepping: weakref.ref[Any] | None = None
         self._backward_depth = 0
-        self._forward_starts: list[int] = []
-        self._backward_starts: list[int] = []
-        self._backward_ends: list[int] = []
         self._first_optimizer: weakref.ref[Any] | None = None
         self._optimizer_steps = 0
         self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
@@ -103,15 +103,6 @@ class Observer:
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
-    def moments(self) -> Moments:
-        """The times at which passes began and ended."""
-        return Moments(
-            forward_starts=tuple(self._forward_starts),
-            backward_starts=tuple(self._backward_starts),
-            backward_ends=tuple(self._backward_ends),
-        )
-
-    @property
     def recomputed_share(self) -> float | None:
         """The part of the forward passes that backward passes computed again, by parameters; None without any."""
         first, again = (
@@ -123,16 +114,10 @@ class Observer:
     @property
     def marks(self) -> Marks:
         """What tells the phases of the run."""
-        return Marks(
-            forwards=self.phases.forwards,
-            calls=self.phases.calls,
-            emptied=self.phases.emptied,
-            backward_starts=tuple(self._backward_starts),
-            step_ends=tuple(self.step_ends),
-        )
+        return self.phases.marks(self.moments.backward_starts, self.step_ends)
 
-    def reached(self) -> Reached:
-        """Return what the run has come to since its first step."""
+    def reached(self) -> set[str]:
+        """Return what the run has come to since its first step: "eval", "save"."""
         return reached(self.marks)
 
     def install(self) -> None:
@@ -214,7 +199,7 @@ class Observer:
         self.end_backward_step()
         if self.before_pass is not None:
             self.before_pass()
-        self._forward_starts.append(self._journal.length() - 1)
+        self.moments.forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
         # The output of another module is an activation, and has a grad_fn to show for it.
@@ -222,7 +207,7 @@ class Observer:
         self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        if not self._forward_starts and not self._backward_depth:
+        if not self.moments.forward_starts and not self._backward_depth:
             self.end_backward_step()
         self._backward_depth += 1
         if self._backward_depth > 1:  # a checkpoint that runs its own backward pass inside the outer one
@@ -231,7 +216,7 @@ class Observer:
             finally:
                 self._backward_depth -= 1
         index = self._journal.length() - 1
-        self._backward_starts.append(index)
+        self.moments.backward_starts.append(index)
         self.backward_lines.append((index, callers_line()))
         previous = self._enter(Phase.BACKWARD)
         try:
@@ -240,7 +225,7 @@ class Observer:
             return result
         finally:
             self._backward_depth -= 1
-            self._backward_ends.append(self._journal.length() - 1)
+            self.moments.backward_ends.append(self._journal.length() - 1)
             self._note_gradients()
             self._enter(previous)
 
@@ -341,8 +326,7 @@ class Observer:
                 self._calls_again.append(0)
 
     def _note_gradients(self) -> None:
-        alive = (reference() for reference in list(self._parameters.values()))
-        self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
+        self._note(Role.GRADIENTS, [parameter.grad for parameter in _alive(self._parameters)])
 
     def input_addresses(self) -> list[int]:
         """Return where what was given to modules was when it was given."""
@@ -352,17 +336,13 @@ class Observer:
 
     def trained_parameters(self) -> list[Any]:
         """Return the parameters of the optimizers that have stepped and are there."""
-        optimizers = [one for one in (reference() for reference in self._optimizers.values()) if one is not None]
-        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+        return [
+            one for optimizer in _alive(self._optimizers) for group in optimizer.param_groups for one in group["params"]
+        ]
 
     def owned_addresses(self) -> list[int]:
         """Return where the known parameters, their gradients and optimizers' state are."""
-        parameters = [
-            parameter for parameter in (one() for one in list(self._parameters.values())) if parameter is not None
-        ]
-        optimizers = [
-            optimizer for optimizer in (one() for one in list(self._optimizers.values())) if optimizer is not None
-        ]
+        parameters, optimizers = _alive(self._parameters), _alive(self._optimizers)
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
         return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
 
@@ -426,6 +406,11 @@ class Observer:
 
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, original))
+
+
+def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
+    """Return what is still there of some objects."""
+    return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
 def _elements_of(module: "nn.Module") -> int:

@@ -8,7 +8,7 @@ is known is `unknown`. Names of frames are not used.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -34,9 +34,9 @@ class Note:
 class Moments:
     """The journal indices at which passes began or ended, each list ascending."""
 
-    forward_starts: tuple[int, ...]
-    backward_starts: tuple[int, ...]
-    backward_ends: tuple[int, ...]
+    forward_starts: list[int] = field(default_factory=list)
+    backward_starts: list[int] = field(default_factory=list)
+    backward_ends: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

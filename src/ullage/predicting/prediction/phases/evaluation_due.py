@@ -49,13 +49,9 @@ class EvaluationDue:
         if loop is None:
             return False
         try:
-            return bool(_of_lightning(loop, fetcher) if fetcher is not None else _of_transformers(loop))
+            return bool(loop._should_check_val_fx(fetcher) if fetcher is not None else _of_transformers(loop))
         except Exception:  # another version of the library: it does not say
             return False
-
-
-def _of_lightning(loop: Any, fetcher: Any) -> bool:
-    return bool(loop._should_check_val_fx(fetcher))
 
 
 def _of_transformers(trainer: Any) -> bool:

@@ -9,7 +9,7 @@ import functools
 import sys
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from torch import nn
 from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.prediction.phases.evaluation_due import LOOPS, EvaluationDue
-from ullage.predicting.prediction.phases.spans import Emptied, Forwards, NotedCall, NotedCalls
+from ullage.predicting.prediction.phases.spans import Emptied, Forwards, Marks, NotedCall, NotedCalls
 
 _OPEN: Final = -2  # -1 is before the first entry of the journal
 LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
@@ -35,19 +35,18 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("transformers.trainer", "Trainer._load_from_checkpoint Trainer._load_optimizer_and_scheduler", NotedCall.RESTORE),
     ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", NotedCall.SAVE),
     ("transformers.generation.utils", "GenerationMixin.generate", NotedCall.GENERATE),
-    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
-    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
-    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
-    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
-    (
-        "lightning.pytorch.trainer.connectors.checkpoint_connector",
-        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
-        NotedCall.RESTORE,
-    ),
-    (
-        "pytorch_lightning.trainer.connectors.checkpoint_connector",
-        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
-        NotedCall.RESTORE,
+    *(
+        (f"{package}.{module}", functions, kind)
+        for package in ("lightning.pytorch", "pytorch_lightning")
+        for module, functions, kind in (
+            ("loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
+            ("trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+            (
+                "trainer.connectors.checkpoint_connector",
+                "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
+                NotedCall.RESTORE,
+            ),
+        )
     ),
     ("accelerate.accelerator", "Accelerator.save_state Accelerator.save_model", NotedCall.SAVE),
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
@@ -118,34 +117,29 @@ class PhaseHooks:
 
     # ---- what was noted
 
-    @property
-    def forwards(self) -> Forwards:
-        """The calls of modules."""
-        return Forwards(
-            begins=tuple(self._forward_begins),
-            ends=tuple(self._closed(self._forward_ends)),
-            with_grad=tuple(map(bool, self._with_grad)),
-            training=tuple(map(bool, self._training)),
-            trained=tuple(map(bool, self._trained)),
-        )
-
-    @property
-    def calls(self) -> NotedCalls:
-        """The calls that begin and end."""
-        return NotedCalls(
-            kinds=tuple(map(NotedCall, self._kinds)),
-            begins=tuple(self._begins),
-            ends=tuple(self._closed(self._ends)),
-            of_other_threads=tuple(map(bool, self._others)),
-        )
-
-    @property
-    def emptied(self) -> Emptied:
-        """What was reserved after the cache was emptied, which the journal does not tell."""
-        return Emptied(
-            indices=tuple(self._emptied_indices),
-            devices=tuple(self._emptied_devices),
-            reserved_bytes=tuple(self._emptied_reserved),
+    def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
+        """Return what was noted, beside where backward passes began and steps ended."""
+        return Marks(
+            forwards=Forwards(
+                begins=tuple(self._forward_begins),
+                ends=tuple(self._closed(self._forward_ends)),
+                with_grad=tuple(map(bool, self._with_grad)),
+                training=tuple(map(bool, self._training)),
+                trained=tuple(map(bool, self._trained)),
+            ),
+            calls=NotedCalls(
+                kinds=tuple(map(NotedCall, self._kinds)),
+                begins=tuple(self._begins),
+                ends=tuple(self._closed(self._ends)),
+                of_other_threads=tuple(map(bool, self._others)),
+            ),
+            emptied=Emptied(
+                indices=tuple(self._emptied_indices),
+                devices=tuple(self._emptied_devices),
+                reserved_bytes=tuple(self._emptied_reserved),
+            ),
+            backward_starts=tuple(backward_starts),
+            step_ends=tuple(step_ends),
         )
 
     def _closed(self, ends: "array[int]") -> list[int]:
@@ -162,43 +156,30 @@ class PhaseHooks:
             self._ends.append(_OPEN)
             return len(self._ends) - 1
 
-    def _end(self, position: int) -> None:
-        self._ends[position] = self._length() - 1
-
     def _wrap(self, owner: Any, name: str, kind: NotedCall) -> None:
         original = vars(owner)[name]
         if not callable(original):  # a static method, or something else than it was
             return
-        wrapper = self._around_state_dict(original) if kind is NotedCall.STATE else self._around(original, kind)
-        setattr(owner, name, wrapper)
+        setattr(owner, name, self._around(original, kind))
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
+        """Note calls; of a `state_dict` the outermost only: a module asks its children."""
+        inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
+
         @functools.wraps(original)
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            if is_state_dict:
+                if getattr(inside, "value", False):
+                    return original(*arguments, **keywords)
+                inside.value = True
             position = self._begin(kind)
             try:
                 return original(*arguments, **keywords)
             finally:
-                self._end(position)
-
-        return wrapper
-
-    def _around_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Note the outermost call only: a module asks its children."""
-        inside = self._in_state_dict
-
-        @functools.wraps(original)
-        def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            if getattr(inside, "value", False):
-                return original(*arguments, **keywords)
-            inside.value = True
-            position = self._begin(NotedCall.STATE)
-            try:
-                return original(*arguments, **keywords)
-            finally:
-                self._end(position)
-                inside.value = False
+                self._ends[position] = self._length() - 1
+                if is_state_dict:
+                    inside.value = False
 
         return wrapper
 

@@ -4,7 +4,7 @@ They are found after the run in what was noted of it (`prediction.phases.hooks`)
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -96,24 +96,15 @@ class Span:
     of_other_thread: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """What a run has come to so far, for who decides when to stop it."""
-
-    evaluation: bool
-    saving: bool
-
-
-def reached(marks: Marks) -> Reached:
-    """Say whether there was an evaluation after the first step, and a save: before the step that has just ended."""
+def reached(marks: Marks) -> set[str]:
+    """Return what a run has come to after its first step and before the one that has just ended: "eval", "save"."""
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
     kinds = {kind for kind, begin in calls if begin >= first_step}
     evaluating = (marks.forwards.begins[number] >= first_step for number in _evaluating(marks))
-    return Reached(
-        evaluation=NotedCall.EVALUATE in kinds or any(evaluating),
-        saving=bool(kinds & {NotedCall.WRITE, NotedCall.SAVE}),
-    )
+    has_evaluated = NotedCall.EVALUATE in kinds or any(evaluating)
+    has_saved = bool(kinds & {NotedCall.WRITE, NotedCall.SAVE})
+    return {word for word, is_so in (("eval", has_evaluated), ("save", has_saved)) if is_so}
 
 
 # ---- from notes to spans
@@ -156,9 +147,7 @@ def _whole(calls: NotedCalls) -> list[Span]:
 
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
     """Return what was written beside what libraries save as a whole: each with the `state_dict` before it."""
-    barriers = _work(marks) + [
-        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind in _RESUMING
-    ]
+    barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
     return [
         Span(name=PhaseName.SAVING, begin=begin, end=end, of_other_thread=other)
@@ -172,9 +161,7 @@ def _resuming(marks: Marks) -> list[Span]:
 
     A model alone that is read before it is trained is not resumed: its weights are loaded.
     """
-    barriers = _work(marks) + [
-        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind is NotedCall.WRITE
-    ]
+    barriers = _work(marks) + _begins(marks.calls, {NotedCall.WRITE})
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     return [
         Span(name=PhaseName.RESUMING, begin=begin, end=end, of_other_thread=other)
@@ -182,6 +169,10 @@ def _resuming(marks: Marks) -> list[Span]:
         if NotedCall.READ in kinds
         and (NotedCall.LOAD_OPTIMIZER in kinds or (NotedCall.LOAD in kinds and begin >= first_step))
     ]
+
+
+def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
+    return [begin for kind, begin in zip(calls.kinds, calls.begins, strict=True) if kind in kinds]
 
 
 def _work(marks: Marks) -> list[int]:

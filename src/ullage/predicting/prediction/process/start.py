@@ -12,7 +12,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
@@ -32,20 +32,17 @@ _HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    environment = _environment(request)
     channel, channel_end = new_pipe()
     try:
         try:
-            with standard_input(request.arguments) or nullcontext() as given:
-                process = ChildProcess(
-                    "ullage.predicting.prediction.child.run",
-                    [str(channel_end), json.dumps(request.for_child().to_json())],
-                    inherited=(channel_end,),
-                    environment=environment,
-                    with_flags=False,
-                    output=subprocess.PIPE,
-                    standard_input=given,
-                )
+            arguments = [str(channel_end), json.dumps(request.for_child().to_json())]
+            process = _started(
+                "ullage.predicting.prediction.child.run",
+                arguments,
+                request.arguments,
+                _environment(request),
+                channel_end,
+            )
         finally:
             os.close(channel_end)
         with process:
@@ -72,8 +69,9 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
-    # A launcher may be in a script of a shell's.
-    own = 1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
+    own = (
+        1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
+    )  # a launcher may be in a script of a shell's
     child = request.with_options(count=max(request.options["count"], launch.cards, own)).for_child()
     environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
     if request.options["world_size"]:
@@ -97,17 +95,9 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
             address=address, request=child, processes=request.options["processes"], nodes=launch.nodes
         )
         attachment.put_into(environment)
-        with standard_input(launch.words) or nullcontext() as given:
-            process = ChildProcess(
-                "ullage.predicting.prediction.command.launch",
-                command_of(launch.words),
-                inherited=(),
-                environment=environment,
-                with_flags=False,
-                output=subprocess.PIPE,
-                standard_input=given,
-            )
-        with process:
+        with _started(
+            "ullage.predicting.prediction.command.launch", command_of(launch.words), launch.words, environment
+        ) as process:
             listener = Listener(process, request, progress, cancelled, door)
             listener.started(time.monotonic())
             listener.listen()
@@ -128,6 +118,30 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
     measured = result.measured if result is not None and result.measured is not None else None
     used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
     return result is not None and result.outcome.kind == "oom", report.is_final, *used
+
+
+def _started(
+    module: str, arguments: Sequence[str], words: Sequence[str], environment: dict[str, str], *inherited: int
+) -> ChildProcess:
+    """Start a module of this package in a process of its own.
+
+    Args:
+        module: the dotted name of the module whose `main` is run.
+        arguments: what it is given.
+        words: the words of the command that may read our standard input.
+        environment: its variables.
+        inherited: the file descriptors that it gets.
+    """
+    with standard_input(words) or nullcontext() as given:
+        return ChildProcess(
+            module,
+            arguments,
+            inherited=inherited,
+            environment=environment,
+            with_flags=False,
+            output=subprocess.PIPE,
+            standard_input=given,
+        )
 
 
 def _environment(request: Request) -> dict[str, str]:

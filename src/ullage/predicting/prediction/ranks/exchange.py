@@ -31,6 +31,8 @@ Start = Callable[[int, Callable[[], bool]], str | None]
 class _Variant:
     """The ranks of one run: the same script with the same settings and seed."""
 
+    start: Start | None = None
+    """Runs another rank of them as a helper; None until one of them is measured."""
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     """The ranks that are measured now."""
@@ -84,7 +86,6 @@ class Exchange:
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
         """Why a rank that was asked for something was not run; None: each was."""
-        self._starts: dict[str, Start] = {}
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
         """The helpers that are started, and have not come yet."""
@@ -121,7 +122,7 @@ class Exchange:
             mine = self._variants.setdefault(variant, _Variant())
             mine.running.add(rank)
             mine.are_all_measured |= are_all
-            self._starts[variant] = start
+            mine.start = start
         try:
             yield
         finally:
@@ -217,9 +218,8 @@ class Exchange:
                     if mine.waits_for_itself(rank):
                         break
                     if mine.has_to_be_run(source):
-                        refusal = self._refusal(mine)
-                        if refusal is not None:
-                            self.refusal = refusal
+                        if len(mine.helpers) >= MOST_HELPERS or not self._room.has_room(len(self._coming)):
+                            self.refusal = refusal = TOO_MANY if len(mine.helpers) >= MOST_HELPERS else NO_ROOM
                             break
                         self._help(variant, mine, source)
                     self._changed.wait()
@@ -229,16 +229,10 @@ class Exchange:
                 self._changed.notify_all()
             return mine.messages.get(key), mine.failures.get(source), refusal
 
-    def _refusal(self, mine: _Variant) -> str | None:
-        """Return why no other rank can be run for those that wait; None if one can."""
-        if len(mine.helpers) >= MOST_HELPERS:
-            return TOO_MANY
-        return None if self._room.has_room(len(self._coming)) else NO_ROOM
-
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
         """Run a rank that somebody waits for."""
         mine.helpers.add(rank)
-        start = self._starts.get(variant)
+        start = mine.start
         if start is None:
             mine.ended.add(rank)
             return

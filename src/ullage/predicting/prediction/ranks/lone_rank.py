@@ -77,30 +77,29 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
     # A communicator that is split off its parent's does not say how many ranks it has: subgroups are made anew.
     vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
-    split_group = _split_by_new_group(distributed_c10d)
+    split_group = functools.partial(_split_by_new_group, distributed_c10d)
     for owner in (distributed_c10d, torch.distributed, import_module("torch.distributed.device_mesh")):
         if "split_group" in vars(owner):
             vars(owner)["split_group"] = split_group
     stand_in_for_symmetric_memory()
 
 
-def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:
-    def split_group(
-        parent_pg: Any = None,
-        split_ranks: Any = None,
-        timeout: Any = None,
-        pg_options: Any = None,
-        *rest: Any,
-        **more: Any,
-    ) -> Any:
-        parent = parent_pg or distributed_c10d._get_default_group()
-        mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
-        if mine is None:
-            return None
-        ranks = [distributed_c10d.get_global_rank(parent, rank) for rank in mine]
-        return distributed_c10d.new_group(ranks, timeout=timeout, pg_options=pg_options)
-
-    return split_group
+def _split_by_new_group(
+    distributed_c10d: ModuleType,
+    parent_pg: Any = None,
+    split_ranks: Any = None,
+    timeout: Any = None,
+    pg_options: Any = None,
+    *rest: Any,
+    **more: Any,
+) -> Any:
+    """Stand in for `split_group`: make the subgroup anew."""
+    parent = parent_pg or distributed_c10d._get_default_group()
+    mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
+    if mine is None:
+        return None
+    ranks = [distributed_c10d.get_global_rank(parent, rank) for rank in mine]
+    return distributed_c10d.new_group(ranks, timeout=timeout, pg_options=pg_options)
 
 
 def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) -> None:

@@ -4,11 +4,9 @@ import math
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from ullage.base.errors import ScriptError, ValuesError
 from ullage.base.units import text_of_bytes
@@ -16,10 +14,9 @@ from ullage.gpu.values.choice import ValuesMode
 from ullage.predicting.prediction.data.prediction import DrawPeaks, Prediction, Verdict
 from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.at_once import at_once
 from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.reason import deciding
-
-AT_ONCE: Final = 2  # a run needs a core and some memory
 
 
 def predict_with_draws(
@@ -115,14 +112,7 @@ def _others(
                 raise
             return seed, error
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run, number) for number in range(1, request.options["draws"])]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    return at_once(run, range(1, request.options["draws"]), stop)
 
 
 @contextmanager

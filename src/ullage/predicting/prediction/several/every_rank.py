@@ -2,19 +2,17 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
 from ullage.base.errors import ScriptError, UsageError
-from ullage.predicting.prediction.data.prediction import Prediction, RankPeaks, Verdict
+from ullage.predicting.prediction.data.prediction import Prediction, RankPeaks, fullness_of
 from ullage.predicting.prediction.ranks.exchange import Exchange
 from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.at_once import AT_ONCE, at_once
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 MOST: Final = 64
-AT_ONCE: Final = 2
-_ORDER: Final = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
 
 
 def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
@@ -32,7 +30,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
         progress("each rank once more, which takes its own numbers for what the others have")
         predictions, _ = _predict_each(request, progress, asks_all=False)
         notes = [f"no rank was asked what it adds to what all ranks make together: {refusal}"]
-    fullest = max(predictions, key=_fullness)
+    fullest = max(predictions, key=lambda each: (*fullness_of(each), each.peak_allocated_bytes))
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
         fullest = predict_with_draws(replace(request, asks_all=refusal is None).with_options(rank=fullest.rank))
@@ -65,19 +63,11 @@ def _predict_each(
         except ScriptError as error:
             raise type(error)(f"rank {rank}: {error}") from None
 
-    with Exchange() as exchange, ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run, rank) for rank in range(request.options["world_size"] or 0)]
+    with Exchange() as exchange:
         try:
-            predictions = [future.result() for future in futures]
-        except BaseException as error:
-            cancelled.set()
-            pool.shutdown(cancel_futures=True)
-            if isinstance(error, ScriptError) and asks_all and exchange.refusal is not None:
+            predictions = at_once(run, range(request.options["world_size"] or 0), cancelled, most=AT_ONCE)
+        except ScriptError:
+            if asks_all and exchange.refusal is not None:
                 return [], exchange.refusal
             raise
     return (predictions, None) if not asks_all or exchange.refusal is None else ([], exchange.refusal)
-
-
-def _fullness(prediction: Prediction) -> tuple[int, int, int]:
-    """Return what ranks are compared by; of those that reserve the same, the one that has allocated more is fuller."""
-    return _ORDER.index(prediction.verdict), prediction.interval_bytes[1], prediction.peak_allocated_bytes

@@ -2,17 +2,13 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
 
 from ullage.base.errors import ScriptError, UllageError
 from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.at_once import at_once
 from ullage.predicting.prediction.several.draws import predict_with_draws
-
-PARALLEL_RUNS: Final = 2
-"""The number of runs at once: a run needs a core and some memory."""
 
 
 @dataclass(slots=True)
@@ -31,34 +27,20 @@ class ParallelRuns:
             requests: what to run.
             labels: what each is called in the texts of progress and errors.
         """
-        with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
-            futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
-            try:
-                return [_result(future) for future in futures]
-            except BaseException:
-                self._cancelled.set()
-                pool.shutdown(cancel_futures=True)
-                raise
+        return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 
     def known(self, request: Request) -> Prediction | None:
         """Return the prediction of a request that has been run; None where it has not, or has failed."""
         return self._known.get(repr(request))
 
-    def _run(self, request: Request, label: str) -> Prediction:
+    def _run(self, request: Request, label: str) -> Prediction | UllageError:
         key = repr(request)
         if key not in self._known:
             self.progress(f"running {label}")
             try:
                 prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
             except ScriptError as error:
-                raise type(error)(f"with {label}: {error}") from None
+                return type(error)(f"with {label}: {error}")
             self._known[key] = prediction
             self.progress(f"{label}: {prediction.verdict.value}")
         return self._known[key]
-
-
-def _result(future: Future[Prediction]) -> Prediction | UllageError:
-    try:
-        return future.result()
-    except ScriptError as error:
-        return error

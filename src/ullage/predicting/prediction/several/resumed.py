@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from ullage.base.errors import ScriptError, UsageError, quoted
 from ullage.base.secrets import without_secrets
-from ullage.predicting.prediction.data.prediction import PhaseUse, Prediction, RunPeaks, Verdict
+from ullage.predicting.prediction.data.prediction import PhaseUse, Prediction, RunPeaks, fullness_of
 from ullage.predicting.prediction.phases.name import PhaseName
 from ullage.predicting.prediction.request import Request
-
-_ORDER = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
 
 
 def arguments_of(text: str) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ def predict_resumed(
     except ScriptError as error:
         raise type(error)(f"resumed with {shlex.join(without_secrets(arguments))}: {error}") from None
     runs = [RunPeaks.of(each, arguments=each.arguments, phases=each.phases) for each in (first, second)]
-    fullest = max(first, second, key=lambda run: (_ORDER.index(run.verdict), run.interval_bytes[1]))
+    fullest = max(first, second, key=fullness_of)
     return replace(
         fullest,
         phases=[*(phase for phase in first.phases if phase.name != PhaseName.RESUMING), _resuming(second)],

@@ -9,7 +9,7 @@ from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.emulator.torch_build import TorchBuild
 from ullage.gpu.gpus import Gpu
 from ullage.predicting.prediction.data.prediction import Oom, Prediction, ProcessPeaks, Verdict
-from ullage.predicting.prediction.data.run_result import NOTHING_MEASURED, Measured, Outcome, RunResult
+from ullage.predicting.prediction.data.run_result import Measured, Outcome, RunResult
 from ullage.predicting.prediction.host.memory import host_use, reason_of_host
 from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
 from ullage.predicting.prediction.process.report import ChildReport
@@ -51,10 +51,11 @@ def assemble(
 def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
     """Return the prediction that one process's result leads to, without the host's memory."""
     result = with_epoch(result)
-    measured = result.measured or NOTHING_MEASURED
+    measured = result.measured or Measured()
     use = expected_use_of(request, gpu, result, measured)
     verdict, reason = judgement_of(request, gpu, result, measured, use)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
+    step_seconds = {f"step_{number}": value for number, value in enumerate(result.step_seconds, 1)}
     return Prediction(
         verdict=verdict,
         reason=reason,
@@ -99,7 +100,7 @@ def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunRes
         picture=measured.picture,
         snapshot_error=result.snapshot_error,
         ended=result.outcome.kind,
-        seconds=_seconds(result, seconds),
+        seconds={"total": round(seconds, 3), "import": round(result.import_seconds, 3), **step_seconds},
         phases=measured.phases,
         bands=measured.bands,
         epoch=result.epoch,
@@ -107,11 +108,6 @@ def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunRes
         sent_bytes_per_step=result.sent_bytes_per_step,
         recomputed_share=result.recomputed_share,
     )
-
-
-def _seconds(result: RunResult, total: float) -> dict[str, float]:
-    steps = {f"step_{number + 1}": value for number, value in enumerate(result.step_seconds)}
-    return {"total": round(total, 3), "import": round(result.import_seconds, 3), **steps}
 
 
 def _oom(outcome: Outcome, measured: Measured) -> Oom:

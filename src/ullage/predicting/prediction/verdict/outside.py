@@ -5,6 +5,8 @@ is used. Managed memory is the host's; what of it was prefetched to the card cou
 it on a real card without a prefetch is not known.
 """
 
+from dataclasses import asdict
+
 from ullage.base.units import text_of_bytes
 from ullage.predicting.prediction.data.prediction import Outside, OutsideUse
 from ullage.predicting.prediction.data.run_result import TakenOutside
@@ -19,16 +21,7 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
         reserved_bytes: PyTorch's peak.
         context_bytes: what the emulated card took for the context.
     """
-    uses = [
-        OutsideUse(
-            library=library,
-            calls=figures.calls,
-            bytes=figures.bytes,
-            peak_bytes=figures.peak_bytes,
-            managed_peak_bytes=figures.managed_peak_bytes,
-        )
-        for library, figures in taken.by_library.items()
-    ]
+    uses = [OutsideUse(library=library, **asdict(figures)) for library, figures in taken.by_library.items()]
     beside = taken.peak_used_bytes - context_bytes - reserved_bytes
     return Outside(
         uses=sorted(uses, key=lambda use: (-use.peak_bytes - use.managed_peak_bytes, use.library)),

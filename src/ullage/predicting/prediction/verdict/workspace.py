@@ -95,11 +95,18 @@ def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
     for guess in guesses:
         ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real card"
         if guess.kind == "nccl":
-            rows.append(Within(label=_LABELS[guess.kind], text=f"{ends}, of {_communicators(guess.count)}"))
+            of = f"{guess.count} communicator{'s' if guess.count > 1 else ''}; none in the above"
+            rows.append(Within(label=_LABELS[guess.kind], text=f"{ends}, of {of}"))
             continue
         taken = f"{text_of_bytes(guess.guessed_bytes)} in the above" if guess.guessed_bytes else "none"
         rows.append(Within(label=_LABELS[guess.kind], text=f"guessed: {taken}, {ends}"))
     return tuple(rows)
+
+
+def less_or_more(below_bytes: int, above_bytes: int) -> str:
+    """Say by how much a figure may be off: "2.0 MiB less or 1.0 MiB more"; empty where it is exact."""
+    ends = ((below_bytes, "less"), (above_bytes, "more"))
+    return " or ".join(f"{text_of_bytes(size)} {word}" for size, word in ends if size)
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
@@ -114,10 +121,6 @@ def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
     return notes
 
 
-def _communicators(count: int) -> str:
-    return f"{count} communicator{'s' if count > 1 else ''}; none in the above"
-
-
 def _plans_text(cudnn: CudnnUse) -> str:
     largest = cudnn.largest_workspace_bytes
     taken = f"up to {text_of_bytes(largest)} at once, in the above" if largest else "none in the above"
@@ -126,9 +129,8 @@ def _plans_text(cudnn: CudnnUse) -> str:
         already = ", as trying them did" if not cudnn.above_bytes else ""
         more = text_of_bytes(cudnn.benchmark_bytes)
         kept = f"; of the plans that benchmark=True tries, the one that a real card keeps may take {more} more{already}"
-    off = [f"{text_of_bytes(cudnn.below_bytes)} less"] if cudnn.below_bytes else []
-    off += [f"{text_of_bytes(cudnn.above_bytes)} more"] if cudnn.above_bytes else []
-    doubt = f"; a real card may use up to {' or '.join(off)}" if off else ""
+    off = less_or_more(cudnn.below_bytes, cudnn.above_bytes)
+    doubt = f"; a real card may use up to {off}" if off else ""
     return f"{taken}; {_sources_text(cudnn)}{kept}{doubt}"
 
 
