@@ -19,7 +19,7 @@ from ullage.recorded.snapshot.snapshot import SnapshotError
 from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.live import LiveWriter
 
-SNAPSHOT = Path(__file__).parents[1] / "snapshot" / "data" / "oom.pickle.gz"
+SNAPSHOT = Path(__file__).parents[1] / "snapshots/oom.pickle.gz"
 LOG = (
     "step 1\nRuntimeError: CUDA out of memory. Tried to allocate 2.58 GiB (GPU 0; 15.78 GiB total capacity; 8.15 GiB "
     "already allocated; 1.67 GiB free; 4.96 GiB cached)\n"

@@ -95,7 +95,7 @@ class StepBlock(Generic[LineT]):
     """The number of the last step at whose end it is alive."""
     size_bytes: int
     key: int
-    """What the caller knows it by, such as its address."""
+    """The caller's name for it, such as its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

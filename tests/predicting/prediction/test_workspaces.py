@@ -12,7 +12,7 @@ from ullage.base.units import KIB, MIB
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.torch_build import TorchBuild
 from ullage.predicting.prediction.data.prediction import CudnnUse, Guess, Step, Verdict
-from ullage.predicting.prediction.data.run_result import NOTHING_MEASURED
+from ullage.predicting.prediction.data.run_result import Measured
 from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, notes_of, rows_of
@@ -289,7 +289,7 @@ def test_what_a_benchmark_keeps_adds_to_the_steps_after_its_trials(later: list[i
     )
     plans = library.CudnnPlans(by_source={"cudnn": figures}, reasons=())
     steps = [_step(number, size) for number, size in enumerate([100, *later], 1)]
-    found = cudnn_of(replace(NOTHING_MEASURED, cudnn_version=91900, cudnn=plans, peak_reserved_bytes=100, steps=steps))
+    found = cudnn_of(Measured(cudnn_version=91900, cudnn=plans, peak_reserved_bytes=100, steps=steps))
     assert (found.below_bytes, found.above_bytes, found.benchmark_bytes) == (5, above, 30)
     (row,) = rows_of(found, [])
     assert "benchmark=True" in row.text

@@ -20,7 +20,7 @@ from ullage.explaining.analysis.growth import StepGrowth, growth_of
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
 from ullage.explaining.analysis.note import notes_of
 from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
-from ullage.explaining.analysis.recorded_run import RecordedRun
+from ullage.explaining.analysis.run_folder import RunFolder
 from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
@@ -78,7 +78,7 @@ class Explanation:
     headline: str = ""
     """The verdict in a few words, where it differs from the cause's name."""
     picture: ExplanationPicture | None = None
-    run: RecordedRun | None = None
+    run: RunFolder | None = None
     """What the folder of a run tells beside it; None for a file."""
 
     def to_json(self) -> dict[str, Any]:

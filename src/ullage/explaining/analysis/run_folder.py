@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRun:
+class RunFolder:
     """A run that `ullage run` has recorded."""
 
     name: str
@@ -15,9 +15,9 @@ class RecordedRun:
     summary: tuple[str, ...]
     """The lines that `ullage run` prints at the end."""
     remarks: tuple[str, ...]
-    """Which process failed, at which step and line, how its ranks differ, and its settings."""
+    """Sentences: the process that failed, its step and line, how its ranks differ, and its settings."""
     beside: int = 0
-    """Of how many runs in the given folder it is the newest; 0 where that is the folder of the run itself."""
+    """The number of runs in the given folder, of which it is the newest; 0 where that is the folder of the run itself."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what a run adds to the JSON of an explanation."""
