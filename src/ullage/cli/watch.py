@@ -55,7 +55,7 @@ def watch(
 
                 raise typer.Exit(show(source.poll, seconds=seconds))
             sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
-        from ullage.running.watch.follow import follow
+        from ullage.running.watch.source import follow
 
         looks = (source.poll() for _ in range(1)) if once else follow(source.poll, seconds=seconds)
         with _ended_by_interrupt():

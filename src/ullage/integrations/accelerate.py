@@ -12,11 +12,10 @@ from torch import nn
 
 from ullage.base.errors import UsageError
 from ullage.integrations.framework import OwnScaling, framework
-from ullage.integrations.memory import LoopMonitor
+from ullage.integrations.memory import WatchesMemory
 from ullage.running.recording.step import StepWatch
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.retries.ladder import LossOf
-from ullage.training.monitor.finding import MonitorFinding
 
 _accelerate: Final = framework("accelerate")
 _STEPS_BY_ITSELF: Final = ("DEEPSPEED", "MEGATRON_LM", "XLA")
@@ -77,7 +76,7 @@ def guard(
     )
 
 
-class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
+class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
     """Adds memory figures to whatever the accelerator's other trackers log, and warns of each leak once.
 
     Example:
@@ -97,9 +96,8 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
             reset_peak: whether to reset PyTorch's peak each time it has been logged.
             options: arguments of `ullage.Monitor`.
         """
-        super().__init__()
+        super().__init__(reset_peak=reset_peak, **options)
         self._accelerator = accelerator
-        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
         self._watch.start(accelerator.device)
         self._steps = StepWatch(lambda optimizer: self._watch.step())
         self._steps.install()
@@ -109,11 +107,6 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
     def tracker(self) -> Any:
         """The monitor."""
         return self._watch.monitor
-
-    @property
-    def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established."""
-        return self._watch.findings
 
     def log(self, values: Any, step: int | None = None, **more: Any) -> None:
         """Log the present memory figures with all other trackers."""

@@ -9,6 +9,26 @@ from ullage.training.monitor.finding import MonitorFinding
 from ullage.training.monitor.monitor import Monitor
 
 
+class WatchesMemory:
+    """What every callback that watches memory has: a monitor of the loop, and its findings."""
+
+    def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
+        """Watch the card of the framework's process.
+
+        Args:
+            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
+                the steps in between; other readers of the peak (`skip_memory_metrics=False`) see that, too.
+            options: arguments of `ullage.Monitor`.
+        """
+        super().__init__()
+        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
+
+    @property
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, in the order in which they were established."""
+        return self._watch.findings
+
+
 class LoopMonitor:
     """A monitor for a framework's loop: made when the loop starts, closed when it ends."""
 

@@ -19,8 +19,8 @@ from torch import nn
 from torch.optim import Optimizer, optimizer
 from torch.utils.hooks import RemovableHandle
 
-from ullage.base.source_location import is_library, short_place
 from ullage.base.units import text_of_bytes
+from ullage.training.ownership.block import line_of
 from ullage.training.ownership.storage import addresses, optimizer_tensors
 
 _MOST_EVENTS: Final = 1_000_000
@@ -201,7 +201,7 @@ def _course_of(events: Any, before_bytes: int) -> _Course:
         action, address, size = event["action"], event.get("addr", 0), event["size"]
         if action == "alloc":
             count += 1
-            life = _Life(address, size, count, _line_of(event.get("frames") or ()), number)
+            life = _Life(address, size, count, line_of(event.get("frames") or ()), number)
             alive[address] = life
             course.lives.append(life)
             new += size
@@ -232,13 +232,6 @@ def _roles_by(lives: list[_Life], notes: list[tuple[int, int, str]]) -> Callable
             if born not in found or _ROLES.index(role) < _ROLES.index(found[born]):
                 found[born] = role
     return lambda life: found.get(life.born, _OTHERS)
-
-
-def _line_of(frames: Any) -> str | None:
-    for frame in frames:
-        if not is_library(frame["filename"]):
-            return short_place(frame["filename"], frame["line"])
-    return None
 
 
 def _allocations(device: int) -> int:

@@ -15,16 +15,15 @@ from torch import nn
 from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
 from ullage.integrations.framework import framework
-from ullage.integrations.memory import LoopMonitor
+from ullage.integrations.memory import WatchesMemory
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.splitting.batch import items_of
-from ullage.training.monitor.finding import MonitorFinding
 
 _IGNORED = -100
 _callback: Any = framework("transformers.trainer_callback")
 
 
-class MemoryTrainerCallback(_callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
+class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
     """Adds memory figures to what the Trainer logs, and warns of each leak once.
 
     Example:
@@ -34,24 +33,9 @@ class MemoryTrainerCallback(_callback.TrainerCallback):  # type: ignore[misc]  #
     TensorBoard, W&B and others, so they do not get the figures; the progress bar and `log_history` do.
     """
 
-    def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
-        """Watch the card of the Trainer's process.
-
-        Args:
-            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
-                the steps in between; other readers of the peak (`skip_memory_metrics=False`) see that, too.
-            options: arguments of `ullage.Monitor`.
-        """
-        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
-
     def add_to(self, trainer: Any) -> None:
         """Join a Trainer's callbacks, in front of those that report."""
         trainer.callback_handler.callbacks.insert(0, self)
-
-    @property
-    def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established."""
-        return self._watch.findings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._watch.start(args.device)

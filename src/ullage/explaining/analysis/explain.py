@@ -20,11 +20,11 @@ from ullage.explaining.analysis.growth import StepGrowth, growth_of
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
 from ullage.explaining.analysis.note import notes_of
 from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
-from ullage.explaining.analysis.run_folder import RunFolder
 from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
 from ullage.explaining.analysis.role.advice import advice_of
+from ullage.explaining.analysis.run_folder import RunFolder
 from ullage.explaining.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.recorded.history import History
 from ullage.recorded.rebuild import Rebuilt

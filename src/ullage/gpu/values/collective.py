@@ -6,8 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.gpu.values.content import BlockContents, Certainty
-from ullage.gpu.values.messages import RankMessages
-from ullage.gpu.values.team import ranks_in
+from ullage.gpu.values.messages import RankMessages, ranks_in
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""

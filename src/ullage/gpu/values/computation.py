@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from ullage.gpu.values.counted import COUNTED
 from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
 from ullage.gpu.values.evaluation import on_the_host
 from ullage.gpu.values.operator_plan import OperatorPlan
@@ -21,13 +22,7 @@ from ullage.gpu.values.sparse import computed, is_counted, made_of, parts_of
 from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, translation_of
 
 _HOST: Final = torch.device("cpu")
-_COUNTED: Final = frozenset(
-    (
-        *("aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim", "aten::unique_consecutive"),
-        *("aten::unique_dim_consecutive", "torchvision::nms", "aten::_coalesce"),
-    )
-)
-"""Operators that read a count of their own back from the card, and give their result its size by it."""
+_COUNTED: Final = COUNTED | {"aten::_coalesce"}
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
 """Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`; `addmm` in `mm` of
 sparse matrices)."""

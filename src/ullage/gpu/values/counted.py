@@ -75,12 +75,10 @@ class CountedOperators:
         if self._answers.is_answering:
             return op.run()
         made, certainty = self._made(op.plan.name, op.arguments)
-        if made is not None:
-            result = self._answers.answering(made._nnz(), op)
-        elif op.plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
+        if made is None and op.plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
             result = op.run()
         else:
-            result = self._answers.answering(0, op)
+            result = self._answers.answering(made._nnz() if made is not None else 0, op)
         self._notes.forget_parts(result)
         if made is not None and made.layout == result.layout and made._nnz() == result._nnz():
             self._notes.keep_sparse(result, made, certainty)

@@ -23,7 +23,6 @@ from ullage.gpu.values.evaluation import EvaluationError
 from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.post import Post, StorePost
 from ullage.gpu.values.reduction import is_called_from_torch_distributed, operation_of, reduced
-from ullage.gpu.values.team import Team
 
 _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
@@ -34,17 +33,40 @@ _MOST_COUNTED_BYTES: Final = 4 * KIB
 _NOTHING: Final = b""
 
 
-class _Received:
+class Team:
+    """The ranks of a process group, as all of them name it."""
+
+    def __init__(self, group: Any) -> None:
+        distributed = torch.distributed.distributed_c10d
+        found = _group_of(group)
+        self.rank: int = found.rank()
+        self.size: int = found.size()
+        self.ranks: list[int] = distributed.get_process_group_ranks(found)
+        self.name = f"{found.group_name}:{','.join(map(str, self.ranks))}"
+
+
+class _Deferred:
+    """An operation of ours, in the form of PyTorch's, that writes its first argument when that is asked for."""
+
+    _overloadname = ""
+    call: OperatorCall | None = None
+
+    def _know(self, certainty: Certainty) -> None:
+        """Have what the operation makes be known no better than so."""
+        for target in self.call.targets if self.call is not None else ():
+            if (content := target.content()) is not None:
+                content.certainty = max(content.certainty, certainty)
+
+
+class _Received(_Deferred):
     """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
 
     _schema = SimpleNamespace(name="ullage::received")
-    _overloadname = ""
 
     def __init__(self, messages: "RankMessages", awaited: "_Awaited", own: Operand | None) -> None:
         self._messages = messages
         self._awaited = awaited
         self._own = own
-        self.call: OperatorCall | None = None
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
         messages = self._messages
@@ -52,10 +74,7 @@ class _Received:
         if found is None:
             found = messages.taken(self._awaited, out.dtype)
         value, certainty = found
-        if self.call is not None:
-            for target in self.call.targets:
-                if (content := target.content()) is not None:
-                    content.certainty = max(content.certainty, certainty)
+        self._know(certainty)
         if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
             value = value.view(out.dtype)
         if value.numel() != out.numel():
@@ -63,24 +82,20 @@ class _Received:
         return out.copy_(value.view(out.shape))
 
 
-class _MadeOfAlike:
+class _MadeOfAlike(_Deferred):
     """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
-    _overloadname = ""
 
     def __init__(self, notes: Notes, own: Operand, ranks: int, operation: str) -> None:
         self._notes = notes
         self._own = own
         self._ranks = ranks
         self._operation = operation
-        self.call: OperatorCall | None = None
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
         value = self._notes.evaluation.value_of(self._own)
-        for target in self.call.targets if self.call is not None else ():
-            if (content := target.content()) is not None:
-                content.certainty = max(content.certainty, self._own.content.certainty)
+        self._know(self._own.content.certainty)
         return out.copy_(_of_alike(value, self._ranks, self._operation).view(out.shape))
 
 
@@ -454,3 +469,17 @@ def _bytes_of(value: torch.Tensor) -> bytes:
     with torch._C._ExcludeDispatchKeyGuard(ONLY):
         whole = value.detach().contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize)
+
+
+def ranks_in(arguments: Sequence[Any]) -> int:
+    """Return how many ranks the process group has that is among an operator's arguments; 1 where none is."""
+    for each in arguments:
+        with suppress(AttributeError, RuntimeError, TypeError):
+            if not isinstance(each, torch.Tensor | list | tuple):
+                return int(_group_of(each).size())
+    return 1
+
+
+def _group_of(boxed: Any) -> Any:
+    group = torch.distributed.ProcessGroup
+    return boxed if isinstance(boxed, group) else group.unbox(boxed)

@@ -42,9 +42,7 @@ class ReadKind(StrEnum):
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
         """Return what one number of a type may decide."""
-        if dtype == torch.bool:
-            return ReadKind.BRANCH
-        return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
+        return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":

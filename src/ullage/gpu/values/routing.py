@@ -33,16 +33,11 @@ class Routing:
             return None
         experts, tokens = scores.size(-1), scores.numel() // max(scores.size(-1), 1)
         name = call.operator._schema.name
-        chosen = arguments[1] if name == "aten::topk" else 1
-        dimension = (
-            keywords.get("dim", arguments[2] if len(arguments) > 2 else -1)
-            if name == "aten::topk"
-            else keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
-        )
-        is_last = dimension in (-1, scores.dim() - 1)
-        if not (
-            is_last and 2 <= experts <= _MOST_EXPERTS and chosen <= min(experts, _MOST_CHOSEN) and tokens >= experts
-        ):
+        chosen, place, otherwise = (arguments[1], 2, -1) if name == "aten::topk" else (1, 1, None)
+        dimension = keywords.get("dim", arguments[place] if len(arguments) > place else otherwise)
+        if dimension not in (-1, scores.dim() - 1) or not 2 <= experts <= min(_MOST_EXPERTS, tokens):
+            return None
+        if chosen > min(experts, _MOST_CHOSEN):
             return None
         self.chosen += 1
         indices = self._indices(tokens, experts, chosen).reshape(*scores.shape[:-1], chosen)

@@ -15,7 +15,7 @@ import torch
 from ullage.base.errors import UsageError
 from ullage.integrations.framework import framework
 from ullage.integrations.lightning.held import HeldLogs
-from ullage.integrations.lightning.precision import scaler_of
+from ullage.integrations.lightning.manual import scaler_of
 from ullage.training.guard.guard import Guard
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")

@@ -1,10 +1,14 @@
 """Manual optimization: a guard that a LightningModule makes for itself."""
 
-from typing import Any
+from typing import Any, Final
 
-from ullage.integrations.lightning.precision import scaler_of
+from ullage.base.errors import UsageError
+from ullage.integrations.framework import OwnScaling
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.retries.ladder import LossOf
+
+_STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
+"""The precision plugins that step the optimizer in a way that a guard can."""
 
 
 def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
@@ -66,3 +70,19 @@ class _ManualGuard(Guard):
         super().update()
         for one in self._wrapped:
             one._on_after_step()
+
+
+def scaler_of(plugin: Any) -> Any:
+    """Return the scaler of a precision plugin.
+
+    Raises:
+        UsageError: the plugin steps the optimizer in a way that a guard does not.
+    """
+    home = next(kind for kind in type(plugin).__mro__ if "optimizer_step" in vars(kind))
+    if home.__name__ not in _STEP_AS_WE_DO:
+        raise UsageError(
+            f"the precision plugin {type(plugin).__name__} steps the optimizer in a way of its own, which cannot be "
+            "guarded; expected precision '32-true', '64-true', 'bf16-mixed', '16-mixed' or another without one"
+        )
+    scaler = getattr(plugin, "scaler", None)
+    return None if scaler is None else OwnScaling(scaler)

@@ -3,13 +3,12 @@
 from typing import Any, Final
 
 from ullage.integrations.framework import framework
-from ullage.integrations.memory import LoopMonitor
-from ullage.training.monitor.finding import MonitorFinding
+from ullage.integrations.memory import WatchesMemory
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 
 
-class MemoryCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
+class MemoryCallback(WatchesMemory, _lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
     """Logs memory as often as the Trainer logs, and warns of each leak once.
 
     Example:
@@ -18,21 +17,6 @@ class MemoryCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  #
     Values go to the loggers directly. `self.log` would make single-precision tensors of them on the card: these would
     take memory themselves, and be wrong by 64 bytes in each GiB.
     """
-
-    def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
-        """Watch the card of the Trainer's process.
-
-        Args:
-            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
-                the steps in between; other readers of the peak see that, too.
-            options: arguments of `ullage.Monitor`.
-        """
-        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
-
-    @property
-    def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established."""
-        return self._watch.findings
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._watch.start(trainer.strategy.root_device)

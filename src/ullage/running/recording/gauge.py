@@ -1,6 +1,7 @@
 """Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from time import time
 from typing import Any, Final
@@ -8,14 +9,51 @@ from typing import Any, Final
 import torch
 
 from ullage.base.driver import DriverSilentError, asked
-from ullage.running.recording.line import Top, top_of_history
 from ullage.running.recording.peak import PeakMeter, Stats
 from ullage.running.run_files.facts import RunCard, RunPeak
 from ullage.running.run_files.live import Sample
+from ullage.training.ownership.block import line_of
 
 _NEW_PEAK_RATIO: Final = 1.01
 """The ratio to the last peak whose line was sought from which on a new peak's line is sought, too."""
 _MOST_SOUGHT: Final = 4
+IN_BACKWARD: Final = "in backward"
+"""The place of allocations without Python frames: in nearly all programs only backward's threads make those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The highest level in the history of a device."""
+
+    bytes: int
+    line: str
+
+
+def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
+    """Return the highest level of each device in PyTorch's history, and the line whose allocation reached it.
+
+    The history is walked from its end, where the level is known. It takes about a second for 10^5 entries.
+    """
+    traces = torch._C._cuda_memorySnapshot(None)["device_traces"]
+    found = {}
+    for device in devices:
+        level = int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
+        top = _top_of(traces[device], level) if device < len(traces) else None
+        if top is not None:
+            found[device] = top
+    return found
+
+
+def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
+    highest, at = -1, None
+    for entry in reversed(trace):
+        if entry["action"] == "alloc":
+            if level > highest:
+                highest, at = level, entry
+            level -= entry["size"]
+        elif entry["action"] == "free_requested":
+            level += entry["size"]
+    return Top(highest, line_of(at.get("frames") or ()) or IN_BACKWARD) if at is not None else None
 
 
 class Gauge:

@@ -6,7 +6,7 @@ This changes nothing: no CUDA context is made, and the watched processes do not 
 import math
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +130,24 @@ class ViewSource:
         if self._target.pid is not None:
             return found.is_over or not is_alive(self._target.pid)
         return bool(insides)
+
+
+def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
+    """Yield a view at once and then periodically; the last one is taken after the end.
+
+    Args:
+        poll: gathers a view.
+        seconds: the time from one view to the next.
+    """
+    due = time.monotonic()
+    while True:
+        view = poll()
+        yield view
+        if view.is_over:
+            return
+        now = time.monotonic()
+        due = max(due + seconds, now)  # time lost by a slow poll is not made up for
+        time.sleep(due - now)
 
 
 def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
