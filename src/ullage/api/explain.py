@@ -327,7 +327,7 @@ def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation"
     """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
     from ullage.explaining.analysis.cause import Cause
     from ullage.explaining.analysis.explain import Explanation
-    from ullage.explaining.analysis.run_folder import RunFolder
+    from ullage.explaining.analysis.run_summary import RunSummary
     from ullage.running.supervision.summary import summary_of
     from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run, with_run
 
@@ -346,5 +346,5 @@ def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation"
         headline="GROWS" if grows else did_not_end,
         sentence=f"In this run {why}.",
         evidence={},
-        run=RunFolder(name=run.folder.name, evidence=None, summary=tuple(summary_of(run)), remarks=(), beside=beside),
+        run=RunSummary(name=run.folder.name, evidence=None, summary=tuple(summary_of(run)), remarks=(), beside=beside),
     )

@@ -24,7 +24,7 @@ from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
 from ullage.explaining.analysis.role.advice import advice_of
-from ullage.explaining.analysis.run_folder import RunFolder
+from ullage.explaining.analysis.run_summary import RunSummary
 from ullage.explaining.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.recorded.history import History
 from ullage.recorded.rebuild import Rebuilt
@@ -78,7 +78,7 @@ class Explanation:
     headline: str = ""
     """The verdict in a few words, where it differs from the cause's name."""
     picture: ExplanationPicture | None = None
-    run: RunFolder | None = None
+    run: RunSummary | None = None
     """What the folder of a run tells beside it; None for a file."""
 
     def to_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ullage.base.own_files import OwnFolder
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
 from ullage.explaining.analysis.describe import describe
 from ullage.explaining.analysis.explain import Explanation, explain
-from ullage.explaining.analysis.run_folder import RunFolder
+from ullage.explaining.analysis.run_summary import RunSummary
 from ullage.recorded.settings import semantics_of
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
@@ -91,7 +91,7 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
         *differences_of(run),
         *(f"{name}={value}" for name, value in evidence.variables.items() if "ALLOC" in name),
     )
-    recorded = RunFolder(
+    recorded = RunSummary(
         name=run.folder.name,
         evidence=str(evidence.folder),
         summary=tuple(summary_of(run)),

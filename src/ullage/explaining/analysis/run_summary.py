@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFolder:
+class RunSummary:
     """A run that `ullage run` has recorded."""
 
     name: str
@@ -17,7 +17,7 @@ class RunFolder:
     remarks: tuple[str, ...]
     """Sentences: the process that failed, its step and line, how its ranks differ, and its settings."""
     beside: int = 0
-    """The number of runs in the given folder, of which it is the newest; 0 where that is the folder of the run itself."""
+    """The number of runs in the given folder, of which it is the newest; 0 where the folder is the run's own."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what a run adds to the JSON of an explanation."""
