@@ -82,7 +82,6 @@ def test_other_forms(environment: dict[str, str], use: str) -> None:
         f"GPU {index}: Tesla T4 (UUID: GPU-756c6c61-6765-0000-0000-{index:012x})" for index in range(2)
     ]
     assert "Product Name                          : Tesla T4" in smi(environment, "-q", "-d", "MEMORY")[1]
-    assert smi(environment, "topo", "-m")[1].splitlines()[1].startswith("GPU0\t X \tPHB\t")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_other_forms(environment: dict[str, str], use: str) -> None:
         (("--query-gpu=name", "--format=json"), 1, '"--format=" switch value "json" is not valid.'),
         (("-i", "7"), 6, "No devices were found"),
         (("--nothing",), 1, "Invalid combination of input arguments."),
-        (("topo",), 1, "Invalid combination of input arguments."),
+        (("topo", "-m"), 1, "Invalid combination of input arguments."),
         (("-i",), 1, "Option -i requires an argument."),
         (("-pl", "250"), 4, "Insufficient Permissions"),
     ],

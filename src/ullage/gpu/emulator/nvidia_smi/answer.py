@@ -2,7 +2,7 @@
 
 `ULLAGE_EMULATED_CARD` describes the cards, and `ULLAGE_EMULATED_USE` names the processes that emulate them, as
 "PID:DESCRIPTOR ...": behind a descriptor lies what the process uses of each card (`emulator.use`). The forms are
-those that programs read: the table, -L, -q, the queries as CSV, the matrix of connections.
+those that programs read: the table, -L, -q, the queries as CSV.
 """
 
 import json
@@ -23,7 +23,6 @@ nvidia-smi of an emulated card (ullage). It knows:
   nvidia-smi -q [-d TYPE] [-i ID]   a short form
   nvidia-smi --query-gpu=FIELD,... --format=csv[,noheader][,nounits] [-i ID,...]
   nvidia-smi --query-compute-apps=FIELD,... --format=csv[,noheader][,nounits] [-i ID,...]
-  nvidia-smi topo -m
   -l SECONDS and -lms MILLISECONDS repeat, -f FILE writes into a file"""
 _BYTES_OF_NUMBER = 8
 
@@ -316,16 +315,6 @@ def _pairs(indent: int, *pairs: tuple[str, str]) -> list[str]:
     return [f"{' ' * indent}{name}".ljust(42) + f": {value}" for name, value in pairs]
 
 
-def connections(cards: Sequence[Card]) -> str:
-    """Return what `topo -m` says: every card hangs on one processor, without NVLink."""
-    lines = ["\t".join(["", *(f"GPU{card.index}" for card in cards), "CPU Affinity", "NUMA Affinity"])]
-    for card in cards:
-        row = [" X " if other is card else "PHB" for other in cards]
-        lines.append("\t".join([f"GPU{card.index}", *row, f"0-{(os.cpu_count() or 1) - 1}", "0"]))
-    legend = ["", "Legend:", "", "  X    = Self", "  PHB  = Through a PCIe host bridge of one processor"]
-    return "\n".join([*lines, *legend])
-
-
 # ---- the command
 
 _VALUE_OPTIONS = {
@@ -376,10 +365,6 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     Raises:
         SmiError: it ends with an error.
     """
-    if list(arguments[:1]) == ["topo"]:
-        if list(arguments[1:]) not in (["-m"], ["--matrix"]):
-            raise SmiError(f"Invalid combination of input arguments. {HELP}", 1)
-        return connections(cards_of(environment))
     options = options_of(arguments)
     if "help" in options:
         return USAGE
@@ -392,8 +377,6 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _pause(arguments: Sequence[str]) -> float | None:
-    if list(arguments[:1]) == ["topo"]:
-        return None
     options = options_of(arguments)
     try:
         if "milliseconds" in options:
@@ -407,7 +390,7 @@ def main() -> None:
     """Answer the command line."""
     arguments = sys.argv[1:]
     try:
-        pause, file = _pause(arguments), None if arguments[:1] == ["topo"] else options_of(arguments).get("file")
+        pause, file = _pause(arguments), options_of(arguments).get("file")
         while True:
             text = answer(arguments, os.environ)
             if file:
