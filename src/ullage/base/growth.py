@@ -28,9 +28,9 @@ LEAST_RISES_IF_EVEN: Final = 2
 LEAST_RISES_IN_BYTES: Final = 8
 """The number of steps over which bytes have to rise where the number of blocks does not: batches may become longer."""
 LEAST_BYTES_PER_STEP: Final = 8 << 10
-"""Slower growth than this is not reported..."""
+"""Slower growth than this is not reported, until it has added up to enough."""
 _NOTICEABLE_STEPS: Final = 512
-"""...until it has added up to as much as the least growth would in so many steps (4 MiB)."""
+"""Slower growth is reported when it has added up to as much as the least growth would in so many steps (4 MiB)."""
 EVEN: Final = 0.4
 """The smallest allowed ratio of a rise to the mean rise, for growth in bytes alone, which has to be even."""
 EVEN_AMONG_MANY: Final = 0.75
@@ -95,7 +95,7 @@ class StepBlock(Generic[LineT]):
     """The number of the last step at whose end it is alive."""
     size_bytes: int
     key: int
-    """The caller's name for it, such as its address."""
+    """A number by which the caller knows it, such as its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
