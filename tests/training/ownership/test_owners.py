@@ -12,7 +12,7 @@ from tests.forked import client
 from tests.shared.inside import inside
 from tests.training.ownership.scenarios.scenario import is_from
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MANY = 100_000
 MIB = 1 << 20
 
