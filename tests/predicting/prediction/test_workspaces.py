@@ -1,6 +1,6 @@
 """Sizes that only a real card's handle knows: each is a guess with an interval, and the prediction carries it."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
