@@ -25,29 +25,19 @@ class Figure:
 
 
 FIGURES = (
+    Figure(r"One rank of (\d+) runs", "docs/layouts.md", r"--world-size (\d+)"),
+    Figure(r"layout fits on (\d+) GPUs", "docs/layouts.md", r"--cards (\d+)"),
     Figure(
-        r"exit code (\d) fits, (\d) does not, (\d) usage, (\d) script, (\d) unknown",
-        "src/ullage/base/exit_code.py",
-        r"YES = (\d)\n    NO = (\d)\n    WRONG_USAGE = (\d)\n    SCRIPT_FAILED = (\d)\n    UNKNOWN = (\d)",
-    ),
-    Figure(r"one rank of (\d+)", "README.md", r"--world-size (\d+)"),
-    Figure(
-        r"In (\d+ of \d+) fine-tunings on a T4 without quantised weights every published figure comes out to the byte",
+        r"In (\d+ of \d+) published fine-tunings on a T4 without quantized weights",
         "docs/accuracy.md",
         r"without quantised weights, every figure to the byte: (\d+ of \d+)",
     ),
     Figure(
-        r"(\d+ of \d+) runs at the edge of its memory fit or fail as they did",
+        r"(\d+ of \d+) runs at the edge of the memory fit or fail as they did",
         "docs/accuracy.md",
         r"at the edge of its memory, fits or fails as on the card: (\d+ of \d+)",
     ),
     Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a mean error of ([\d.]+ %)", is_cited=True),
-    Figure(
-        r"([\d.]+ MiB) free and ([\d.]+ MiB) cached in pieces",
-        "docs/why.md",
-        r"with ([\d.]+ MiB) free on the card\nand ([\d.]+ MiB) cached in pieces",
-    ),
-    Figure(r"([\d.]+ GiB MORE AT THE END)", "docs/why.md", r"([\d.]+ GiB MORE AT THE END)"),
     Figure(
         r"(?P<all>[\d,]+) allocations become (?P<few>\d+)",
         "docs/why.md",
@@ -59,7 +49,6 @@ FIGURES = (
         r"([\d.]+ MiB) +graph +(who_holds_what\.py:\d+ global 'losses')",
     ),
     Figure(r"([\d.]+ MiB) freed", "docs/release.md", r"([\d.]+ MiB) freed"),
-    Figure(r"\(torch (\d\.\d+)\)", "Makefile", r"OLDEST := (\d\.\d+)\.0"),
     Figure(r"Python (\d\.\d+) or newer", "pyproject.toml", r'requires-python = ">=(\d\.\d+)"'),
 )
 SAID_AGAIN = {
@@ -95,8 +84,8 @@ SAID_AGAIN = {
     ),
 }
 """Of other files: what they say in words of a block or a page."""
-NAMES = re.compile(r"\bT4\b|x86-64|Apache-2\.0|half applied")
-"""What has digits, or a word such as half, and is no figure."""
+NAMES = re.compile(r"\bT4\b|x86-64|Apache-2\.0|FSDP2|8-bit|between two runs")
+"""What has digits, or is a number word, and is not a figure."""
 NUMBER = re.compile(
     r"\S*\d\S*|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|twenty|hundred|thousand|half"
     r"|third|quarter|twice)\b",

@@ -1,6 +1,6 @@
 """Loops of 200,000 steps by which the rule for levels was made: slow leaks, and loops that grow for a while only."""
 
-from tests.monitor.simulated import KIB, MIB, Loop
+from tests.training.monitor.simulated import KIB, MIB, Loop
 
 
 def a_loss_at_every_step(loop: Loop) -> None:

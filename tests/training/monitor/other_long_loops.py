@@ -1,6 +1,6 @@
 """Further loops of 200,000 steps, written when the rule for levels was done, to measure it."""
 
-from tests.monitor.simulated import KIB, MIB, Loop
+from tests.training.monitor.simulated import KIB, MIB, Loop
 
 
 def copies_at_checkpoints(loop: Loop) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.shared.inside import INSIDE, SLOW, inside
 
 if INSIDE:
-    from tests.monitor import long_loops, other_long_loops
-    from tests.monitor.simulated import STEPS, run
+    from tests.training.monitor import long_loops, other_long_loops
+    from tests.training.monitor.simulated import STEPS, run
 
 SEEDS = 5 if SLOW else 1
 MODULES = ("long_loops", "other_long_loops")

@@ -79,7 +79,7 @@ class Explanation:
     """The verdict in a few words, where it differs from the cause's name."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """What the folder of a run tells beside it; None for a file."""
+    """The summary of the run whose folder was given; None for a file."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
