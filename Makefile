@@ -30,7 +30,7 @@ OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
 OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots stale-pages docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test test-of slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before unexpected-costs bytes-left host rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots stale-pages docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ bench: setup  ## Measure the speed of predictions, of --help, of the allocator c
 
 bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT=HEAD~1).
 	$(OLDEST_ENV)/bin/python benchmarks/before.py $(or $(COMMIT),HEAD~1)
+
+unexpected-costs: setup  ## Predict ten-line scripts that need more memory than one expects, and write docs/unexpected_costs.md (ONLY=amax).
+	$(OLDEST_ENV)/bin/python -m benchmarks.unexpected_costs $(if $(ONLY),--only "$(ONLY)",--write docs/unexpected_costs.md)
 
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
 	$(OLDEST_ENV)/bin/python -m benchmarks.ownership.bytes_left --write docs/bytes_left.md

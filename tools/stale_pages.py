@@ -52,6 +52,7 @@ PAGES = {
     "public_scripts.md": Page("public", ("src/ullage/gpu", "src/ullage/predicting", "benchmarks/public")),
     "real_cards.md": Page("real", ("src/ullage/gpu", "src/ullage/predicting", "benchmarks/real_cards")),
     "snapshots.md": Page("snapshots", ("src/ullage/explaining", "src/ullage/recorded", "benchmarks/snapshots")),
+    "unexpected_costs.md": Page("unexpected-costs", ("src/ullage/gpu", "examples/unexpected_costs")),
     "versions.md": Page("versions", ("src/ullage/gpu", "tools/versions.sh")),
 }
 """By the name in docs/."""
