@@ -419,8 +419,8 @@ READERS = {
     "gpu/tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",
     "recorded/snapshot/file.py": "/sys/fs/cgroup",
+    "running/watch/source.py": "/proc",
     "running/watch/target.py": "/proc of this user's processes",
-    "running/watch/unseen.py": "/proc",
 }
 
 

@@ -20,7 +20,7 @@ from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
 from ullage.report.report import Report
 from ullage.report.terminal import draw
-from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
+from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run, shown
 from ullage.running.supervision.summary import differences_of, summary_of
 
 _COLUMNS: Final = 100
@@ -74,7 +74,7 @@ def explain_evidence(
         device = card_to_explain(recorded_cards(snapshot.devices))
     return explain(
         snapshot.devices[device],
-        source=str(_shown(evidence.folder)),
+        source=str(shown(evidence.folder)),
         semantics=_semantics_of(evidence.torch) if evidence.torch is not None else None,
         with_picture=True,
         progress=progress,
@@ -116,13 +116,6 @@ def write_report(place: OwnFolder, report: Report) -> None:
     draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)
     place.write_whole(REPORT, text.getvalue().encode(errors="replace"))
     place.write_whole(PAGE, draw_page(report).encode(errors="replace"))
-
-
-def _shown(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    except FileNotFoundError:  # the folder that we are in is gone
-        return path
 
 
 def _semantics_of(version: str) -> str | None:
