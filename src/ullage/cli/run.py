@@ -165,10 +165,11 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
     """Explain on standard error why memory ran out, and write the report next to the evidence."""
     from rich.console import Console
 
+    from ullage.explaining.analysis.describe import describe
     from ullage.report.terminal import draw
     from ullage.running.run_files.folder import shown
     from ullage.running.supervision.supervisor import interruptible
-    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
+    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, with_run, write_report
 
     evidence = fatal_evidence(found)
     assert evidence is not None
@@ -178,7 +179,7 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
         if explanation is None:
             sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
             return
-        report = report_of(found, evidence, explanation)
+        report = describe(with_run(explanation, found, evidence))
         draw(report, Console(stderr=True, highlight=False))
         with place.folder(evidence.folder.name) as inside:
             write_report(inside, report)

@@ -52,7 +52,7 @@ def _write(report: "Report", page: Path) -> None:
 
 
 def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool = True) -> Answer:
-    """Run work that reports its progress, and show it.
+    """Run work that reports its progress, and show it: live on a terminal, else as lines once work takes longer.
 
     Args:
         work: a function that is called with the function to report progress.

@@ -140,7 +140,10 @@ def _plotly() -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Return the colour of each label that has one; the first lines that the pictures name get colours of their own."""
+    """Return the colour of each label that has one, by its name in page.css: one colour for one meaning on a page.
+
+    The first lines that the pictures name get colours of their own.
+    """
     found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
     named = [label for label in dict.fromkeys(_labels(report)) if label not in found]
     return found | {label: f"l{index}" for index, label in enumerate(named[:_LINES])}

@@ -106,7 +106,7 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisFinding:
-    """One finding about this machine."""
+    """One finding about this machine: what was seen, why it matters, and what to do."""
 
     name: str
     """A stable identifier for programs: it stays the same when the wording changes."""

@@ -18,7 +18,7 @@ from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
-UNKNOWN: Final = "cannot_tell"
+_UNKNOWN_CAUSE: Final = "cannot_tell"
 """The cause of evidence that cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
@@ -125,11 +125,14 @@ class _Families:
 
 
 class OomCauses:
-    """The causes that are known by now."""
+    """Why memory ran out, of every folder of evidence that a run leaves, read while the run goes on.
+
+    In a thread of its own: to read a snapshot takes a moment, and whoever waits for the command waits for signals too.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The cause by the name of the folder of evidence."""
+        """The causes that are known by now, by the name of the folder of evidence."""
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:
@@ -156,4 +159,4 @@ class OomCauses:
             try:
                 self.known[path.parent.name] = summary_of(path).cause
             except (UllageError, OSError):
-                self.known[path.parent.name] = UNKNOWN
+                self.known[path.parent.name] = _UNKNOWN_CAUSE

@@ -12,7 +12,6 @@ from rich.console import Console
 from ullage.base.errors import UllageError, UsageError
 from ullage.base.own_files import OwnFolder
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
-from ullage.explaining.analysis.describe import describe
 from ullage.explaining.analysis.explain import Explanation, explain
 from ullage.explaining.analysis.run_summary import RunSummary
 from ullage.recorded.settings import semantics_of
@@ -99,11 +98,6 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
         beside=beside,
     )
     return replace(explanation, run=recorded)
-
-
-def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
-    """Return the report on an evidence, with what the run beside it tells."""
-    return describe(with_run(explanation, run, evidence))
 
 
 def write_report(place: OwnFolder, report: Report) -> None:

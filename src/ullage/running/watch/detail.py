@@ -198,7 +198,7 @@ def _fitting(text: str, width: int) -> int:
 
 
 def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, moves: bool) -> list[Text]:
-    """Draw levels in bytes.
+    """Draw levels in bytes as columns of block characters, with the limit as a line.
 
     Args:
         values: the levels, oldest first.

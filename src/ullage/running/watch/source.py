@@ -208,7 +208,7 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
 
 
 def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
-    """Yield what limits the view.
+    """Yield what limits the view, one sentence each: in a container, under WSL, or without a driver.
 
     Args:
         cards: the cards that the driver reports.
