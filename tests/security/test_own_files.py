@@ -398,6 +398,7 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
 
 
 READERS = {
+    "api/input.py": "by `open_regular`, or standard input",
     "base/packed.py": "the only file of an archive that somebody else has opened as a regular one",
     "__init__.py": "its own stub",
     "base/foreign_files.py": "it is the one",
