@@ -14,7 +14,7 @@ import pytest
 
 import ullage
 from tests.forked import client
-from ullage.api.input_kind import InputKind, input_of
+from ullage.api.input import InputKind, input_of
 from ullage.recorded.snapshot.snapshot import SnapshotError
 from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.live import LiveWriter

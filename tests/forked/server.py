@@ -40,8 +40,6 @@ _EARLY: Final = (
     "numpy.ma",
     "typer._adapters",
     "ullage.cli.app",
-    "ullage.cli.console",
-    "ullage.cli.progress",
     "ullage.cli.show",
     "ullage.api.predict",
     "ullage.predicting.prediction.description.describe",

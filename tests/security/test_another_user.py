@@ -12,8 +12,8 @@ import pytest
 
 from tests.security.users import as_nobody, content_of
 from ullage.base.foreign_files import open_regular
-from ullage.running.export.drain import Drain
 from ullage.running.export.prometheus import Endpoint
+from ullage.running.export.table import Drain
 from ullage.running.run_files.folder import OomEvidence, read_run
 from ullage.running.run_files.live import LiveWriter, Sample
 
@@ -154,7 +154,7 @@ def test_files_of_runs_that_are_none_are_skipped(open_path: Path, kind: str) -> 
     assert [row.pid for row in Drain().rows(open_path)] == [2]
     endpoint = Endpoint("0")
     endpoint.update(open_path)
-    assert any(family.samples for family in endpoint.metrics())
+    assert any(family.samples for family in endpoint.collect())
     endpoint.close()
     run = read_run(open_path)
     assert ([process.facts.pid for process in run.processes], run.evidence) == ([2], ())

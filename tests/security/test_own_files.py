@@ -398,6 +398,7 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
 
 
 READERS = {
+    "api/input.py": "by `open_regular`, or standard input",
     "base/packed.py": "the only file of an archive that somebody else has opened as a regular one",
     "__init__.py": "its own stub",
     "base/foreign_files.py": "it is the one",
@@ -419,8 +420,8 @@ READERS = {
     "gpu/tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",
     "recorded/snapshot/file.py": "/sys/fs/cgroup",
+    "running/watch/source.py": "/proc",
     "running/watch/target.py": "/proc of this user's processes",
-    "running/watch/unseen.py": "/proc",
 }
 
 

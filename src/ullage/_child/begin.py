@@ -4,6 +4,7 @@ import importlib.util
 import signal
 import sys
 from pathlib import PurePath
+from types import ModuleType
 from typing import Final
 
 _COMPILE_WORKER: Final = ("_inductor", "compile_worker", "__main__.py")
@@ -49,6 +50,20 @@ def record() -> None:
     Raises:
         Exception: nothing of it can be recorded, for whatever reason.
     """
-    from ullage.running.recording.start import start
+    from ullage.gpu.tracing.torch_import import ImportWatch
+    from ullage.running.recording.plan import RecordingPlan, report_trouble
 
-    start()
+    plan = RecordingPlan.of()
+    if plan is None:
+        return
+
+    def install(torch: ModuleType) -> None:
+        try:
+            if getattr(getattr(torch, "version", None), "cuda", None) is not None:  # another module may have the name
+                from ullage.running.recording.recorder import Recorder
+
+                Recorder(plan).install()
+        except Exception as error:
+            report_trouble("nothing is recorded", error)
+
+    ImportWatch("torch", before=lambda: None, after=install).install()

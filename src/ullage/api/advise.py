@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from ullage.api.request import request_of
-from ullage.api.show import write_page
-from ullage.api.values import check_page
+from ullage.api.values import check_page, request_of, with_page
 from ullage.base.errors import UsageError
 from ullage.base.options import takes
 from ullage.base.output import check_output
@@ -46,9 +44,7 @@ def advise(
     answer = find_advice(request, axis=axis, progress=progress)
     if patch is not None:
         write_patch(answer, patch)
-    if html is not None:
-        write_page(answer, html)
-    return answer
+    return with_page(answer, html)
 
 
 def check_patch(patch: str | Path | None, vary: str | None, script: str | Path) -> None:

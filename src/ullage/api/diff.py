@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ullage.api.input_kind import load_recorded
-from ullage.api.show import write_page
-from ullage.api.values import check_page, history_of, semantics_given
+from ullage.api.input import load_recorded
+from ullage.api.values import check_page, history_of, semantics_given, with_page
 from ullage.base.errors import UsageError, quoted
 from ullage.base.public import public
 from ullage.explaining.difference.difference import Difference, Moment, difference_of
@@ -42,9 +41,7 @@ def diff(
     semantics = semantics_given(torch_version)
     first, second = (_histories_of(Path(file), device) for file in (before, after))
     difference = difference_of(first, second, sources=(str(before), str(after)), moment=Moment(at), semantics=semantics)
-    if html is not None:
-        write_page(difference, html)
-    return difference
+    return with_page(difference, html)
 
 
 def _histories_of(file: Path, device: int | None) -> Sequence[History]:

@@ -3,11 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, overload
 
-from ullage.api.input_kind import InputKind, input_of
-from ullage.api.text import pieces_of
-from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
+from ullage.api.input import InputKind, input_of, pieces_of
+from ullage.api.values import (
+    ALL_DEVICES,
+    capacity_of,
+    check_device,
+    check_page,
+    check_tables,
+    semantics_given,
+    with_page,
+)
 from ullage.base.errors import UsageError
 from ullage.base.garbage_collector import without_collections
 from ullage.base.public import public
@@ -20,8 +27,6 @@ if TYPE_CHECKING:
     from ullage.explaining.fleet.fleet import FleetExplanation
     from ullage.explaining.fleet.rank_files import RankFile
     from ullage.recorded.history import History
-
-Answer = TypeVar("Answer", bound="Explanation | FleetExplanation")
 
 
 @overload
@@ -126,7 +131,7 @@ def explain(
 
         name = type(file).__name__
         _refuse(options, "which can be replayed; it was given with an exception's text: leave it out")
-        return _with_page(explain_words(f"{name}: {file}", source=name), html)
+        return with_page(explain_words(f"{name}: {file}", source=name), html)
     path = Path(file) if rank is None else _of_rank(Path(file), rank)
     check_page(html, path)
     check_tables(sql, path, *((html,) if html is not None else ()))
@@ -156,7 +161,7 @@ def explain(
                     tables=Path(sql) if sql is not None else None,
                     progress=progress,
                 )
-    return _with_page(answer, html)
+    return with_page(answer, html)
 
 
 def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanation":
@@ -204,7 +209,7 @@ def explain_ranks(
     files = _ranks_in(path, "a folder of ranks is expected")
     with_picture = picture or html is not None
     answer = _explain_ranks(path, files, on=on, workers=workers, with_picture=with_picture, progress=progress)
-    return _with_page(answer, html)
+    return with_page(answer, html)
 
 
 def _explain_ranks(
@@ -243,15 +248,6 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]} is for a snapshot, {why}")
-
-
-def _with_page(answer: Answer, html: str | Path | None) -> Answer:
-    """Write the page of an answer where it is asked for."""
-    if html is not None:
-        from ullage.api.show import write_page
-
-        write_page(answer, html)
-    return answer
 
 
 def _explain_snapshot(

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from ullage.api.request import request_of
-from ullage.api.show import write_page
-from ullage.api.values import check_page, margin_of
+from ullage.api.values import check_page, margin_of, request_of, with_page
 from ullage.base.errors import UsageError
 from ullage.base.options import takes
 from ullage.base.public import public
@@ -48,9 +46,7 @@ def fit(
         changes=options["changes"],
         progress=progress,
     )
-    if html is not None:
-        write_page(answer, html)
-    return answer
+    return with_page(answer, html)
 
 
 def _axes(vary: Sequence[str]) -> list[Axis]:

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from ullage.api.request import request_of
-from ullage.api.show import write_page
-from ullage.api.values import check_page, margin_of
+from ullage.api.values import check_page, margin_of, request_of, with_page
 from ullage.base.engines.chosen import open_engine
 from ullage.base.errors import UsageError
 from ullage.base.options import check_choices, takes
@@ -66,9 +64,7 @@ def fit_layout(
         ResultStore(store_path(options["store"])) as kept,
     ):
         found = fit_layouts(question, engine, kept, picture=is_drawn, progress=progress, so_far=so_far)
-    if html is not None:
-        write_page(found, html)
-    return found
+    return with_page(found, html)
 
 
 def _axis(vary: str | Sequence[str] | None) -> Axis | None:

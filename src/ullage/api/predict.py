@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from ullage.api.request import request_of
-from ullage.api.show import write_page
-from ullage.api.values import check_page
+from ullage.api.values import check_page, request_of, with_page
 from ullage.base.options import takes
 from ullage.base.public import public
 from ullage.predicting.options import PredictOptions
@@ -51,6 +49,4 @@ def predict(
     beside_eager = options["beside_eager"]
     work = predict_all_ranks if every_rank else predict_beside_eager if beside_eager else predict_with_draws
     prediction = predict_resumed(request, options["resume"], work, progress=progress)
-    if html is not None:
-        write_page(prediction, html)
-    return prediction
+    return with_page(prediction, html)

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ullage.api.show import write_page
-from ullage.api.values import capacity_of, check_page, history_of
+from ullage.api.values import capacity_of, check_page, history_of, with_page
 from ullage.base.errors import UsageError
 from ullage.base.public import public
 from ullage.explaining.tuning.tune import Tuning
@@ -53,6 +52,4 @@ def tune(
         budget_seconds=budget,
         progress=progress,
     )
-    if html is not None:
-        write_page(tuning, html)
-    return tuning
+    return with_page(tuning, html)

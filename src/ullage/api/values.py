@@ -1,20 +1,40 @@
-"""Values of options, as a command or a call gives them: sizes, pages, the recording that is meant."""
+"""Values of options, as a command or a call gives them: the run that is asked for, sizes, pages, the recording."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ullage.base.errors import UsageError, quoted, shortened
+from ullage.base.options import options_of
 from ullage.base.output import check_output
 from ullage.base.units import is_size, parse_bytes, size_of
 from ullage.recorded.settings import semantics_of
 
 if TYPE_CHECKING:
+    from ullage.predicting.prediction.request import Request
     from ullage.recorded.history import History
     from ullage.recorded.snapshot.snapshot import Snapshot
+
+Answer = TypeVar("Answer")
 
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
 """The value of --device that stands for every card of a snapshot."""
+
+
+def request_of(
+    script: str | Path, arguments: Sequence[str], options: Mapping[str, object], *, picture: bool = False
+) -> "Request":
+    """Return what to run, on which GPU and for how long; options of the question that no run has are left out.
+
+    Raises:
+        UsageError: an option is not what is expected.
+    """
+    from ullage.predicting.options import RunOptions  # what runs a script is not for those who ask other commands
+    from ullage.predicting.prediction.request import Request
+
+    chosen: dict[str, Any] = {name: options[name] for name in options_of(RunOptions) if name in options}
+    return Request.of(script, arguments, picture=picture, **chosen)
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:
@@ -43,6 +63,15 @@ def check_page(page: str | Path | None, *inputs: str | Path) -> None:
     """Raise UsageError where the page of --html cannot be written, or would overwrite what is read."""
     if page is not None:
         check_output("--html", Path(page), inputs=tuple(Path(path) for path in inputs))
+
+
+def with_page(answer: Answer, html: str | Path | None) -> Answer:
+    """Write the page of an answer where it is asked for, and return the answer."""
+    if html is not None:
+        from ullage.api.show import write_page
+
+        write_page(answer, html)
+    return answer
 
 
 def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
@@ -82,7 +111,7 @@ def history_of(file: Path, device: int | None) -> "History":
         SnapshotError: the file cannot be read.
         UsageError: the snapshot has no such card.
     """
-    from ullage.api.input_kind import load_recorded
+    from ullage.api.input import load_recorded
     from ullage.explaining.analysis.card import (  # numpy is not for those who ask other commands
         card_to_explain,
         recorded_cards,

@@ -8,8 +8,7 @@ import typer
 from ullage.base.exit_code import ExitCode
 from ullage.cli import options
 from ullage.cli.exit_codes import exit_codes
-from ullage.cli.progress import with_progress
-from ullage.cli.show import show
+from ullage.cli.show import show, with_progress
 from ullage.predicting.options import AdviseOptions
 
 EPILOG: Final = (

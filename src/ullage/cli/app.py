@@ -5,10 +5,11 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Annotated, NoReturn, TextIO
+from types import ModuleType
+from typing import Annotated, Final, NoReturn, TextIO
 
 import typer
 
@@ -29,36 +30,28 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a subcommand that a command of the user's follows."""
+
+
+def _function_of(subcommand: ModuleType) -> Callable[..., None]:
+    function: Callable[..., None] = vars(subcommand)[subcommand.__name__.rpartition(".")[2]]
+    return function
+
+
 for each in (predict, fit, advise):
-    app.command(
-        cls=LaunchCommand,
-        context_settings={
-            "allow_extra_args": True,
-            "ignore_unknown_options": True,
-            "help_option_names": ["-h", "--help"],
-        },
-        epilog=each.EPILOG,
-    )(vars(each)[each.__name__.rpartition(".")[2]])
+    app.command(cls=LaunchCommand, context_settings=_WITH_COMMAND, epilog=each.EPILOG)(_function_of(each))
 app.command(
     name="run",
     cls=Command,
     # Options before the command are ours, and all that follows it is its own.
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-    },
+    context_settings={**_WITH_COMMAND, "allow_interspersed_args": False},
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|LAUNCHER ARGS...",
     epilog=run.EPILOG,
 )(run.run)
-app.command(name="explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
-app.command(name="tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
-app.command(name="diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
-app.command(name="repro", cls=Command, epilog=repro.EPILOG)(repro.repro)
-app.command(name="doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
-app.command(name="watch", cls=Command, epilog=watch.EPILOG)(watch.watch)
-app.command(name="gpus", cls=Command)(gpus.gpus)
+for each in (explain, tune, diff, repro, doctor, watch):
+    app.command(cls=Command, epilog=each.EPILOG)(_function_of(each))
+app.command(cls=Command)(gpus.gpus)
 
 
 def _version(wanted: bool) -> None:
@@ -96,8 +89,7 @@ def _run(arguments: Sequence[str] | None) -> None:
         with told_in_one_sentence():
             app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
-        from ullage.cli.console import ReportConsole
-        from ullage.report.terminal import without_control_characters
+        from ullage.report.terminal import ReportConsole, without_control_characters
 
         ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file

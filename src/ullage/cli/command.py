@@ -126,7 +126,8 @@ class LaunchCommand(Command):
                 return taken, [*kept, *words[place + 1 :]]
             name, equals, value = word.partition("=")
             count = 1
-            is_free = not _is_mentioned(name, mentioned)
+            # Mentioned is an option that is quoted in the source, on its own or before more of the same text.
+            is_free = not any(f"{quote}{name}{end}" in mentioned for quote in "\"'" for end in "\"'=, ")
             if name == "--config":
                 is_free = is_free and not _is_config_of_library(
                     value if equals else " ".join(words[place + 1 : place + 2]), [*before, *words]
@@ -168,11 +169,6 @@ def _text_of(script: Path) -> str:
         return read_regular(script, most_bytes=_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _is_mentioned(name: str, source: str) -> bool:
-    """Tell whether a source has an option of a name: quoted, or as the attribute of parsed arguments."""
-    return any(f"{quote}{name}{end}" in source for quote in "\"'" for end in "\"'=, ")
 
 
 def _is_config_of_library(value: str, words: list[str]) -> bool:

@@ -10,8 +10,7 @@ from ullage.base.errors import UsageError
 from ullage.base.options import defaults_of, options_of
 from ullage.cli import options
 from ullage.cli.exit_codes import exit_codes
-from ullage.cli.progress import with_progress
-from ullage.cli.show import show
+from ullage.cli.show import show, with_progress
 from ullage.predicting.options import FitLayoutOptions, FitOptions
 
 if TYPE_CHECKING:

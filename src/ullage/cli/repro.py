@@ -15,8 +15,7 @@ from ullage.cli.history import (
     SnapshotFile,
     TorchVersionOption,
 )
-from ullage.cli.progress import with_progress
-from ullage.cli.show import show
+from ullage.cli.show import show, with_progress
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"

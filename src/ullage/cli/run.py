@@ -11,7 +11,7 @@ import typer
 
 from ullage.base.errors import UllageError, UsageError
 from ullage.base.own_files import OwnFolder
-from ullage.cli.progress import with_progress
+from ullage.cli.show import with_progress
 
 if TYPE_CHECKING:
     from ullage.running.run_files.folder import RunFolder
@@ -63,6 +63,7 @@ def run(
     from ullage.predicting.prediction.command.words import command_of
     from ullage.running.export.export import open_exports
     from ullage.running.recording.plan import HistoryMode, RecordingPlan
+    from ullage.running.run_files.folder import shown
     from ullage.running.run_files.live import is_live
     from ullage.running.supervision.supervisor import end_alike, environment_as_given, supervise
 
@@ -93,7 +94,7 @@ def run(
         elif folder is None and (has_ended_well or not place.names()) and not has_something:
             place.remove(is_live)
         elif not quiet:
-            _print_line(f"recorded in {_shown(place.path)}; read it with ullage explain or ullage watch")
+            _print_line(f"recorded in {shown(place.path)}; read it with ullage explain or ullage watch")
     end_alike(ending)
 
 
@@ -137,7 +138,7 @@ def name_of(words: list[str]) -> str:
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
     """Print what the run has recorded; return whether it is worth keeping."""
-    from ullage.running.run_files.folder import read_run
+    from ullage.running.run_files.folder import read_run, shown
     from ullage.running.supervision.summary import summary_of
 
     try:
@@ -149,7 +150,7 @@ def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bo
             times = sum(process.facts.ooms for process in found.processes)
             sys.stderr.write(
                 f"ullage: memory ran out {times} time{'s' if times != 1 else ''}, and the script handled it; why: "
-                f"ullage explain {_shown(place.path)}\n"
+                f"ullage explain {shown(place.path)}\n"
             )
         elif found.evidence:
             report_evidence(found, place)
@@ -164,9 +165,11 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
     """Explain on standard error why memory ran out, and write the report next to the evidence."""
     from rich.console import Console
 
+    from ullage.explaining.analysis.describe import describe
     from ullage.report.terminal import draw
+    from ullage.running.run_files.folder import shown
     from ullage.running.supervision.supervisor import interruptible
-    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
+    from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, with_run, write_report
 
     evidence = fatal_evidence(found)
     assert evidence is not None
@@ -176,19 +179,12 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
         if explanation is None:
             sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
             return
-        report = report_of(found, evidence, explanation)
+        report = describe(with_run(explanation, found, evidence))
         draw(report, Console(stderr=True, highlight=False))
         with place.folder(evidence.folder.name) as inside:
             write_report(inside, report)
         sys.stderr.write(
-            f"ullage: {_shown(evidence.folder)} has this report as report.html, and the files it was made from\n"
+            f"ullage: {shown(evidence.folder)} has this report as report.html, and the files it was made from\n"
         )
     except (UllageError, OSError) as error:
         sys.stderr.write(f"ullage: the evidence in {evidence.folder} could not be explained: {error}\n")
-
-
-def _shown(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    except FileNotFoundError:  # the script has removed the folder that it was started in
-        return path

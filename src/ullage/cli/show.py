@@ -1,12 +1,18 @@
-"""Output of an answer: a report on the terminal or JSON, and a page in addition."""
+"""What a command shows: the progress of its work on standard error, then its answer as a report, JSON or a page."""
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from ullage.report.report import Report
+
+_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal reports its progress
+
+Answer = TypeVar("Answer")
 
 
 def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, is_whole: bool = False) -> None:
@@ -28,8 +34,7 @@ def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, 
 def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -> None:
     if answer is None:
         # Here, because --help is for those who draw nothing yet.
-        from ullage.cli.console import ReportConsole
-        from ullage.report.terminal import draw
+        from ullage.report.terminal import ReportConsole, draw
 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
     else:
@@ -44,3 +49,26 @@ def _write(report: "Report", page: Path) -> None:
 
     write_whole(page, draw_page(report).encode(errors="replace"))
     sys.stderr.write(f"ullage: wrote {page}\n")
+
+
+def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool = True) -> Answer:
+    """Run work that reports its progress, and show it: live on a terminal, else as lines once work takes longer.
+
+    Args:
+        work: a function that is called with the function to report progress.
+        live: whether a terminal gets a live line; not where something else writes to standard error.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and live:
+        with console.status("starting") as status:
+            return work(lambda text: status.update(escape(text)))
+    began = time.monotonic()
+
+    def report(text: str) -> None:
+        if time.monotonic() - began > _QUIET_SECONDS:
+            sys.stderr.write(f"ullage: {text} ({time.monotonic() - began:.0f} s)\n")
+
+    return work(report)

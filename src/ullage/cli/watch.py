@@ -45,7 +45,7 @@ def watch(
     The watched processes do not notice it.
     """
     from ullage.running.watch.plain import JsonLines, PlainText
-    from ullage.running.watch.source import ViewSource
+    from ullage.running.watch.source import ViewSource, follow
     from ullage.running.watch.target import target_of
 
     with ViewSource(target_of(what)) as source:
@@ -55,8 +55,6 @@ def watch(
 
                 raise typer.Exit(show(source.poll, seconds=seconds))
             sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
-        from ullage.running.watch.source import follow
-
         looks = (source.poll() for _ in range(1)) if once else follow(source.poll, seconds=seconds)
         with _ended_by_interrupt():
             _print(looks, JsonLines() if as_json else PlainText())

@@ -12,7 +12,7 @@ from rich.text import Text
 from ullage.base.secrets import SourceCode, hidden_data
 from ullage.base.units import text_of_bytes
 from ullage.report.columns import Column, in_columns
-from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
+from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, Tone
 
 _STYLE_OF_TONE: Final = {
     Tone.GOOD: "bold white on dark_green",
@@ -53,6 +53,14 @@ _LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
 _COLUMNS_BESIDE_LABEL: Final = 44
 """Columns that the bytes, share, bar and remark of a part need."""
+
+
+class ReportConsole(Console):
+    """A console whose closed pipe ends the process as other programs end."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError: rich's own exit code for it, 1, would mean "does not fit"."""
+        raise BrokenPipeError
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
@@ -158,8 +166,8 @@ def _grid(table: Table, width: int) -> RenderableType | None:
         for number, heading in enumerate(table.columns)
     ]
     if any(row.share is not None for row in table.rows):
-        bars = tuple(Text(_bar_of(row), style=style) for row, style in zip(table.rows, styles, strict=True))
-        columns.append(Column(texts=bars))
+        bars = ("█" * round((row.share or 0.0) * _BAR_WIDTH) or "▏" for row in table.rows)
+        columns.append(Column(texts=tuple(Text(bar, style=style) for bar, style in zip(bars, styles, strict=True))))
     return in_columns(columns, width, gap=_COLUMN_GAP)
 
 
@@ -172,10 +180,6 @@ def _list(table: Table) -> RenderableType:
         rest = ", ".join(f"{column} {cell}" for column, cell in named if cell)
         lines += [Text(row.cells[0], style=style), Padding(Text(rest, style=style), (0, 0, 0, _INDENT))]
     return Group(*lines)
-
-
-def _bar_of(row: TableRow) -> str:
-    return "█" * round((row.share or 0.0) * _BAR_WIDTH) or "▏"
 
 
 def _is_numeric(table: Table, number: int) -> bool:
@@ -230,16 +234,8 @@ def _shares(shares: Shares, width: int) -> RenderableType:
     for part in shares.parts:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
         bar = ("█" * round(share * _SHARE_WIDTH) or ("▏" if part.size_bytes else "")) if has_bars else ""
-        size = Text(text_of_bytes(part.size_bytes))
-        rows.append(
-            (
-                Text(part.label),
-                size,
-                Text(f"{share:6.1%}"),
-                Text(bar, style=_PALETTE[0]),
-                Text(part.remark, style="dim"),
-            )
-        )
+        figures = Text(text_of_bytes(part.size_bytes)), Text(f"{share:6.1%}")
+        rows.append((Text(part.label), *figures, Text(bar, style=_PALETTE[0]), Text(part.remark, style="dim")))
     return Group(Text(shares.title, style="bold underline"), _legend(rows, width, right=(1, 2)))
 
 

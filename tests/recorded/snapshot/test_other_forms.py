@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ullage.api.explain import explain
-from ullage.api.input_kind import InputKind, input_of
+from ullage.api.input import InputKind, input_of
 from ullage.base.errors import UsageError
 from ullage.base.packed import unpacked
 from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot

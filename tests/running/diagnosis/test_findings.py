@@ -6,8 +6,16 @@ import pytest
 
 from ullage.base.units import GIB, MIB
 from ullage.running.diagnosis.diagnosis import Diagnosis, findings_of
-from ullage.running.diagnosis.facts import CardFacts, CardProcess, Driver, Host, MachineFacts, Torch
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import (
+    CardFacts,
+    CardProcess,
+    DiagnosisFinding,
+    Driver,
+    Host,
+    MachineFacts,
+    Torch,
+    Weight,
+)
 from ullage.running.diagnosis.variable import visible_indices
 
 TORCH = Torch(version="2.11.0+cu130", cuda="13.0", architectures=("sm_75", "sm_90", "compute_120"), settings="")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.running.export.drain import SampleRow
 from ullage.running.export.metrics import metrics_of
-from ullage.running.export.table import CsvFile, SampleTable
+from ullage.running.export.table import CsvFile, SampleRow, SampleTable
 from ullage.running.run_files.facts import RunCard, RunFacts, RunPeak
 from ullage.running.run_files.live import LiveWriter, Sample
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from ullage.running.export.drain import Drain, SampleRow
-from ullage.running.export.table import CsvFile, ParquetFile, SampleTable
+from ullage.running.export.table import CsvFile, Drain, ParquetFile, SampleRow, SampleTable
 from ullage.running.run_files.facts import RunCard, RunFacts
 from ullage.running.run_files.live import RECENT, LiveWriter, Sample
 

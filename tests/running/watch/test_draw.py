@@ -8,9 +8,9 @@ import pytest
 from rich.text import Text
 
 from ullage.base.units import GIB, MIB
+from ullage.running.watch.detail import plot
 from ullage.running.watch.draw import Display, Page, draw, shortened
 from ullage.running.watch.plain import JsonLines, PlainText
-from ullage.running.watch.plot import plot
 from ullage.running.watch.view import CardHolder, CardRow, DeviceRow, Inside, View
 
 SIZES = ((80, 24), (120, 40), (60, 20), (40, 10))

@@ -19,9 +19,8 @@ from ullage.running.diagnosis.facts import CardProcess
 from ullage.running.run_files.live import LiveWriter
 from ullage.running.watch.draw import Display, Page, draw
 from ullage.running.watch.plain import PlainText
-from ullage.running.watch.source import ViewSource
+from ullage.running.watch.source import ViewSource, notes_of, sees_host_processes
 from ullage.running.watch.target import target_of
-from ullage.running.watch.unseen import notes_of, sees_host_processes
 from ullage.running.watch.view import View
 
 from . import made

@@ -10,7 +10,7 @@ The tree and named bars are HTML.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -22,11 +22,28 @@ from markupsafe import Markup
 from ullage.base.secrets import hidden_data
 from ullage.base.units import text_of_bytes
 from ullage.report.blocks import BlockHistory
-from ullage.report.page.palette import colours_of
 from ullage.report.page.slim import packed_within
 from ullage.report.page.tree import tree_of
-from ullage.report.report import Bars, Curve, Icicle, Picture, Report, Section
+from ullage.report.report import Bars, Curve, Icicle, Picture, Report, Section, Stack
 
+_ROLES: Final = (
+    *("parameters", "gradients", "optimizer state", "activations"),
+    *("temporaries", "inputs", "workspaces", "buffers"),
+)
+_STATES: Final = {
+    "allocated": "allocated",
+    "cached": "cached",
+    "cached beside it": "cached",
+    "freed, pending": "pending",
+    "CUDA context": "context",
+    "context, libraries": "context",
+    "not attributed": "context",
+    "outside PyTorch's allocator": "outside",
+    "other processes": "processes",
+    "rounding": "other",
+    "unknown": "other",
+}
+_LINES: Final = 7
 _BLOCKS: Final = (
     "columns",
     "lives",
@@ -120,3 +137,21 @@ def _embedded(data: Any) -> Markup:
 
 def _plotly() -> str:
     return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def colours_of(report: Report) -> dict[str, str]:
+    """Return the colour of each label that has one, by its name in page.css: one colour for one meaning on a page.
+
+    The first lines that the pictures name get colours of their own.
+    """
+    found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
+    named = [label for label in dict.fromkeys(_labels(report)) if label not in found]
+    return found | {label: f"l{index}" for index, label in enumerate(named[:_LINES])}
+
+
+def _labels(report: Report) -> Iterator[str]:
+    for picture in report.pictures:
+        if isinstance(picture, BlockHistory) and picture.facets:
+            yield from picture.facets[0].labels[:_LINES]
+        elif isinstance(picture, Stack):
+            yield from (label for label, _ in picture.series)

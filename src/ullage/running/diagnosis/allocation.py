@@ -22,8 +22,7 @@ from ullage.recorded.settings import (
     semantics_of,
     settings_in_force,
 )
-from ullage.running.diagnosis.facts import MachineFacts, Torch
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch, Weight
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _LEAST_SIMILARITY: Final = 0.93

@@ -5,8 +5,7 @@ from typing import Final
 
 from ullage.base.units import GIB, text_of_bytes
 from ullage.gpu.emulator.torch_build import has_code_for
-from ullage.running.diagnosis.facts import CardFacts, CardProcess, MachineFacts, Torch
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import CardFacts, CardProcess, DiagnosisFinding, MachineFacts, Torch, Weight
 
 _HIDDEN_BYTES_IGNORED: Final = GIB  # less than this hidden on a card may be the driver's own
 _NOTABLE_SHARE: Final = 0.1  # of a card, held by others

@@ -6,8 +6,7 @@ from ullage.base.units import text_of_bytes
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
 from ullage.running.diagnosis.allocation import text_in_force
 from ullage.running.diagnosis.diagnosis import Diagnosis
-from ullage.running.diagnosis.facts import CardFacts, MachineFacts, Torch
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import CardFacts, DiagnosisFinding, MachineFacts, Torch, Weight
 
 
 def describe(diagnosis: Diagnosis) -> Report:

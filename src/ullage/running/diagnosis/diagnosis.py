@@ -8,8 +8,7 @@ from ullage.base.public import public
 from ullage.base.secrets import told_environment
 from ullage.running.diagnosis.allocation import findings_of_allocation, text_in_force
 from ullage.running.diagnosis.card import findings_of_cards
-from ullage.running.diagnosis.facts import MachineFacts
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Weight
 from ullage.running.diagnosis.gather import gather_facts
 from ullage.running.diagnosis.surroundings import findings_of_surroundings
 from ullage.running.diagnosis.variable import findings_of_variables

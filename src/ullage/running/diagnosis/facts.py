@@ -1,6 +1,7 @@
-"""The facts about a machine: plain data without a judgement. What could not be read is None."""
+"""The facts about a machine and a finding about them, as plain data. A fact that could not be read is None."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +93,25 @@ class MachineFacts:
     is_emulated: bool = False
     workspaces: str | None = None
     """The source of cuDNN's workspaces, on an emulated card."""
+
+
+class Weight(Enum):
+    """The importance of a finding."""
+
+    PROBLEM = "problem"
+    """Something does not work, is not what was asked for, or takes memory for nothing."""
+    NOTE = "note"
+    """Information that may well be intended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisFinding:
+    """One finding about this machine: what was seen, why it matters, and what to do."""
+
+    name: str
+    """A stable identifier for programs: it stays the same when the wording changes."""
+    title: str
+    seen: str
+    why: str
+    cure: str
+    weight: Weight = Weight.PROBLEM

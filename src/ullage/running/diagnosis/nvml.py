@@ -8,12 +8,8 @@ from ullage.base.driver import DriverSilentError, Nvml, asked
 from ullage.running.diagnosis.facts import CardFacts, CardProcess, Driver
 from ullage.running.diagnosis.process import process_of
 
-_MODES: Final[dict[int | None, str]] = {
-    0: "default",
-    1: "exclusive",
-    2: "prohibited",
-    3: "exclusive",
-}  # 1: per thread, of old drivers
+# 1 is exclusive for each thread, of old drivers.
+_MODES: Final[dict[int | None, str]] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 
 
 def read_cards() -> tuple[Driver | None, tuple[CardFacts, ...]]:

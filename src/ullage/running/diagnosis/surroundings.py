@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage.base.units import GIB, MIB, text_of_bytes
-from ullage.running.diagnosis.facts import Host, MachineFacts
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import DiagnosisFinding, Host, MachineFacts, Weight
 
 _DOCKERS_SHARED_BYTES: Final = 64 * MIB  # what docker gives a container that asks for nothing
 _LITTLE_SHARED_BYTES: Final = 256 * MIB

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage.base.units import KIB, MIB, text_of_bytes
-from ullage.running.diagnosis.facts import MachineFacts
-from ullage.running.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Weight
 
 _WORKSPACES: Final = re.compile(r"(?::\d+:\d+)+")
 _USUAL_WORKSPACE_BYTES: Final = 32 * MIB  # of PyTorch itself on sm_90; 8.1 MiB on sm_75 (torch 2.8, 2.11)

@@ -5,6 +5,7 @@ Sizes after rounding come from the state at the end, or else from a replay of th
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from ullage.recorded.rebuild import Rebuilt
 from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.segment_life import NONE, LifeFinder, SegmentLife
 from ullage.recorded.settings import BLOCK_UNIT_BYTES
+
+_OF_BLOCKS_BEFORE: Final = ("address", "size", "requested", "stack", "freed", "died")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,26 +87,14 @@ class _Ends:
     """Both, by address, of blocks that no entry allocates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BlockBefore:
-    """A block that was there when recording began."""
-
-    address: int
-    size: int
-    requested: int
-    stack: int
-    freed: int
-    died: int
-
-
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
     """Return every block: those that the trace allocates, and those that were there before."""
     made = np.flatnonzero(history.action == Action.ALLOC)
     ends = _ends(history)
-    older = list(_blocks_before(rebuilt, ends))
+    older = np.array(list(_blocks_before(rebuilt, ends)), np.int64).reshape(-1, len(_OF_BLOCKS_BEFORE))
 
     def all_of(of_made: Column, name: str) -> Column:
-        return np.concatenate([of_made, np.array([getattr(block, name) for block in older], np.int64)])
+        return np.concatenate([of_made, older[:, _OF_BLOCKS_BEFORE.index(name)]])
 
     address = all_of(history.address[made], "address")
     born = np.concatenate([made, np.full(len(older), NONE)])
@@ -149,14 +140,14 @@ def _ends(history: History) -> _Ends:
     return _Ends(freed=freed, died=died, before=before)
 
 
-def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[_BlockBefore]:
+def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
+    """Yield each block that was there when recording began, as a row of `_OF_BLOCKS_BEFORE`."""
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
             if key >= 0:
                 freed, died = ends.before.get(address, (NONE, NONE))
-                stack = int(rebuilt.stack_of_key[key])
-                yield _BlockBefore(address=address, size=size, requested=asked, stack=stack, freed=freed, died=died)
+                yield address, size, asked, int(rebuilt.stack_of_key[key]), freed, died
             address += size
 
 

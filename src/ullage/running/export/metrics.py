@@ -5,17 +5,21 @@ OTLP sends them: each metric is written down once, here. Names and types follow 
 process is there while it runs; its counters, its peak and its state until the run ends.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, StateSetMetricFamily
 
+from ullage.base.errors import UllageError
 from ullage.running.diagnosis.process import is_alive
 from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
+_UNKNOWN_CAUSE: Final = "cannot_tell"
+"""The cause of evidence that cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
@@ -118,3 +122,41 @@ class _Families:
         yield from self._now.values()
         yield from (self._limit, self._headroom, self._peak, self._role, self._retries, self._steps, self._seconds)
         yield from (self._ooms, self._causes, self._growing, self._state)
+
+
+class OomCauses:
+    """Why memory ran out, of every folder of evidence that a run leaves, read while the run goes on.
+
+    In a thread of its own: to read a snapshot takes a moment, and whoever waits for the command waits for signals too.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+        """The causes that are known by now, by the name of the folder of evidence."""
+        self._reading: threading.Thread | None = None
+
+    def look(self, folder: Path) -> None:
+        """Begin to read evidence that is new, unless some is being read."""
+        if self._reading is not None and self._reading.is_alive():
+            return
+        new = [path for path in folder.glob("oom-*/snapshot.pickle") if path.parent.name not in self.known]
+        if new:
+            self._reading = threading.Thread(target=self._read, args=(new,), name="ullage-causes", daemon=True)
+            self._reading.start()
+
+    def finish(self, folder: Path) -> None:
+        """Read what is left."""
+        if self._reading is not None:
+            self._reading.join()
+        self.look(folder)
+        if self._reading is not None:
+            self._reading.join()
+
+    def _read(self, snapshots: list[Path]) -> None:
+        from ullage.explaining.fleet.rank_summary import summary_of  # numpy is not for runs whose memory never runs out
+
+        for path in snapshots:
+            try:
+                self.known[path.parent.name] = summary_of(path).cause
+            except (UllageError, OSError):
+                self.known[path.parent.name] = _UNKNOWN_CAUSE

@@ -28,8 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client.core import Metric
 
 from ullage.base.errors import UsageError
-from ullage.running.export.metrics import metrics_of
-from ullage.running.export.oom_causes import OomCauses
+from ullage.running.export.metrics import OomCauses, metrics_of
 
 PERIOD_SECONDS: Final = 10.0
 _PATH: Final = "/v1/metrics"

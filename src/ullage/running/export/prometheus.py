@@ -13,13 +13,12 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ullage.base.errors import UsageError
-from ullage.running.export.metrics import metrics_of
-from ullage.running.export.oom_causes import OomCauses
+from ullage.running.export.metrics import OomCauses, metrics_of
 
 _LOCAL: Final = "127.0.0.1"
 
 
-class Endpoint:
+class Endpoint(Collector):
     """Answers scrapes. It takes its port when it is made, and answers from the first `update` on."""
 
     def __init__(self, address: str) -> None:
@@ -36,9 +35,9 @@ class Endpoint:
         self._folder: Path | None = None
         self._causes = OomCauses()
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_RunCollector(self))
+        registry.register(self)
         try:
-            self._server = _server_kind(host)((host, port), _Quiet)
+            self._server = _MetricsServer(host, port)
         except OSError as error:
             raise UsageError(
                 f"--prometheus {address} cannot be listened on: {error.strerror or error}; expected an address of this "
@@ -68,22 +67,21 @@ class Endpoint:
             self._server.shutdown()
         self._server.server_close()
 
-    def metrics(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their present values."""
         if self._folder is not None:
             yield from metrics_of(self._folder, self._causes.known)
 
 
-class _RunCollector(Collector):
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-
-    def collect(self) -> Iterator[Metric]:
-        return self._endpoint.metrics()
-
-
 class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Quiet)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that have disconnected."""
 
     def server_bind(self) -> None:
         """Take the port, without looking up this machine's name in the network, as `http.server` does."""
@@ -99,16 +97,6 @@ class _Quiet(WSGIRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: standard error belongs to the script."""
-
-
-def _server_kind(host: str) -> type[_MetricsServer]:
-    class Server(_MetricsServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignore clients that have disconnected."""
-
-    return Server
 
 
 def _address_of(text: str) -> tuple[str, int]:

@@ -37,7 +37,9 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
         OSError: it cannot be written; files that were completed before stay readable.
     """
     frames = _frames(sys._getframe(1))
-    caller = frames if any(not is_library(file) for file, _, _ in frames) else _frames_of_main_thread()
+    caller = frames
+    if all(is_library(file) for file, _, _ in frames):  # a thread without frames of the script, such as backward's
+        caller = _frames(sys._current_frames().get(threading.main_thread().ident or 0))
     surroundings = more | {
         "device": device,
         "asked_bytes": asked_bytes,
@@ -79,11 +81,6 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
             "frames": [{"filename": file, "line": line, "name": name} for file, line, name in frames],
         }
     )
-
-
-def _frames_of_main_thread() -> list[tuple[str, int, str]]:
-    """Return the main thread's stack, for a request in a thread without Python frames, such as backward's."""
-    return _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:

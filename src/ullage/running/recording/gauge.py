@@ -1,7 +1,7 @@
 """Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from time import time
 from typing import Any, Final
@@ -100,7 +100,9 @@ class Gauge:
             self._allocations_before[device] = made
             outside = self._outside.get(device)
             used = -1 if outside is None else reserved["current"] + outside
-            self.share = max(self.share, reserved["peak"] / self._limit_of(card), used / card.total_bytes)
+            if device not in self._limits:
+                self._limits[device] = limit_bytes(card)
+            self.share = max(self.share, reserved["peak"] / self._limits[device], used / card.total_bytes)
             peak = self.peaks.get(device)
             if peak is None or allocated["peak"] > peak.bytes:
                 self.peaks[device] = RunPeak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
@@ -129,12 +131,6 @@ class Gauge:
         highest = {**allocated["all"], "peak": self.peaks[device].bytes}
         return {**stats, "allocated_bytes": {**allocated, "all": highest}}
 
-    def _limit_of(self, card: RunCard) -> int:
-        limit = self._limits.get(card.index)
-        if limit is None:
-            limit = self._limits[card.index] = limit_bytes(card)
-        return limit
-
     @property
     def seeks(self) -> list[int]:
         """The devices whose highest peak has no line yet, and should get one."""
@@ -159,8 +155,9 @@ class Gauge:
         for device in devices:
             peak, top = self.peaks[device], tops.get(device)
             self._sought_bytes[device] = peak.bytes
-            if top is not None and _is_about(top, peak):
-                self.peaks[device] = RunPeak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
+            # About the same is that peak: the history counts requested bytes, the peak rounded ones.
+            if top is not None and abs(top.bytes - peak.bytes) <= (_NEW_PEAK_RATIO - 1) * peak.bytes:
+                self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
         """Ask NVML, which makes no context, for the cards' used memory by all processes; and PyTorch for the limits."""
@@ -202,8 +199,3 @@ def _card(index: int) -> RunCard:
         total_bytes=properties.total_memory,
         limit_bytes=properties.total_memory,
     )
-
-
-def _is_about(top: Top, peak: RunPeak) -> bool:
-    """Tell whether the highest level in the history is that peak: it counts requested bytes, the peak rounded ones."""
-    return abs(top.bytes - peak.bytes) <= (_NEW_PEAK_RATIO - 1) * peak.bytes

@@ -7,7 +7,7 @@ torch 2.9 on those of `torch.accelerator`; torch 2.8 to 2.15). Only the peaks of
 `oversize_segments`, which have no pools, are since the last step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -32,7 +32,8 @@ class PeakMeter:
         """The statistics and pools that have a peak."""
         self._names: list[str] = []
         """The statistics that have pools with peaks."""
-        self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
+        self.read: Callable[[int], Stats] = torch._C._cuda_memoryStats
+        """Returns the statistics of a device, and leaves its peaks alone."""
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
@@ -46,7 +47,7 @@ class PeakMeter:
 
     def measure(self, device: int) -> Stats:
         """Return the statistics of a device, with peaks since the last call, and reset the peaks."""
-        stats = self._read(device)
+        stats = self.read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)
         before = self._peaks.get(device)
@@ -62,13 +63,11 @@ class PeakMeter:
     def _peaks_in(self, stats: Stats) -> list[int]:
         """Return the peaks in the order of `_keys`, which is that of PyTorch's statistics."""
         if not self._keys:
-            self._keys = [key for key, _ in _with_peaks(stats)]
+            # Those without pools count what is larger than max_split_size.
+            pools_of = {name: pools for name, pools in stats.items() if type(pools) is dict}
+            self._keys = [(name, pool) for name in pools_of for pool, it in pools_of[name].items() if type(it) is dict]
             self._names = list(dict.fromkeys(name for name, _ in self._keys))
         return [values["peak"] for name in self._names for values in stats[name].values()]
-
-    def read(self, device: int) -> Stats:
-        """Return the statistics of a device, and leave its peaks alone."""
-        return self._read(device)
 
     def _reader(self, read: Callable[[int], Stats]) -> Callable[[int], Stats]:
         def read_since_users_reset(device: int, /) -> Stats:
@@ -82,19 +81,10 @@ class PeakMeter:
 
     def _resetter(self, reset: Callable[[int], None]) -> Callable[[int], None]:
         def reset_for_user(device: int, /) -> None:
-            stats = self._read(device)
-            peaks = self._peaks_in(stats)
+            peaks = self._peaks_in(self.read(device))
             before = self._before_reset.get(device)
             self._before_reset[device] = peaks if before is None else list(map(max, before, peaks))
             reset(device)
             self._peaks.pop(device, None)
 
         return reset_for_user
-
-
-def _with_peaks(stats: Stats) -> Iterator[tuple[tuple[str, str], dict[str, int]]]:
-    """Yield every statistic of a pool that has a peak; those without pools count what is larger than max_split_size."""
-    for name, pools in stats.items():
-        for pool, values in pools.items() if type(pools) is dict else ():
-            if type(values) is dict:
-                yield (name, pool), values

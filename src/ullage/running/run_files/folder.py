@@ -176,6 +176,14 @@ def facts_of(live: Live) -> RunFacts:
     return replace(facts, peaks=tuple(peaks.values()), steps=last.step, ooms=max(facts.ooms, last.ooms))
 
 
+def shown(path: Path) -> Path:
+    """Return a path as people read it: from the current folder on, where it lies below that."""
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the folder that we are in is gone
+        return path
+
+
 def _is_evidence(path: Path) -> bool:
     return (path / ENVIRONMENT).is_file() or (path / SNAPSHOT).is_file()
 

@@ -100,7 +100,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
         try:
             status = _wait(process, group, terminal, kept, on_tick, handed_on)
         finally:
-            terminal.take_back()
+            terminal.hand_over(os.getpgrp())
             _hand_on_the_rest(
                 group, terminal, kept, seconds=_REST_SECONDS if -(process.returncode or 0) in handed_on else 0
             )
@@ -156,7 +156,9 @@ def _wait(
             on_tick()
         elif sent.si_signo != signal.SIGCHLD:
             is_for_all = kept.has_heard(sent.si_signo)
-            if terminal.is_shared and (is_for_all or terminal.has_reached_command(sent)):
+            # The command in our group got one from the terminal too, or when a shell continues us.
+            has_reached_command = is_for_all or sent.si_code == _SI_KERNEL or sent.si_signo == signal.SIGCONT
+            if terminal.is_shared and has_reached_command:
                 continue
             handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError, PermissionError):
@@ -207,16 +209,6 @@ class _Terminal:
         """Whether the command's group has the terminal instead of ours."""
         return self.is_ours and not self.is_shared
 
-    def has_reached_command(self, sent: signal.struct_siginfo) -> bool:
-        """Tell whether the command in our group got a signal too: from the terminal, or when a shell continues us."""
-        return sent.si_code == _SI_KERNEL or sent.si_signo == signal.SIGCONT
-
-    def hand_over(self, group: int) -> None:
-        self._set(group)
-
-    def take_back(self) -> None:
-        self._set(os.getpgrp())
-
     def stop_with(self, group: int) -> None:
         """Stop as the command has stopped (Ctrl-Z, or it reads the terminal from the background), until continued.
 
@@ -229,10 +221,10 @@ class _Terminal:
             return
         came_to_front = not self.is_ours and self._is_in_front()  # begun with &, and brought back since
         if not came_to_front:
-            self.take_back()
+            self.hand_over(os.getpgrp())
             os.killpg(os.getpgrp(), signal.SIGSTOP)
         self.is_ours = self._is_in_front()
-        self._set(group)
+        self.hand_over(group)
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGCONT)
 
@@ -241,7 +233,8 @@ class _Terminal:
             return self._file >= 0 and os.tcgetpgrp(self._file) == os.getpgrp()
         return False
 
-    def _set(self, group: int) -> None:
+    def hand_over(self, group: int) -> None:
+        """Put a group in the foreground, where the terminal is the command's."""
         if not self.is_given:
             return
         # Who is not in the foreground is stopped when he asks for it, unless he does not hear that.

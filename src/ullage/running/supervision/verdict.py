@@ -12,7 +12,6 @@ from rich.console import Console
 from ullage.base.errors import UllageError, UsageError
 from ullage.base.own_files import OwnFolder
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
-from ullage.explaining.analysis.describe import describe
 from ullage.explaining.analysis.explain import Explanation, explain
 from ullage.explaining.analysis.run_summary import RunSummary
 from ullage.recorded.settings import semantics_of
@@ -20,7 +19,7 @@ from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page
 from ullage.report.report import Report
 from ullage.report.terminal import draw
-from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
+from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run, shown
 from ullage.running.supervision.summary import differences_of, summary_of
 
 _COLUMNS: Final = 100
@@ -74,7 +73,7 @@ def explain_evidence(
         device = card_to_explain(recorded_cards(snapshot.devices))
     return explain(
         snapshot.devices[device],
-        source=str(_shown(evidence.folder)),
+        source=str(shown(evidence.folder)),
         semantics=_semantics_of(evidence.torch) if evidence.torch is not None else None,
         with_picture=True,
         progress=progress,
@@ -101,11 +100,6 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
     return replace(explanation, run=recorded)
 
 
-def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
-    """Return the report on an evidence, with what the run beside it tells."""
-    return describe(with_run(explanation, run, evidence))
-
-
 def write_report(place: OwnFolder, report: Report) -> None:
     """Write a report as text and as a page into the folder of the evidence.
 
@@ -116,13 +110,6 @@ def write_report(place: OwnFolder, report: Report) -> None:
     draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)
     place.write_whole(REPORT, text.getvalue().encode(errors="replace"))
     place.write_whole(PAGE, draw_page(report).encode(errors="replace"))
-
-
-def _shown(path: Path) -> Path:
-    try:
-        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    except FileNotFoundError:  # the folder that we are in is gone
-        return path
 
 
 def _semantics_of(version: str) -> str | None:

@@ -13,7 +13,7 @@ from ullage.base.units import text_of_bytes
 from ullage.report.terminal import without_control_characters
 from ullage.running.diagnosis.process import is_alive
 from ullage.running.run_files.facts import RunCard, RunFacts
-from ullage.running.run_files.folder import headroom_bytes
+from ullage.running.run_files.folder import headroom_bytes, shown
 from ullage.running.run_files.live import SUFFIX, Live, Sample
 from ullage.running.watch.view import GONE, RUNS, DeviceRow, Inside
 
@@ -56,7 +56,7 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         roles=_roles(facts, sum(device.allocated_bytes for device in devices)),
         growth=tuple(_line(one) for one in facts.growth),
         ooms=max(facts.ooms, *(sample.ooms for sample in live.recent[-1:]), 0),
-        evidence=_evidence(live.path.parent, facts),
+        evidence=tuple(str(shown(live.path.parent / name)) for name in facts.evidence),
         recording=_recording(facts),
         is_emulated=facts.is_emulated,
     )
@@ -136,12 +136,6 @@ def _roles(facts: RunFacts, allocated_bytes: int) -> tuple[tuple[str, int], ...]
     rest = max(0, allocated_bytes - sum(facts.roles.values()))
     known = sorted(facts.roles.items(), key=lambda item: -item[1])
     return (*known, (REST, rest))
-
-
-def _evidence(folder: Path, facts: RunFacts) -> tuple[str, ...]:
-    paths = [folder / name for name in facts.evidence]
-    here = os.getcwd()
-    return tuple(os.path.relpath(path, here) if path.is_relative_to(here) else str(path) for path in paths)
 
 
 def _command(words: tuple[str, ...]) -> str:

@@ -10,20 +10,19 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, cast
 
 from ullage.base.driver import DriverSilentError, asked
 from ullage.gpu.emulator.emulate import CARD_VARIABLE
 from ullage.report.terminal import without_control_characters
 from ullage.running.diagnosis import facts as diagnosed
+from ullage.running.diagnosis.facts import CardFacts
 from ullage.running.diagnosis.nvml import read_cards
 from ullage.running.diagnosis.process import is_alive
 from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.live import SUFFIX, Live, LiveFileError, read_live
 from ullage.running.watch.inside import has_ended_here, inside_of, key_of
 from ullage.running.watch.target import FoundRuns, Target, find
-from ullage.running.watch.unseen import notes_of, sees_host_processes
 from ullage.running.watch.view import CardHolder, CardRow, Inside, View
 
 _READ_SECONDS: Final = 0.25
@@ -49,9 +48,7 @@ class ViewSource:
             self._why_silent = str(why)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def poll(self) -> View:
@@ -121,7 +118,7 @@ class ViewSource:
             return
         if self._folders:
             yield "No process of the run has used CUDA yet."
-        elif self._target.is_all:
+        elif self._target == Target():  # everything
             yield "No process of `ullage run` is here: start one to see its inside (ullage run train.py)."
 
     def _is_over(self, found: FoundRuns, insides: tuple[Inside, ...]) -> bool:
@@ -200,3 +197,36 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
     reserved = next((device.reserved_bytes for device in inside.devices if device.index == index), None)
     holder = replace(holder, used_bytes=reserved)
     return replace(row, used_bytes=max(row.used_bytes, used_bytes), holders=(*row.holders, holder))
+
+
+def sees_host_processes(root: Path = Path("/")) -> bool:
+    """Tell whether process numbers here are the host's, as the driver's are: only there is process 2 the kernel's."""
+    try:
+        return (root / "proc/2/comm").read_text().strip() == "kthreadd"
+    except OSError:
+        return False
+
+
+def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
+    """Yield what limits the view, one sentence each: in a container, under WSL, or without a driver.
+
+    Args:
+        cards: the cards that the driver reports.
+        why_silent: why the driver cannot be asked; empty if it answers.
+        root: the root of the file system.
+    """
+    if (root / "dev/dxg").exists():
+        yield (
+            "This is WSL: Windows' driver does not tell which process holds how much, and its sum for a card counts "
+            "Windows' own programs; runs of `ullage run` are seen whole."
+        )
+    elif not why_silent and not sees_host_processes(root):
+        yield (
+            "This is a container: the driver numbers processes as the host does, so those on the cards have no names "
+            "here, or are not listed; the cards' sums are right, and runs of `ullage run` in here are seen whole."
+        )
+    if why_silent:
+        yield f"No card can be asked: {why_silent}; what is shown of cards is what runs say."
+        return
+    if not (root / "dev/dxg").exists() and any(one.used_bytes is None for card in cards for one in card.processes):
+        yield "The driver does not tell how much some processes hold (it answers so for MIG, and without permission)."

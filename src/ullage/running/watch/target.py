@@ -21,11 +21,6 @@ class Target:
     pid: int | None = None
     folder: Path | None = None
 
-    @property
-    def is_all(self) -> bool:
-        """Whether everything is watched."""
-        return self.pid is None and self.folder is None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:

@@ -1,19 +1,25 @@
-"""Read a log for `ullage explain`: a file of any length, packed too, or standard input, in pieces."""
+"""What `ullage explain` is given: its kind, told once by what is there, and the text of a log, read in pieces."""
 
 import codecs
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import open_regular
 from ullage.base.packed import DAMAGED, unpacked
 from ullage.base.units import text_of_bytes
+from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
 from ullage.recorded.message.notebook import is_notebook, printed_by
-from ullage.recorded.snapshot.form import is_no_log
+from ullage.recorded.snapshot.form import is_archive, is_no_log
+
+if TYPE_CHECKING:
+    from ullage.recorded.snapshot.snapshot import Snapshot
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
@@ -24,6 +30,75 @@ _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 
 """The bytes that logs are made of, colours and progress bars among them."""
 _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
+_BEGINNING_BYTES = 4096
+
+
+class InputKind(StrEnum):
+    """The kinds of input; the text is how an error calls one."""
+
+    SNAPSHOT = "a snapshot"
+    """A snapshot in any form, packed too; and what is neither that nor text, which the reader of snapshots refuses."""
+    RANKS = "a folder with snapshots of several ranks"
+    RUN = "the folder of a run"
+    """A folder that `ullage run` has left, or one with several of them; and any other folder, which is refused as
+    that."""
+    TEXT = "text"
+    """A log, an error's text or a saved notebook; packed too."""
+    ARCHIVE = "an archive"
+    """A file in a form that is not unpacked here (tar, xz, zstd, ...)."""
+    STANDARD_INPUT = "standard input"
+    """Standard input, or a pipe: text that can be read only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input and its kind."""
+
+    path: Path
+    kind: InputKind
+    ranks: tuple[RankFile, ...] = ()
+    """The snapshots of a folder of ranks."""
+
+
+def input_of(file: Path) -> Input:
+    """Return the kind of an input, by its content and not by its name.
+
+    Raises:
+        UsageError: the file cannot be read, or is a zip archive of several files.
+        OSError: the folder cannot be read.
+    """
+    if file == STANDARD_INPUT or file.is_fifo():
+        return Input(file, InputKind.STANDARD_INPUT)
+    if file.is_dir():
+        ranks = folder_of_ranks(file)
+        return Input(file, InputKind.RANKS if ranks else InputKind.RUN, ranks)
+    with opened(file) as source:
+        beginning = source.read(_BEGINNING_BYTES)
+    if is_archive(beginning):
+        return Input(file, InputKind.ARCHIVE)
+    return Input(file, InputKind.TEXT if looks_like_text(beginning) else InputKind.SNAPSHOT)
+
+
+def load_recorded(file: Path) -> "Snapshot":
+    """Load the snapshot that a command needs which reads nothing else.
+
+    Raises:
+        SnapshotError: the file cannot be read, or is an input of another kind, which the error names.
+    """
+    from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
+
+    try:
+        return load_snapshot(file)
+    except SnapshotError:
+        kind = None
+        with suppress(UsageError, OSError, ValueError):  # what cannot be read was told already
+            kind = input_of(file).kind
+        if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
+            raise
+        raise SnapshotError(
+            f"{file} is not a snapshot but {kind.value}, which ullage explain reads; expected what "
+            "torch.cuda.memory._dump_snapshot() writes"
+        ) from None
 
 
 def looks_like_text(beginning: bytes) -> bool:
