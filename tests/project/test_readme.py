@@ -27,7 +27,7 @@ class Figure:
 FIGURES = (
     Figure(
         r"exit code (\d) fits, (\d) does not, (\d) usage, (\d) script, (\d) unknown",
-        "src/ullage/base/exit_code.py",
+        "src/ullage/base/errors.py",
         r"YES = (\d)\n    NO = (\d)\n    WRONG_USAGE = (\d)\n    SCRIPT_FAILED = (\d)\n    UNKNOWN = (\d)",
     ),
     Figure(r"one rank of (\d+)", "README.md", r"--world-size (\d+)"),

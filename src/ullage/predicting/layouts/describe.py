@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.base.units import text_of_bytes
 from ullage.predicting.fitting.describe import limit_label
 from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
