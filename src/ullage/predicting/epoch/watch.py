@@ -406,9 +406,6 @@ def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int
     rows = np.concatenate([shapes, phase[:, None]], axis=1)
     is_known = (shapes >= 0).all(axis=1)
     keys = np.full(units, -1, np.int64)
-    if not is_known.any():
-        none = np.zeros(0, np.int64)
-        return kind(keys=keys, phases=none, weight=none, span=none)
     distinct, numbers = np.unique(rows[is_known], axis=0, return_inverse=True)
     keys[is_known] = numbers.reshape(-1)
     weight = np.array([elements(form) for form in scan.forms], np.int64)
