@@ -18,9 +18,9 @@ import threading
 import time
 import traceback
 from collections.abc import MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Final
 
 TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 HOOKS_FOLDER: Final = str(Path(__file__).parents[1] / "_child" / "hooks")
@@ -87,7 +87,7 @@ def new_pipe() -> tuple[int, int]:
     return beside_streams(reading), beside_streams(writing)
 
 
-class ChildProcess:
+class ChildProcess(AbstractContextManager["ChildProcess"]):
     """A Python process of this package; it and all its descendants end when this object or this process ends.
 
     The first argument of the process is the number of its end of the lifeline, which `tie_to_parent` takes.
@@ -132,10 +132,6 @@ class ChildProcess:
             raise
         finally:
             os.close(lifeline_end)
-
-    def __enter__(self) -> Self:
-        """Return the process itself; it ends with the `with` statement."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the process, and all that came of it."""

@@ -1,4 +1,4 @@
-"""The exceptions that ullage raises on purpose. It knows nothing of what raises them.
+"""The exceptions that ullage raises on purpose, and the exit codes. It knows nothing of what raises them.
 
 UllageError                 everything below; carries the exit code of the command line
 ├── UsageError              the caller asked for something that cannot be; the text says what can
@@ -11,12 +11,24 @@ UllageError                 everything below; carries the exit code of the comma
 └── IsolationError          a function in a process of its own did not come to a result that can be handed over
 """
 
+from enum import IntEnum
 from typing import Final
 
-from ullage.base.exit_code import ExitCode
 from ullage.base.public import public
 
 _MOST_SHOWN_CHARACTERS: Final = 80
+
+
+class ExitCode(IntEnum):
+    """What the end of a command says. `ullage.cli.exit_codes` has what it means for each command."""
+
+    YES = 0
+    NO = 1
+    WRONG_USAGE = 2
+    SCRIPT_FAILED = 3
+    UNKNOWN = 4
+    INTERRUPTED = 130
+    """The code that shells give to a program that Ctrl-C has ended."""
 
 
 def shortened(text: object) -> str:

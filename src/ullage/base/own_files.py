@@ -16,7 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Self, TypeVar
 
@@ -36,7 +36,7 @@ class SharedFolderError(UsageError):
     """Raised for a folder that others can write to, or that is not the one that was made."""
 
 
-class OwnFolder:
+class OwnFolder(AbstractContextManager["OwnFolder"]):
     """A folder of this user's that is held open: whatever is done to its name, it is this folder that is written."""
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
@@ -52,9 +52,6 @@ class OwnFolder:
         self._descriptor = descriptor
         self._parent = parent
         self._home = home
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -280,7 +277,7 @@ class WholeFile:
         """
         self._folder = folder
         self._path = path
-        self._part = _part_name(path)
+        self._part = f".{path.name}.{os.urandom(6).hex()}.part"
         try:
             self._held = os.open(self._part, os.O_WRONLY | _NEW, mode, dir_fd=folder)
         except BaseException:
@@ -505,10 +502,6 @@ def _leads_to(folder: int, name: str, descriptor: int) -> bool:
 def _remove_same(folder: int, name: str, descriptor: int) -> None:
     if _leads_to(folder, name, descriptor):
         os.unlink(name, dir_fd=folder)
-
-
-def _part_name(path: Path) -> str:
-    return f".{path.name}.{os.urandom(6).hex()}.part"
 
 
 def _other_name(name: str) -> str:

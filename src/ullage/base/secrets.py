@@ -164,7 +164,8 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
             shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
             name = ""
             continue
-        if name and _is_value(word, number):
+        # The first value may begin with a dash, as a password may.
+        if name and not (word.startswith("-") if number else _OTHER_OPTION.fullmatch(word)):
             number += 1
             is_shown = not is_secret(name, word) or (number > 1 and word.endswith((".py", ".pyw")))
             shown.append(_hidden_word(word) if is_shown else HIDDEN)
@@ -234,11 +235,6 @@ def _is_secret_option(word: str) -> bool:
     if option is not None:
         return word in _USER_OPTIONS or is_secret(option["name"], "?")
     return _VARIABLE.fullmatch(word) is not None and is_secret(word, "?")
-
-
-def _is_value(word: str, number: int) -> bool:
-    """Tell whether a word is a value of the option before it: the first may begin with a dash, as a password may."""
-    return not word.startswith("-") if number else not _OTHER_OPTION.fullmatch(word)
 
 
 def _hidden_word(word: str) -> str:

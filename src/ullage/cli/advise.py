@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import typer
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.cli import options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress

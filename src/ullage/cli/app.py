@@ -14,8 +14,7 @@ from typing import Annotated, Final, NoReturn, TextIO
 import typer
 
 import ullage
-from ullage.base.errors import UllageError
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, UllageError
 from ullage.cli import advise, diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 from ullage.cli.command import Command, CommandGroup, LaunchCommand
 from ullage.cli.interruption import told_in_one_sentence

@@ -6,7 +6,7 @@ python -m ullage.cli.exit_codes
 from collections.abc import Mapping
 from typing import Final
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 
 _USAGE: Final = "wrong usage"
 _UNREADABLE: Final = "wrong usage or unreadable file"

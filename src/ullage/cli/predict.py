@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from ullage.base.errors import UsageError, quoted
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, UsageError, quoted
 from ullage.base.options import options_of
 from ullage.cli import options
 from ullage.cli.exit_codes import exit_codes

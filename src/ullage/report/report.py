@@ -7,7 +7,7 @@ come from the same object, so they cannot disagree.
 from dataclasses import dataclass
 from enum import Enum
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.report.blocks import BlockHistory
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from ullage.predicting.epoch.composed import Composer
 from ullage.predicting.epoch.form import elements, form_of, longest, text_of
-from ullage.predicting.epoch.plan import Plan
-from ullage.predicting.epoch.plan_in_order import PlanInOrder
-from ullage.predicting.epoch.requests import RequestRows
+from ullage.predicting.epoch.plan import Plan, PlanInOrder
+from ullage.predicting.epoch.requests import RequestRows, Template
 from ullage.predicting.epoch.result import _growth
-from ullage.predicting.epoch.template import Template
 from ullage.recorded.allocator.replay import ReplayDevice, replay
 from ullage.recorded.program import Op, Program
 from ullage.recorded.settings import parse_settings

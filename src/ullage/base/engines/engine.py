@@ -11,8 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self
 
-from ullage.base.errors import UllageError
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, UllageError
 
 PlainData = dict[str, Any]
 

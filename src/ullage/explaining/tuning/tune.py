@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from ullage.base.errors import UsageError
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, UsageError
 from ullage.base.public import public
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.assumption import closest

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from ullage.base.errors import UllageError
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, UllageError
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
 from ullage.predicting.advice.candidates import Candidates, candidates_of

@@ -5,14 +5,13 @@ one before has left.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from ullage.predicting.epoch.requests import Ints, RequestRows
-from ullage.predicting.epoch.template import Template
+from ullage.predicting.epoch.requests import Ints, RequestRows, Template
 from ullage.recorded.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
 from ullage.recorded.program import UNMAPPED_KEY, Op, Program, StartSegment
 from ullage.recorded.settings import Settings
@@ -44,8 +43,7 @@ def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevic
 
 
 def _program(op: Ints, key: Ints, size: Ints, stream: Ints, start: tuple[StartSegment, ...] = ()) -> Program:
-    columns = (np.ascontiguousarray(column, np.int64) for column in (op, key, size, stream))
-    op, key, size, stream = columns
+    op, key, size, stream = (np.ascontiguousarray(column, np.int64) for column in (op, key, size, stream))
     return Program(op=op, key=key, size=size, stream=stream, start=start)
 
 
@@ -64,6 +62,8 @@ class Composer:
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The blocks that are alive at the beginning of the piece, by their number in the program, ascending."""
+    _first: int = 0
+    _there: int = 0
 
     def levels(self, before: RequestRows, steps: Iterable[Template], *, deadline: float) -> EpochLevels:
         """Run through the steps of an epoch.
@@ -80,7 +80,7 @@ class Composer:
         ran_out: int | None = None
         is_whole = True
         for offsets, rows in self._pieces(before, steps):
-            done, levels = self._run(rows)
+            done = self._run(rows)
             if done.broken:
                 self._lost += 1
                 is_whole = False
@@ -93,12 +93,15 @@ class Composer:
                     offsets = np.append(offsets[: whole + 1], done.done)
                 else:
                     break
-            of = [np.append(column, column[-1:] if len(column) else 0) for column in levels]
+            assert done.levels is not None
+            columns = (done.levels.allocated_bytes, done.levels.reserved_bytes)
+            of = [np.append(column, column[-1:] if len(column) else 0) for column in columns]
             spans = offsets[:-1]
             if len(spans):
                 highest = [np.maximum.reduceat(np.append(column, column[-1]), spans) for column in of]
                 before_first = np.maximum(spans - 1, 0)
-                starts = np.where(spans > 0, of[0][before_first], _live_bytes(self._start))
+                live_bytes = sum(size for segment in self._start for size, _, key in segment.blocks if key >= 0)
+                starts = np.where(spans > 0, of[0][before_first], live_bytes)
                 allocated.append(np.maximum(highest[0], starts))
                 reserved.append(highest[1])
                 at_start.append(starts)
@@ -162,7 +165,7 @@ class Composer:
                     keys[mine] = np.where(is_there, survivors[np.minimum(places, len(survivors) - 1)], -1)
         return keys
 
-    def _run(self, rows: RequestRows) -> tuple[Replay, tuple[Ints, Ints]]:
+    def _run(self, rows: RequestRows) -> Replay:
         """Run a piece; its blocks are numbered anew, those that are there first."""
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
@@ -190,11 +193,7 @@ class Composer:
         self._lost += len(done.skipped_ops)
         self._ties += done.address_ties
         self._first, self._there = first, there
-        assert done.levels is not None
-        return done, (done.levels.allocated_bytes, done.levels.reserved_bytes)
-
-    _first: int = 0
-    _there: int = 0
+        return done
 
     def _carry(self, blocks: BlockColumns) -> None:
         """Let the next piece begin with what this one has left."""
@@ -224,7 +223,3 @@ def _segments(blocks: BlockColumns, keys: Ints) -> Iterator[StartSegment]:
             pool=int(blocks.pool[first]),
             blocks=tuple((int(blocks.size[at]), int(blocks.requested[at]), int(keys[at])) for at in members.tolist()),
         )
-
-
-def _live_bytes(start: Sequence[StartSegment]) -> int:
-    return sum(size for segment in start for size, _, key in segment.blocks if key >= 0)

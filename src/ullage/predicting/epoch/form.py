@@ -1,6 +1,7 @@
 """The form of an item or a batch: the shapes of all that is in it. No value is looked at."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from math import prod
 from numbers import Number
 from typing import Any, Final
@@ -19,12 +20,7 @@ _LEAVES: Final = 2048
 
 def form_of(value: Any) -> Form:
     """Return the form of a value: tensors, arrays, lists of numbers, and what holds them."""
-    leaves: list[tuple[str, tuple[int, ...]]] = []
-    for leaf in _leaves(value, "", 0):
-        leaves.append(leaf)
-        if len(leaves) == _LEAVES:
-            break
-    return tuple(leaves)
+    return tuple(islice(_leaves(value, "", 0), _LEAVES))
 
 
 def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:

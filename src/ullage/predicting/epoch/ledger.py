@@ -37,11 +37,6 @@ class Ledger:
         self.device = 0
         self.settings: Mapping[str, Any] = {}
 
-    @property
-    def blocks(self) -> int:
-        """The number of blocks so far."""
-        return len(self.alive)
-
     def take(self) -> RequestRows:
         """Take out what was recorded since the last time."""
         if not torch.cuda.is_initialized():

@@ -7,6 +7,7 @@ batch ahead and with the batch moved to the card, so a step begins where theirs 
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
@@ -96,7 +97,7 @@ class LoaderHooks:
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
-        self._undo: list[Callable[[], None]] = []
+        self._undo = ExitStack()
         self._outer: list[Source] = []
         """The passes around torch's loader that are just being asked."""
 
@@ -117,14 +118,11 @@ class LoaderHooks:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
+        self._undo.close()
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
-        original = owner.__dict__[name]
+        self._undo.callback(setattr, owner, name, owner.__dict__[name])
         setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, original))
 
     def _next(self, iterator: Any, own_next: Callable[[Any], Any]) -> Any:
         feed = iterator._sampler_iter

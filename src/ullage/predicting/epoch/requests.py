@@ -1,5 +1,6 @@
-"""RequestRows to the allocator: columns whose blocks have numbers."""
+"""Requests to the allocator: columns whose blocks have numbers, and what a step of the same shapes asks again."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """RequestRows in their order: columns of equal length. A block's number counts from 0 over the whole run."""
+    """Requests in their order: columns of equal length. A block's number counts from 0 over the whole run."""
 
     op: Ints
     """`Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
@@ -42,3 +43,81 @@ def row(op: Op, size: int = 0) -> RequestRows:
 
 EMPTY_CACHE: Final = row(Op.EMPTY_CACHE)
 OTHERS_GONE: Final = row(Op.SET_OTHERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """The requests of one step, in a form that does not name blocks: what a step of the same shapes asks again.
+
+    Blocks that a step makes are counted from its beginning. A block that it frees and an earlier step made is named by
+    how many steps ago that was, and by its place among those that outlived that step: the gradients of the step before,
+    its loss, its logits.
+    """
+
+    op: Ints
+    key: Ints
+    """The blocks that the step itself makes by their number in the step; of others the place in `age`."""
+    is_own: npt.NDArray[np.bool_]
+    size: Ints
+    stream: Ints
+    age: Ints
+    """The steps since the one that made the block; 0: it was there before the first step."""
+    place: Ints
+    """The place among the blocks that outlived that step; of what was there before: the block's number."""
+    births: int
+    survivors: Ints
+    """The blocks that outlive the step, by their number in it."""
+
+    def is_like(self, other: "Template") -> bool:
+        """Tell whether two steps ask for the same."""
+        names = ("op", "key", "size", "stream", "age", "place", "survivors")
+        return self.births == other.births and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+        )
+
+
+class TemplateMaker:
+    """Makes templates of the steps of one run, one after the other."""
+
+    def __init__(self, alive: bytearray, first_block: int) -> None:
+        self._alive = alive
+        """A byte for each block of the run so far: whether it is alive."""
+        self._firsts = [first_block]
+        """The number of the first block of each step, and of the next."""
+        self._survivors: list[Ints] = []
+        """The blocks that outlived each step, by their number in the run."""
+
+    def template(self, requests: RequestRows) -> Template:
+        """Return the next step's."""
+        step, first = len(self._survivors), self._firsts[-1]
+        end = len(self._alive)
+        survivors = np.flatnonzero(np.frombuffer(bytes(self._alive[first:]), np.int8)).astype(np.int64)
+        self._survivors.append(survivors + first)
+        self._firsts.append(end)
+        key = requests.key.copy()
+        has_block = requests.op != int(Op.EMPTY_CACHE)
+        is_own = (key >= first) & has_block
+        key[is_own] -= first
+        carried = np.flatnonzero(~is_own & has_block)
+        ages, places = np.zeros(len(carried), np.int64), np.zeros(len(carried), np.int64)
+        for number, at in enumerate(carried.tolist()):
+            ages[number], places[number] = self._named(step, int(requests.key[at]))
+        key[carried] = np.arange(len(carried))
+        return Template(
+            op=requests.op,
+            key=key,
+            is_own=is_own,
+            size=requests.size,
+            stream=requests.stream,
+            age=ages,
+            place=places,
+            births=end - first,
+            survivors=survivors,
+        )
+
+    def _named(self, step: int, block: int) -> tuple[int, int]:
+        """How many steps ago a block was made, and its place among those that outlived that step."""
+        made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
+        if made_in < 0:
+            return 0, block
+        return step - made_in, int(np.searchsorted(self._survivors[made_in], block))

@@ -10,9 +10,8 @@ import numpy as np
 from ullage.base.errors import UllageError
 from ullage.predicting.epoch.composed import Composer, EpochLevels, levels_of_run
 from ullage.predicting.epoch.form import Form, elements, longest, text_of
-from ullage.predicting.epoch.plan_in_order import PlanInOrder
-from ullage.predicting.epoch.requests import Ints, RequestRows
-from ullage.predicting.epoch.template import Template
+from ullage.predicting.epoch.plan import PlanInOrder
+from ullage.predicting.epoch.requests import Ints, RequestRows, Template
 from ullage.predicting.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
 from ullage.recorded.allocator.replay import ReplayDevice
 from ullage.recorded.history import History, RecordedStacks
@@ -222,18 +221,19 @@ class _Foreseen:
                 self._doubts.append(
                     "a replay of what was run does not reserve what the run did, so reserved memory is an estimate"
                 )
-        levels = self._replayed(templates, device)
-        if levels.ran_out_at is None:
-            return levels
-        whole = self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES))
-        return replace(whole, ran_out_at=levels.ran_out_at)
+        return self._replayed(templates, device)
 
     def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
-        composer = Composer(settings=self._settings, device=device)
+        """Return the levels of the whole epoch, and where it runs out of the card's memory."""
         began = time.monotonic()
+        composer = Composer(settings=self._settings, device=device)
         levels = composer.levels(self._watch.before, templates, deadline=self._deadline)
         self._replay_seconds = time.monotonic() - began
-        return levels
+        if levels.ran_out_at is None or device.total_bytes == UNBOUNDED_BYTES:
+            return levels
+        return replace(
+            self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES)), ran_out_at=levels.ran_out_at
+        )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
         """The least and the most that is reserved under every placement; None where there is no time to tell."""
@@ -245,51 +245,40 @@ class _Foreseen:
         peaks = [own]
         for placement in ELSEWHERE:
             device = ReplayDevice(total_bytes=self._run.room_bytes, placement=placement)
-            there = self._replayed(templates, device)
-            if there.ran_out_at is not None:
-                there = self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES))
-            peaks.append(int(there.reserved_bytes.max(initial=0)))
+            peaks.append(int(self._replayed(templates, device).reserved_bytes.max(initial=0)))
         return min(peaks), max(peaks)
 
     def _judge(self, levels: EpochLevels, units: int) -> None:
         """Add what is doubtful of the levels."""
         watch = self._watch
-        if levels.lost_frees:
-            self._doubts.append(f"it could not be told which blocks {levels.lost_frees:,} frees meant")
-        if not levels.is_whole:
-            self._doubts.append(
-                f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed in the time given"
-            )
-        if self._run.graphs:
-            self._doubts.append(
-                f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
-                "has one pool for all, so the figures are an estimate: --steps runs the batches themselves"
-            )
-        if watch.graphs_out_of_order:
-            self._doubts.append(
-                f"torch.compile made {watch.graphs_out_of_order:,} graphs for batches that were run out of their "
-                "order, from which it follows which it makes: the figures are an estimate; give it longer with "
-                "--minutes, or run the batches themselves with --steps"
-            )
-        if self._run.ranks > 1:
-            self._doubts.append(
-                "what a collective used is let go by a thread that looks a few times a second, so that a step of one "
-                "rank of several has no figures that are its own; they are an estimate"
-            )
-        if watch.ledger.late_frees:
-            self._doubts.append("blocks were used on several streams; each counts until it was free for all of them")
+        doubts = {  # each with whether it is one
+            f"it could not be told which blocks {levels.lost_frees:,} frees meant": levels.lost_frees,
+            f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed in the time given": (
+                not levels.is_whole
+            ),
+            f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
+            "has one pool for all, so the figures are an estimate: --steps runs the batches themselves": (
+                self._run.graphs
+            ),
+            f"torch.compile made {watch.graphs_out_of_order:,} graphs for batches that were run out of their "
+            "order, from which it follows which it makes: the figures are an estimate; give it longer with "
+            "--minutes, or run the batches themselves with --steps": watch.graphs_out_of_order,
+            "what a collective used is let go by a thread that looks a few times a second, so that a step of one "
+            "rank of several has no figures that are its own; they are an estimate": self._run.ranks > 1,
+            "blocks were used on several streams; each counts until it was free for all of them": (
+                watch.ledger.late_frees
+            ),
+            f"{watch.surprises:,} batches that were run did not look as foretold": watch.surprises,
+            "some batches are not known": watch.plan is not None and (watch.plan.keys < 0).any(),
+            "the epoch goes on after what was met": not watch.is_foreseen and not watch.has_ended,
+        }
+        self._doubts += [text for text, is_so in doubts.items() if is_so]
         left = len(watch.scan.order) % (watch.group * watch.period) if watch.scan is not None else 0
         if left and watch.group * watch.period > 1:
             self._notes.append(
                 f"the epoch ends with {left:,} batches that make no whole step of the optimizer"
                 + (", and are left out" if watch.group > 1 else "; as a step that ends early they may need another")
             )
-        if watch.surprises:
-            self._doubts.append(f"{watch.surprises:,} batches that were run did not look as foretold")
-        if watch.plan is not None and (watch.plan.keys < 0).any():
-            self._doubts.append("some batches are not known")
-        if not watch.is_foreseen and not watch.has_ended:
-            self._doubts.append("the epoch goes on after what was met")
 
     # ---- figures
 

@@ -17,11 +17,9 @@ import torch
 from ullage.predicting.epoch.form import Form, elements, form_of, longest
 from ullage.predicting.epoch.ledger import Ledger
 from ullage.predicting.epoch.loader import Feed, LoaderHooks, Source
-from ullage.predicting.epoch.plan import MOST_RUNS, Plan
-from ullage.predicting.epoch.plan_in_order import PlanInOrder
-from ullage.predicting.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRows
+from ullage.predicting.epoch.plan import MOST_RUNS, Plan, PlanInOrder
+from ullage.predicting.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRows, Template, TemplateMaker
 from ullage.predicting.epoch.scan import Scan, go_through
-from ullage.predicting.epoch.template import Template, TemplateMaker
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
@@ -147,7 +145,8 @@ class EpochWatch:
 
     def step_ended(self) -> None:
         """The optimizer's step has ended: the last of all, where the loader had nothing more to give."""
-        if self._is_over and not self.has_finished:
+        is_left_long_ago = self.feed is not None and time.monotonic() - self.began > self.seconds
+        if is_left_long_ago and not self.has_finished:
             self._end()
         if self._rest and self._source is not None:
             call = self._open[1]
@@ -157,11 +156,6 @@ class EpochWatch:
             self._rest -= 1
             if not self._rest:
                 self._end()
-
-    @property
-    def _is_over(self) -> bool:
-        """Whether the loop was left long ago, and the time is over."""
-        return self.feed is not None and time.monotonic() - self.began > self.seconds
 
     def _end(self) -> None:
         self.has_finished = True
@@ -248,7 +242,7 @@ class EpochWatch:
         before = [piece for cut in cuts[:first] for piece in cut[2]]
         self.before = RequestRows.joined(before)
         first_block = sum(int((piece.op == 0).sum()) for piece in before)
-        self._maker = TemplateMaker(self.ledger, first_block)
+        self._maker = TemplateMaker(self.ledger.alive, first_block)
         stretches: list[list[Any]] = []
         for cut in cuts[first:]:
             if cut[0] is source or not stretches:
@@ -412,9 +406,6 @@ def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int
     rows = np.concatenate([shapes, phase[:, None]], axis=1)
     is_known = (shapes >= 0).all(axis=1)
     keys = np.full(units, -1, np.int64)
-    if not is_known.any():
-        none = np.zeros(0, np.int64)
-        return kind(keys=keys, phases=none, weight=none, span=none)
     distinct, numbers = np.unique(rows[is_known], axis=0, return_inverse=True)
     keys[is_known] = numbers.reshape(-1)
     weight = np.array([elements(form) for form in scan.forms], np.int64)

@@ -17,11 +17,12 @@ _PLACES_SHOWN = 2
 def describe(fit: Fit) -> Report:
     """Make the report of a fit."""
     script = shown([fit.script, *fit.arguments])
-    best = fit.largest.best
+    best, first = fit.largest.best, fit.largest.probes[0].prediction
+    rank = f", rank {first.rank} of {first.world_size}" if first.world_size else ""
     return Report(
         headline=_headline(fit),
         tone=Tone.GOOD if best else Tone.UNSURE if _is_unjudged(fit) else Tone.BAD,
-        subject=f"{script} on {fit.gpu}{_rank(fit)}",
+        subject=f"{script} on {fit.gpu}{rank}",
         sentence=_sentence(fit),
         sections=tuple(_sections(fit)),
         pictures=(_picture(fit), *(describe_prediction(best.prediction).pictures if best else ())),
@@ -38,11 +39,6 @@ def _headline(fit: Fit) -> str:
 
 def _is_unjudged(fit: Fit) -> bool:
     return fit.largest.best is None and fit.largest.probes[0].prediction.verdict is Verdict.UNKNOWN
-
-
-def _rank(fit: Fit) -> str:
-    prediction = fit.largest.probes[0].prediction
-    return f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
 
 
 def _sentence(fit: Fit) -> str:

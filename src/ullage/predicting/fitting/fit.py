@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ullage.base.errors import ScriptError, UllageError, UsageError
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode, ScriptError, UllageError, UsageError
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
@@ -179,11 +178,6 @@ class Fitter:
     notes: list[str] = field(default_factory=list)
     _takes_steps: bool = False
 
-    @property
-    def total_bytes(self) -> int:
-        """The memory of the card."""
-        return self.request.total_bytes
-
     def largest(
         self,
         request: Request,
@@ -222,12 +216,9 @@ class Fitter:
                 raise ScriptError(_with_hint(failures[min(failures)], axis, min(failures)))
             return needs
 
-        search = FitSearch(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
+        search = FitSearch(axis, self.request.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
         search.points |= {axis.position_of(value): size for value, size in (known or {}).items()}
-        if start:
-            inside = {axis.value_at(max(0, axis.position_of(value))) for value in start}
-            search.record(run(sorted(inside)))
-        search.run(run)
+        search.run(run, start)
         if search.is_flat:
             raise UsageError(_flat_text(axis, [probe.prediction for probe in probes.values()]))
         ordered = tuple(probe for _, probe in sorted(probes.items()))
@@ -352,11 +343,12 @@ def fit(
         UsageError: the margin leaves nothing, or the request cannot be carried out.
     """
     began = time.perf_counter()
-    fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
-    if margin_bytes >= fitter.total_bytes:
+    total = request.total_bytes
+    if margin_bytes >= total:
         raise UsageError(
-            f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(fitter.total_bytes)}"
+            f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(total)}"
         )
+    fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
     frontier = tuple(fitter.frontier(axis, second)) if second else ()
     largest = frontier[0].largest if frontier else fitter.largest(request, axis, start=axis.start_in(request.arguments))
     tried = tuple(fitter.try_changes(axis, largest)) if changes and not frontier else ()
@@ -364,7 +356,7 @@ def fit(
         script=str(request.script),
         arguments=list(without_secrets(request.arguments)),
         gpu=largest.probes[0].prediction.gpu,
-        total_memory_bytes=fitter.total_bytes,
+        total_memory_bytes=total,
         margin_bytes=margin_bytes,
         axis=axis,
         largest=largest,

@@ -77,8 +77,11 @@ class FitSearch:
         alike = [value for value, size in values.items() if size >= values[most] and value <= most]
         return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
-    def run(self, probe: Probe) -> None:
-        """Probe until the largest value that fits is known."""
+    def run(self, probe: Probe, start: Sequence[int] = ()) -> None:
+        """Probe until the largest value that fits is known, and first the values of the range near those of `start`."""
+        if start:
+            inside = {self.axis.value_at(max(0, self.axis.position_of(value))) for value in start}
+            self.record(probe(sorted(inside)))
         while not self.is_done:
             self._rounds += 1
             self.record(probe([self.axis.value_at(position) for position in self._next()]))

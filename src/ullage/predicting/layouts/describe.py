@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.base.units import text_of_bytes
 from ullage.predicting.fitting.describe import limit_label
 from ullage.predicting.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
@@ -65,7 +65,7 @@ def _sentence(found: LayoutFit) -> str:
     assert fullest is not None
     free = text_of_bytes(best.free_bytes or 0)
     value = f" with {_option(found)} {best.value}" if best.value is not None else ""
-    what = f", {_step(found, best)} a step" if best.items is not None else ""
+    what = f", {_step(found, best.items)} a step" if best.items is not None else ""
     return (
         f"{best.layout.text}{value} fits{what}: {free} of {text_of_bytes(found.total_memory_bytes)} stay free at least "
         f"on {_named(fullest)} ({counts})."
@@ -84,10 +84,8 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _step(found: LayoutFit, row: LayoutRow) -> str:
-    if row.items is None:
-        return ""
-    return f"{row.items * found.item_tokens:,} tokens" if found.item_tokens else _count(row.items, "item")
+def _step(found: LayoutFit, items: int) -> str:
+    return f"{items * found.item_tokens:,} tokens" if found.item_tokens else _count(items, "item")
 
 
 def _sections(found: LayoutFit) -> Iterator[Section]:
@@ -256,7 +254,7 @@ def _picture(found: LayoutFit) -> Picture:
         y_label="used at most",
         y_is_bytes=True,
         points=tuple(
-            Point(x=place + 1, y=_used(row, total), tone=_tone(row), remark=_remark(found, row))
+            Point(x=place + 1, y=total - (row.free_bytes or 0), tone=_tone(row), remark=_remark(found, row))
             for place, row in enumerate(drawn)
         ),
         line=(),
@@ -264,10 +262,6 @@ def _picture(found: LayoutFit) -> Picture:
         limit=total - found.margin_bytes,
         limit_label=limit_label(found.gpu, total, found.margin_bytes),
     )
-
-
-def _used(row: LayoutRow, total: int) -> int:
-    return total if row.free_bytes is None else total - row.free_bytes
 
 
 def _tone(row: LayoutRow) -> Tone:

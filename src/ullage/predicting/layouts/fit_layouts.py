@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -55,11 +55,6 @@ class LayoutQuestion:
     """The micro-batches of a step."""
     item_tokens: int | None = None
     layout_text: str = ""
-
-    @property
-    def total_bytes(self) -> int:
-        """The memory of the card."""
-        return self.request.total_bytes
 
     def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
         """Return the request of one rank of a layout."""
@@ -143,11 +138,10 @@ class LayoutsSearch:
                 for trial in trials
             }
 
-        budget = question.total_bytes - question.margin_bytes
         search = LayoutSearch(
             ranks=[each.rank for each in ranks],
             axis=question.axis,
-            budget_bytes=budget,
+            budget_bytes=question.request.total_bytes - question.margin_bytes,
             start=self._start(layout),
         )
         search.run(run)
@@ -193,7 +187,7 @@ class LayoutsSearch:
             layout=question.layout_text,
             option=question.axis.option if question.axis is not None else None,
             item_tokens=question.item_tokens,
-            total_memory_bytes=question.total_bytes,
+            total_memory_bytes=question.request.total_bytes,
             margin_bytes=question.margin_bytes,
             rows=rows,
             frontier=frontier_of(rows),
@@ -228,8 +222,8 @@ def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer]
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
-    after = [answer for answer in following if isinstance(answer, UllageError)]
-    return f"with {search.next}: {after[0]}" if after else ""
+    error = next((answer for answer in following if isinstance(answer, UllageError)), None)
+    return f"with {search.next}: {error}" if error is not None else ""
 
 
 def fit_layouts(
@@ -276,12 +270,10 @@ def fit_layouts(
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
     """Run the best layout's fullest rank once more, with what a page draws."""
     best = found.best
-    fullest = best.fullest if best is not None else None
-    if best is None or fullest is None:
+    if best is None or (fullest := best.fullest) is None:
         return found
     request = replace(question.request_of(best.layout, best.value or 0, fullest.rank), picture=True)
-    done: Future[RankAnswer] = runs.submit(request)
-    drawn = done.result()
+    drawn = runs.submit(request).result()
     if not isinstance(drawn, Prediction):
         return found
     ranks = tuple(replace(run, prediction=drawn) if run.rank == fullest.rank else run for run in best.ranks)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.base.public import public
 from ullage.predicting.layouts.layout import CardLayout
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict

@@ -42,9 +42,7 @@ class LayoutSearch:
             return
         axis = self.axis
         search = FitSearch(axis, self.budget_bytes, unbounded=axis.is_unbounded)
-        if self.start:
-            search.record(self._values(sorted({_inside(axis, value) for value in self.start}), run))
-        search.run(lambda values: self._values(values, run))
+        search.run(lambda values: self._values(values, run), self.start)
         self.best = axis.value_at(search.best) if search.best >= 0 else None
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
@@ -67,7 +65,3 @@ class LayoutSearch:
         sizes = [need.high_bytes for need in found]
         high = None if None in sizes else max(size for size in sizes if size is not None)
         return ProbedNeed(high_bytes=high, fits=all(need.fits for need in found))
-
-
-def _inside(axis: Axis, value: int) -> int:
-    return axis.value_at(max(0, axis.position_of(value)))

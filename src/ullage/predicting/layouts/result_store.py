@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ def default_path() -> Path:
     return (home / "ullage" / "results" / _NAME).absolute()
 
 
-class ResultStore:
+class ResultStore(AbstractContextManager["ResultStore"]):
     """Keeps results, for any number of threads and processes; a context."""
 
     def __init__(self, path: Path | None) -> None:
@@ -48,9 +48,6 @@ class ResultStore:
                 self._database = _opened(path)
             except (sqlite3.Error, OSError, UllageError) as error:
                 self._give_up(error)
-
-    def __enter__(self) -> "ResultStore":
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
+from ullage.predicting.made_up.choice import MadeUpData
 from ullage.predicting.made_up.missing import is_not_there
+from ullage.predicting.made_up.repository import MadeUpRepositories
 from ullage.predicting.made_up.rows import lengths_of, text_rows
 from ullage.predicting.made_up.standing_in import around, when_imported
-from ullage.predicting.made_up.tokenizer import LastTokenizer
 
 _SPLITS: Final = ("train", "validation", "test")
 
 
-def install(choice: MadeUpChoice, data: MadeUpData, last: LastTokenizer, note: Callable[[str], None]) -> None:
+def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
     """Be there when the script imports datasets."""
-    maker = _MadeUpDatasets(choice, data, last, note)
+    maker = _MadeUpDatasets(repositories, data)
 
     def watch(module: Any) -> None:
         for name in ("load_dataset", "load_from_disk"):
@@ -25,13 +25,9 @@ def install(choice: MadeUpChoice, data: MadeUpData, last: LastTokenizer, note: C
 
 
 class _MadeUpDatasets:
-    def __init__(
-        self, choice: MadeUpChoice, data: MadeUpData, last: LastTokenizer, note: Callable[[str], None]
-    ) -> None:
-        self._choice = choice
+    def __init__(self, repositories: MadeUpRepositories, data: MadeUpData) -> None:
+        self._repositories = repositories
         self._data = data
-        self._last = last
-        self._note = note
         self._noted: set[str] = set()
 
     def load(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -44,17 +40,20 @@ class _MadeUpDatasets:
         name = str(arguments[0] if arguments else keywords.get("path", keywords.get("dataset_path")))
         if name not in self._noted:
             self._noted.add(name)
-            self._note(f"made up: the data set {name}: {self._described()}")
+            self._repositories.note(f"made up: the data set {name}: {self._described()}")
         return self._made(keywords.get("split"), streams=bool(keywords.get("streaming")))
 
     def _described(self) -> str:
-        data, lengths = self._data, lengths_of(self._choice, self._data)
+        data, lengths = self._data, self._lengths()
         if data.form == "image":
             return f"{len(lengths)} pictures of {data.height}x{data.width}"
-        unit = "tokens" if self._last.tokenizer is not None else "words (no tokenizer was loaded before)"
+        unit = "tokens" if self._repositories.last_tokenizer is not None else "words (no tokenizer was loaded before)"
         least, most = min(lengths), max(lengths)
         size = str(least) if least == most else f"{least} to {most}"
         return f"{len(lengths)} rows ({data.form}) of {size} {unit}"
+
+    def _lengths(self) -> list[int]:
+        return lengths_of(self._repositories.choice, self._data)
 
     def _made(self, split: Any, *, streams: bool) -> Any:
         import datasets
@@ -62,7 +61,7 @@ class _MadeUpDatasets:
         if self._data.form == "image":
             made = self._pictures()
         else:
-            rows = text_rows(self._data, lengths_of(self._choice, self._data), self._last.tokenizer)
+            rows = text_rows(self._data, self._lengths(), self._repositories.last_tokenizer)
             made = datasets.Dataset.from_list(rows)
         one = made.to_iterable_dataset() if streams else made
         if isinstance(split, list | tuple):
@@ -79,7 +78,7 @@ class _MadeUpDatasets:
         from ullage.predicting.made_up.pictures import encoded
 
         data = self._data
-        count = len(lengths_of(self._choice, data))
+        count = len(self._lengths())
         features = datasets.Features(
             {
                 data.column or "image": datasets.Image(),

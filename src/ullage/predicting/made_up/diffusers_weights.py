@@ -8,7 +8,7 @@ from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import CONFIG_NAME, MadeUpRepositories
 from ullage.predicting.made_up.sparse_file import saved_as_holes
 from ullage.predicting.made_up.standing_in import stand_in, with_hint
-from ullage.predicting.made_up.transformers_weights import OF_THE_HUB, has_weights
+from ullage.predicting.made_up.transformers_library import OF_THE_HUB, has_weights
 
 _PIPELINE: Final = "model_index.json"
 

@@ -1,10 +1,18 @@
-"""The folder of what has to be a file: made before the script starts, and removed when the run is over."""
+"""The folder of what has to be a file: made before the script starts, and removed when the run is over.
+
+A process of its own, the keeper, removes it, however the run ends: nobody who is killed can do it. It runs `main`, with
+the folder as its argument, and a pipe as its input that only the process has which started it: when that is closed, the
+run is over.
+"""
 
 import os
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +22,8 @@ from ullage.base.own_files import OwnFolder
 from ullage.predicting.made_up.choice import MadeUpChoice
 
 _WAIT_SECONDS: Final = 20
+_TRIES: Final = 50
+_PAUSE_SECONDS: Final = 0.1
 
 
 @contextmanager
@@ -29,7 +39,7 @@ def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
         return
     with OwnFolder.make(Path(tempfile.gettempdir()) / f"ullage-made-up-{os.urandom(8).hex()}") as folder:
         keeper = subprocess.Popen(
-            [*python_command("ullage.predicting.made_up.keeper", with_flags=False), str(folder.path)],
+            [*python_command(__name__, with_flags=False), str(folder.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,3 +55,17 @@ def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
             except subprocess.TimeoutExpired:
                 keeper.kill()
                 keeper.wait()
+
+
+def main() -> None:
+    """Wait for the end of the run, and remove the folder with all that is in it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.chdir("/")
+    folder = OwnFolder.open(Path(sys.argv[1]))
+    while os.read(0, 4096):
+        pass
+    for _ in range(_TRIES):  # processes that are being killed may still write
+        with suppress(OSError):
+            folder.remove_tree()
+            return
+        time.sleep(_PAUSE_SECONDS)

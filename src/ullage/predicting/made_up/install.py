@@ -5,12 +5,10 @@ from collections.abc import Callable
 from ullage.predicting.made_up import (
     datasets_library,
     diffusers_weights,
+    fresh_weights,
     pictures,
-    processors,
-    timm_weights,
     tokenizer,
-    torch_files,
-    transformers_weights,
+    transformers_library,
 )
 from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
 from ullage.predicting.made_up.repository import MadeUpRepositories
@@ -25,17 +23,14 @@ def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
     """
     if not choice.is_asked:
         return
-    last = tokenizer.LastTokenizer()
     repositories = MadeUpRepositories(choice, note)
-    tokenizer.install(repositories if choice.random_weights else None, last)
+    tokenizer.install(repositories)
     if choice.random_weights:
-        transformers_weights.install(repositories)
-        processors.install(repositories)
+        transformers_library.install(repositories)
         diffusers_weights.install(repositories)
-        timm_weights.install(note)
-        torch_files.install(note)
+        fresh_weights.install(note)
     if choice.data is not None:
         data = MadeUpData.parse(choice.data)
-        datasets_library.install(choice, data, last, note)
+        datasets_library.install(repositories, data)
         if data.form == "image":
-            pictures.install(choice, data, repositories, note)
+            pictures.install(repositories, data)

@@ -2,8 +2,8 @@
 
 import errno
 import os
+import traceback
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Final
 
 from ullage.base.errors import quoted
@@ -55,13 +55,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _text(error: BaseException) -> str:
     """Return the sentence for what the frames of an error were about to load."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
+    for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__", ""))
         if text := _text_of_call(module, frame.f_code.co_name, frame.f_locals, error):
             return text
-        trace = trace.tb_next
     return ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData
+from ullage.predicting.made_up.choice import MadeUpData
 from ullage.predicting.made_up.missing import is_not_there
 from ullage.predicting.made_up.repository import MadeUpRepositories
 from ullage.predicting.made_up.rows import lengths_of
@@ -21,11 +21,9 @@ def encoded(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-def install(
-    choice: MadeUpChoice, data: MadeUpData, repositories: MadeUpRepositories, note: Callable[[str], None]
-) -> None:
+def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
     """Be there when the script imports the data sets of torchvision."""
-    maker = _MadeUpPictures(choice, data, repositories, note)
+    maker = _MadeUpPictures(repositories, data)
     stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
     stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
     stand_in("torchvision.datasets.cifar", "CIFAR10.__init__", maker.cifar)
@@ -33,13 +31,10 @@ def install(
 
 
 class _MadeUpPictures:
-    def __init__(
-        self, choice: MadeUpChoice, data: MadeUpData, repositories: MadeUpRepositories, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, repositories: MadeUpRepositories, data: MadeUpData) -> None:
         self._data = data
         self._repositories = repositories
-        self._note = note
-        self._count = len(lengths_of(choice, data))
+        self._count = len(lengths_of(repositories.choice, data))
         self._path: str | None = None
 
     def folder(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
@@ -117,4 +112,4 @@ class _MadeUpPictures:
         return self._path
 
     def _say(self, root: str, height: int, width: int) -> None:
-        self._note(f"made up: {self._count} pictures of {height}x{width} in the place of {root}")
+        self._repositories.note(f"made up: {self._count} pictures of {height}x{width} in the place of {root}")

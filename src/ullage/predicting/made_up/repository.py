@@ -47,11 +47,14 @@ class MadeUpRepository:
 
 
 class MadeUpRepositories:
-    """The folders of this process, by name."""
+    """What is made up in this process: the choice, whom to tell, and the folders by name."""
 
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
+        """Told in a sentence what was made up, once each."""
+        self.last_tokenizer: Any = None
+        """The tokenizer that the script has loaded last: lengths of made-up texts are counted by it."""
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 

@@ -34,27 +34,22 @@ _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
 
-class LastTokenizer:
-    """The tokenizer that the script has loaded last: lengths of made-up texts are counted by it."""
-
-    def __init__(self) -> None:
-        self.tokenizer: Any = None
-
-
-def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> None:
-    """Be there when the script imports transformers' tokenizers; None: only to know which is loaded."""
+def install(repositories: MadeUpRepositories) -> None:
+    """Be there when the script imports transformers' tokenizers; without random weights, to know what is loaded."""
 
     def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
         try:
-            last.tokenizer = original(cls, name, *arguments, **keywords)
+            tokenizer = original(cls, name, *arguments, **keywords)
         except Exception as error:  # a class without its file says so in its own way
-            if repositories is None or _has_files(cls, str(name), keywords.get("subfolder") or ""):
+            is_asked = repositories.choice.random_weights
+            if not is_asked or _has_files(cls, str(name), keywords.get("subfolder") or ""):
                 raise
             made = _repository(repositories, str(name), keywords)
             if made is None:
                 raise with_hint(error, repositories.unknown_text(str(name), "the tokenizer")) from error
-            last.tokenizer = _loaded(repositories, made, str(name), keywords)
-        return last.tokenizer
+            tokenizer = _loaded(repositories, made, str(name), keywords)
+        repositories.last_tokenizer = tokenizer
+        return tokenizer
 
     stand_in("transformers.tokenization_utils_base", "PreTrainedTokenizerBase.from_pretrained", from_pretrained)
 

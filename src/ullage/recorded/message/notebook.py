@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, Final
 
-from ullage.base.foreign_json import is_far_larger_in_memory
+from ullage.base.foreign_files import is_far_larger_in_memory
 
 _BEGINNING: Final = re.compile(r'\s{0,40}\{\s{0,40}"(?:cells|metadata|nbformat)"\s{0,4}:')
 

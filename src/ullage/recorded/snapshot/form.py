@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from ullage.base.foreign_json import is_far_larger_in_memory
+from ullage.base.foreign_files import is_far_larger_in_memory
 
 _PAGE: Final = re.compile(rb"\s{0,40}<!DOCTYPE html>[^\0]{0,1000}MemoryViz\.js")
 _IN_PAGE: Final = b'"base64": "'

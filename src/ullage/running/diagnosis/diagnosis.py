@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import told_environment
 from ullage.running.diagnosis.allocation import findings_of_allocation, text_in_force

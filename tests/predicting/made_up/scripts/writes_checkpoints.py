@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, BertForMaskedLM, GPT2LMHeadModel
 
 from ullage.base.own_files import OwnFolder
 from ullage.predicting.made_up.repository import MadeUpRepository
-from ullage.predicting.made_up.transformers_weights import write_checkpoint
+from ullage.predicting.made_up.transformers_library import write_checkpoint
 
 CONFIGS = {
     LlamaForCausalLM: {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4},

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from ullage.base.exit_code import ExitCode
+from ullage.base.errors import ExitCode
 from ullage.base.public import public
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.epoch.use import EpochUse

@@ -1,6 +1,6 @@
-"""Files of weights that are read by name (`torch.load`, safetensors, torch.hub) and are not here.
+"""Weights that stay fresh where those to load are not here: files for `torch.load`, safetensors, torch.hub; timm's.
 
-What is loaded instead is a state that a model takes as the one it has already: its fresh values stay.
+What is loaded instead of a file is a state that a model takes as the one it has already: its fresh values stay.
 """
 
 import os
@@ -25,7 +25,7 @@ class MadeUpState(dict[str, Any]):
 
 
 def install(note: Callable[[str], None]) -> None:
-    """Be there when the script imports torch and safetensors."""
+    """Be there when the script imports torch, safetensors and timm."""
     said: set[str] = set()
 
     def load(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -52,6 +52,17 @@ def install(note: Callable[[str], None]) -> None:
 
     when_imported("torch", watch_torch)
     stand_in("safetensors.torch", "load_file", load)
+
+    def load_pretrained(original: Callable[..., Any], model: Any, *arguments: Any, **keywords: Any) -> None:
+        try:
+            original(model, *arguments, **keywords)
+        except OSError as error:
+            if not is_not_there(error):
+                raise
+            parameters = sum(each.numel() for each in model.parameters())
+            note(f"made up: the weights of timm's {type(model).__name__} ({parameters:,} parameters) are fresh")
+
+    stand_in("timm.models._builder", "load_pretrained", load_pretrained)
 
 
 def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:

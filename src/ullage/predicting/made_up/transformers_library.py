@@ -2,7 +2,8 @@
 
 The library's own `from_pretrained` loads it, so that what it allocates on the way (by device_map, by type, quantized)
 is what it would allocate for the real one. The library's own `save_pretrained` says what is in the checkpoint: of a
-model on the meta device, which has no memory.
+model on the meta device, which has no memory. A processor of pictures or sound that is not here has the defaults of its
+class, in the model's size.
 """
 
 import copy
@@ -21,12 +22,16 @@ OF_THE_HUB: Final = (
     *("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant"),
 )
 """Arguments that say where to load from."""
+_PROCESSORS: Final = (
+    ("transformers.image_processing_base", "ImageProcessingMixin.get_image_processor_dict"),
+    ("transformers.feature_extraction_utils", "FeatureExtractionMixin.get_feature_extractor_dict"),
+    ("transformers.processing_utils", "ProcessorMixin.get_processor_dict"),
+)
 
 
 def install(repositories: MadeUpRepositories) -> None:
     """Be there when the script imports transformers."""
     configurations = _Configurations(repositories)
-    models = _Models(repositories, configurations)
 
     def watch(module: Any) -> None:
         names = ("PretrainedConfig", "PreTrainedConfig")  # the older name of the class first
@@ -34,7 +39,25 @@ def install(repositories: MadeUpRepositories) -> None:
         around(kind, "get_config_dict", configurations)
 
     when_imported("transformers.configuration_utils", watch)
-    stand_in("transformers.modeling_utils", "PreTrainedModel.from_pretrained", models)
+    stand_in("transformers.modeling_utils", "PreTrainedModel.from_pretrained", _Models(repositories, configurations))
+
+    def load(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
+        is_of_pictures = "image" in original.__name__
+        try:
+            found = original(cls, name, *arguments, **keywords)
+            if found[0] or not is_of_pictures:
+                return found
+        except OSError as error:
+            if not is_not_there(error):
+                raise
+        made = repositories.repository(str(name), subfolder=keywords.get("subfolder") or "")
+        if made is not None and "processor" not in made.has and is_of_pictures:
+            made.has.add("processor")
+            repositories.note(f"made up: the processor of {name}, with the defaults of its class")
+        return (_sizes_of(made.config) if made is not None and is_of_pictures else {}), {}
+
+    for module, path in _PROCESSORS:
+        stand_in(module, path, load)
 
 
 class _Configurations:
@@ -183,3 +206,12 @@ def has_weights(name: str) -> bool:
     if not os.path.isdir(name):
         return False
     return any(each.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf")) for each in os.listdir(name))
+
+
+def _sizes_of(config: Config) -> Config:
+    """Return what a processor of pictures is told of a model's size; nothing where the model has none."""
+    vision = config.get("vision_config")
+    size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
+    if not isinstance(size, int):
+        return {}
+    return {"size": {"height": size, "width": size}, "crop_size": {"height": size, "width": size}}
