@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import torch
 
-from ullage.gpu.values.counted import COUNTED
+from ullage.gpu.values.answers import COUNTED
 from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
-from ullage.gpu.values.evaluation import on_the_host
+from ullage.gpu.values.evaluation import on_the_host, takes_generator
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.random_numbers import RandomNumbers
 from ullage.gpu.values.reads import Reads
@@ -55,7 +55,7 @@ class _Rule:
         )
         """Whether the host has it."""
         self.is_counted = self.plan.name in _COUNTED
-        self.has_generator = any(each.name == "generator" for each in operator._schema.arguments)
+        self.has_generator = takes_generator(operator)
 
     @property
     def passes(self) -> bool:

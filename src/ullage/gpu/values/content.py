@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from ullage.gpu.tracing.journal.recent import RecentBlocks
+from ullage.gpu.tracing.journal import RecentBlocks
 
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
@@ -56,7 +56,7 @@ class BlockContent:
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
-        *("is_unwritten", "serial", "sign", "value"),
+        *("is_unwritten", "serial", "value"),
     )
 
     def __init__(
@@ -65,26 +65,21 @@ class BlockContent:
         dtype: torch.dtype,
         certainty: Certainty,
         *,
-        call: "OperatorCall | None" = None,
-        value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
-        sign: Sign = Sign.ANY,
-        is_unwritten: bool = False,
         serial: int | None = None,
     ) -> None:
-        self.is_unwritten = is_unwritten
+        self.is_unwritten = False
         """Whether nobody has written it since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
         self.certainty = certainty
-        self.call = call
+        self.call: OperatorCall | None = None
         """The operation that makes it; None where it is there already, or nobody knows it."""
-        self.value = value
+        self.value: torch.UntypedStorage | None = None
         """The bytes on the host, once they were asked for."""
         self.depth = depth
         """The number of operations that lead to it."""
-        self.sign = sign
         self.columns = 0
         """The number of outputs of a product of matrices or a convolution, if one has made it."""
         self.column = 1
@@ -250,6 +245,28 @@ class UnseenWrites(Protocol):
     @property
     def value(self) -> int:
         """The number of writes."""
+
+
+class EmulatedDriver(Protocol):
+    """What values ask of the emulated runtime: `ullage.gpu.emulator.library`."""
+
+    def answer(self, number: int | None, /) -> None:
+        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+
+    def remember_sent(self, *, on: bool) -> None:
+        """Keep what each thread sends to the card last."""
+
+    def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
+        """Have what the calling thread sends to the card not be kept, or again."""
+
+    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
+        """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
+        """Count writes on the card by threads of which a function at an address says that they are not seen."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 class BlockContents:

@@ -4,7 +4,8 @@ An operator whose values are followed is run by a kernel of ours, and PyTorch's 
 with the rest: a stack would begin with our lines, and one of autograd's threads, which has no Python, would have some.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,21 +15,11 @@ _OWN_FOLDER: Final = str(Path(__file__).resolve().parent)
 _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 
+@cache
 def hide_own_frames() -> None:
     """Have every snapshot of this process be without them from now on, those that a script takes too."""
     original = torch._C._cuda_memorySnapshot
-    if not isinstance(original, _HidingSnapshot):
-        torch._C._cuda_memorySnapshot = _HidingSnapshot(original)
-
-
-class _HidingSnapshot:
-    """Takes the place of the function by which PyTorch takes a snapshot."""
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return _hidden(self._original(*arguments, **keywords))
+    torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
 
 
 def _hidden(snapshot: Any) -> Any:

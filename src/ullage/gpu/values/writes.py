@@ -8,6 +8,7 @@ import torch
 from ullage.gpu.values.content import (
     BlockContent,
     Certainty,
+    EmulatedDriver,
     Operand,
     OperatorCall,
     TensorView,
@@ -15,7 +16,6 @@ from ullage.gpu.values.content import (
     WrittenView,
 )
 from ullage.gpu.values.dispatch import ONLY, Invocation
-from ullage.gpu.values.driver import EmulatedDriver
 from ullage.gpu.values.evaluation import operands_in
 from ullage.gpu.values.notes import Notes, is_on_card, is_opaque, unknown
 from ullage.gpu.values.operator_plan import argument_at
