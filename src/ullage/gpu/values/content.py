@@ -8,6 +8,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
@@ -178,13 +179,6 @@ class TensorView:
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorView) and (
-            (self.dtype, self.size, self.stride, self.offset) == (other.dtype, other.size, other.stride, other.offset)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # it is compared, and never a key
-
 
 class Operand(TensorView):
     """A tensor on the card as an argument of an operation that may be run later: a view of a content."""
@@ -197,7 +191,10 @@ class Operand(TensorView):
 
     def is_same_as(self, other: object) -> bool:
         """Tell whether another argument is the same view of the same bytes."""
-        return isinstance(other, Operand) and other.content is self.content and self == other
+        if not isinstance(other, Operand) or other.content is not self.content:
+            return False
+        own = self.dtype, self.size, self.stride, self.offset
+        return own == (other.dtype, other.size, other.stride, other.offset)
 
 
 class WrittenView:
@@ -224,19 +221,15 @@ class WrittenView:
         """Whether how well the result is known depends on it."""
 
 
+@dataclass(slots=True, eq=False)
 class OperatorCall:
     """An operation with its arguments, not run yet; tensors on the card are operands."""
 
-    __slots__ = ("arguments", "is_random", "keywords", "operator", "targets")
-
-    def __init__(
-        self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], *, is_random: bool
-    ) -> None:
-        self.operator = operator
-        self.arguments = arguments
-        self.keywords = keywords
-        self.is_random = is_random
-        self.targets: list[WrittenView] = []
+    operator: Any
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+    is_random: bool = field(kw_only=True)
+    targets: list[WrittenView] = field(default_factory=list, init=False)
 
 
 class UnseenWrites(Protocol):

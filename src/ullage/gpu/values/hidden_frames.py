@@ -24,29 +24,18 @@ def hide_own_frames() -> None:
 
 def _hidden(snapshot: Any) -> Any:
     """Take the frames out of a snapshot, and return it."""
-    is_own: dict[str, bool] = {}
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
     for each in (*segments, *held, *traced):
         if each.get("frames"):
-            each["frames"] = _without_own(each["frames"], is_own)
+            each["frames"] = _without_own(each["frames"])
     return snapshot
 
 
-def _without_own(frames: list[Mapping[str, Any]], is_own: dict[str, bool]) -> list[Mapping[str, Any]]:
-    """Return the frames that are not ours, and not PyTorch's call of the operator from one of ours.
-
-    Args:
-        frames: the innermost first.
-        is_own: whether a file is ours, by its name: what was found is added.
-    """
-    own = []
-    for frame in frames:
-        file = frame["filename"]
-        if file not in is_own:
-            is_own[file] = file.startswith(_OWN_FOLDER)
-        own.append(is_own[file])
+def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the frames, innermost first, that are neither ours nor PyTorch's call of the operator from one of ours."""
+    own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames
     outer = [*own[1:], False]

@@ -7,11 +7,11 @@ import torch
 
 from ullage.gpu.values.answers import COUNTED, SIZED_BY_READS, Answers
 from ullage.gpu.values.content import BlockContents, Certainty, EmulatedDriver
-from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
+from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch, tensors_in
 from ullage.gpu.values.evaluation import FLOAT_BYTES, Evaluation
 from ullage.gpu.values.messages import RankMessages
 from ullage.gpu.values.notes import Notes, is_on_card
-from ullage.gpu.values.operator_plan import PRODUCTS, OperatorPlan, is_small
+from ullage.gpu.values.operator_plan import PRODUCTS, OperatorPlan, is_small, plan_of
 from ullage.gpu.values.ranks import ranks_in
 from ullage.gpu.values.reads import ReadKind, Reads
 from ullage.gpu.values.sparse import CONVERSIONS, COUNTED_OF_SPARSE, is_counted
@@ -57,12 +57,9 @@ class Interception(Watch):
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
         """Functions that run an operator that writes nothing, where its first argument is on the card, by its name."""
-        self._plans: dict[Any, OperatorPlan] = {}
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        plan = self._plans.get(operator)
-        if plan is None:
-            plan = self._plans[operator] = OperatorPlan(operator)
+        plan = plan_of(operator)
         op = Invocation(keyset, plan, operator, arguments, keywords)
         if self.has_ended or plan.is_composite or keyset.has(PYTHON):
             return op.run()
@@ -144,7 +141,7 @@ def note_collective(
     if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
         return
     certainty = Certainty.ALIKE if ranks_in(arguments) > 1 else Certainty.KNOWN
-    outputs, inputs = (_tensors(each) for each in (*arguments[:2], [], [])[:2])
+    outputs, inputs = (list(tensors_in([each])) for each in (*arguments[:2], [], [])[:2])
     for number, output in enumerate(outputs):
         sent = inputs[min(number, len(inputs) - 1)] if inputs else None
         held = None
@@ -168,11 +165,3 @@ def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
         rank = torch.distributed.get_rank() % (sent // wanted)
         return flat[rank * wanted : (rank + 1) * wanted].view(output.size())
     return None
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    if isinstance(argument, torch.Tensor):
-        return [argument]
-    if isinstance(argument, list | tuple):
-        return [each for part in argument for each in _tensors(part)]
-    return []

@@ -45,21 +45,21 @@ class _Deferred:
                 content.certainty = max(content.certainty, certainty)
 
 
+@dataclass(eq=False)
 class _Received(_Deferred):
     """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
 
     _schema = SimpleNamespace(name="ullage::received")
 
-    def __init__(self, messages: "RankMessages", awaited: "_Awaited", own: Operand | None) -> None:
-        self._messages = messages
-        self._awaited = awaited
-        self._own = own
+    messages: "RankMessages"
+    awaited: "_Awaited"
+    own: Operand | None
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
-        messages = self._messages
-        found = messages.kept_own(self._own) if self._own is not None else None
+        messages = self.messages
+        found = messages.kept_own(self.own) if self.own is not None else None
         if found is None:
-            found = messages.taken(self._awaited, out.dtype)
+            found = messages.taken(self.awaited, out.dtype)
         value, certainty = found
         self._know(certainty)
         if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
@@ -69,21 +69,21 @@ class _Received(_Deferred):
         return out.copy_(value.view(out.shape))
 
 
+@dataclass(eq=False)
 class _MadeOfAlike(_Deferred):
     """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
-    def __init__(self, notes: Notes, own: Operand, ranks: int, operation: str) -> None:
-        self._notes = notes
-        self._own = own
-        self._ranks = ranks
-        self._operation = operation
+    notes: Notes
+    own: Operand
+    ranks: int
+    operation: str
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
-        value = self._notes.evaluation.value_of(self._own)
-        self._know(self._own.content.certainty)
-        return out.copy_(_of_alike(value, self._ranks, self._operation).view(out.shape))
+        value = self.notes.evaluation.value_of(self.own)
+        self._know(self.own.content.certainty)
+        return out.copy_(_of_alike(value, self.ranks, self.operation).view(out.shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -143,6 +144,10 @@ class OperatorPlan:
         if places not in self._with_numbers:
             self._with_numbers[places] = _with_numbers(operator, places)
         return self._with_numbers[places]
+
+
+plan_of: Final = cache(OperatorPlan)
+"""The function that returns an operator's plan, made once."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
