@@ -20,8 +20,7 @@ from typing import Any, Final
 from tools.stale_pages import write_page
 from ullage.base.units import MIB
 from ullage.gpu.emulator import library
-from ullage.gpu.emulator.cudnn.card import json_of
-from ullage.gpu.emulator.cudnn.start import wheel_of
+from ullage.gpu.emulator.cudnn.start import json_of, wheel_of
 from ullage.gpu.emulator.cudnn.wheel import CudnnWheel, find_compiler
 from ullage.gpu.emulator.emulate import figures_of
 from ullage.gpu.emulator.torch_build import find_torch

@@ -34,8 +34,8 @@ from typing import Final
 from independent import flat
 
 from ullage.gpu.emulator import library
-from ullage.gpu.emulator.cudnn.card import json_of
 from ullage.gpu.emulator.cudnn.real import Cudnn, CudnnError
+from ullage.gpu.emulator.cudnn.start import json_of
 from ullage.gpu.emulator.cudnn.table import (
     ALL_ENGINES,
     ANY,

@@ -6,7 +6,7 @@ import sys
 
 from ullage.base.units import GIB, MIB
 from ullage.gpu.emulator.library import CommunicatorFigures
-from ullage.gpu.emulator.nccl import buffers_of
+from ullage.gpu.emulator.profile import buffers_of
 
 
 def interval(communicators: int, peers: int, capability: tuple[int, int], *, across: bool = False) -> tuple[int, int]:

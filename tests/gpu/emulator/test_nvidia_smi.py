@@ -11,8 +11,7 @@ import pytest
 
 from ullage.base.child_process import HOOKS_FOLDER
 from ullage.base.units import MIB
-from ullage.gpu.emulator.emulate import emulate_in
-from ullage.gpu.emulator.use import SMI_FOLDER
+from ullage.gpu.emulator.emulate import SMI_FOLDER, emulate_in
 
 USED = (3 * MIB, 0)
 

@@ -12,8 +12,7 @@ import pytest
 
 from ullage.gpu.tracing import journal
 from ullage.gpu.tracing.journal import Journal
-from ullage.gpu.tracing.journal.host import HostKind, HostLedger
-from ullage.gpu.tracing.resident import resident
+from ullage.gpu.tracing.journal.host import HostKind, HostLedger, resident
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
 MIB = 1 << 20

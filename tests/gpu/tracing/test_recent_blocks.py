@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from ullage.gpu.tracing.journal.recent import RecentBlocks
+from ullage.gpu.tracing.journal import RecentBlocks
 
 
 def test_a_handler_that_breaks_in() -> None:

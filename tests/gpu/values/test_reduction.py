@@ -10,7 +10,7 @@ import ullage
 ullage.emulate("T4")
 import datetime, threading
 import torch, torch.distributed as dist
-from ullage.gpu.values.reduction import reduced
+from ullage.gpu.values.ranks import reduced
 
 RANKS = 3
 OPERATIONS = ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")

@@ -6,12 +6,15 @@ inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says 
 """
 
 import atexit
+import ctypes
 import json
+import mmap
 import os
 import sys
 import time
 from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -23,12 +26,14 @@ from ullage.gpu.emulator import library
 from ullage.gpu.emulator.cudnn.start import use_planner, version_of
 from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.emulator.torch_build import find_torch
-from ullage.gpu.emulator.use import put_in_path, show_use
 from ullage.gpu.gpus import Gpu, find_gpu
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.gpu.values.choice import ValuesChoice, ValuesMode
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
+USE_VARIABLE: Final = "ULLAGE_EMULATED_USE"
+PYTHON_VARIABLE: Final = "ULLAGE_PYTHON"
+SMI_FOLDER: Final = str(Path(__file__).parent / "nvidia_smi" / "bin")
 _MAX_COUNT: Final = 16
 _CUDNN_DECIDES: Final = -1  # the figure of a card whose workspaces nobody has given
 
@@ -66,6 +71,8 @@ class Emulation:
 
 
 _current: Emulation | None = None
+_shown: object = None
+"""The memory that C writes into for the emulated nvidia-smi, kept for the life of the process."""
 
 
 @public
@@ -139,7 +146,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
     environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     reach_children(environment)
-    put_in_path(environment)
+    _put_in_path(environment)
     return emulation
 
 
@@ -244,13 +251,37 @@ def _start(emulation: Emulation) -> None:
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)
-    put_in_path(os.environ)
-    show_use()
+    _put_in_path(os.environ)
+    _show_use()
     if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
         sys.path.append(HOOKS_FOLDER)
     ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
     _current = emulation
+
+
+def _put_in_path(environment: MutableMapping[str, str]) -> None:
+    """Have programs with this environment find the emulated nvidia-smi first."""
+    before = environment.get("PATH", os.defpath)
+    if SMI_FOLDER not in before.split(os.pathsep):
+        environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
+    environment[PYTHON_VARIABLE] = sys.executable or "python3"  # a program that embeds Python may not know
+
+
+def _show_use() -> None:
+    """Have what this process uses of its cards written where `USE_VARIABLE` says, for what it starts."""
+    global _shown
+    try:
+        descriptor = os.memfd_create("ullage-card")
+        os.truncate(descriptor, mmap.PAGESIZE)
+        memory = mmap.mmap(descriptor, mmap.PAGESIZE)
+    except OSError:
+        return  # no memory or no descriptor is left: nvidia-smi tells of no use
+    _shown = numbers = (ctypes.c_int64 * _MAX_COUNT).from_buffer(memory)
+    library.show_use(ctypes.addressof(numbers))
+    os.register_at_fork(after_in_child=lambda: library.show_use(None))
+    own = f"{os.getpid()}:{descriptor}"
+    os.environ[USE_VARIABLE] = " ".join(filter(None, [os.environ.get(USE_VARIABLE), own]))
 
 
 def _give_values(emulation: Emulation, torch: ModuleType) -> None:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 _WORKER_SECONDS: Final = 1.0  # for a worker to end; what still loads a library then has nothing to clear away
@@ -25,18 +27,12 @@ def hurry_workers() -> None:
         process = getattr(pool, "process", None)
         if isinstance(process, subprocess.Popen):
             # Of this process alone: Inductor's handler calls its `wait`, and has no other way to be told.
-            process.wait = _ending(process)  # type: ignore[assignment, method-assign]
+            process.wait = partial(_end, process, process.wait)  # type: ignore[assignment, method-assign]
 
 
-def _ending(process: "subprocess.Popen[bytes]") -> Callable[[float | None], int | None]:
-    """Return what stands for `wait` of a process that is to end (`_child.begin` has it end in order)."""
-    wait = process.wait
-
-    def end(timeout: float | None = None) -> int | None:
-        process.terminate()
-        try:
-            return wait(_WORKER_SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
-
-    return end
+def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
+    """Stand for `wait` of a process that is to end (`_child.begin` has it end in order)."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        return wait(_WORKER_SECONDS)
+    return None

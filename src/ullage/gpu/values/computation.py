@@ -8,13 +8,14 @@ operator runs first, so that the allocator's sequence stays PyTorch's own; its k
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from typing import Any, Final
 
 import torch
 
-from ullage.gpu.values.counted import COUNTED
-from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
-from ullage.gpu.values.evaluation import on_the_host
+from ullage.gpu.values.answers import COUNTED
+from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch, tensors_in
+from ullage.gpu.values.evaluation import on_the_host, takes_generator
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.random_numbers import RandomNumbers
 from ullage.gpu.values.reads import Reads
@@ -55,12 +56,15 @@ class _Rule:
         )
         """Whether the host has it."""
         self.is_counted = self.plan.name in _COUNTED
-        self.has_generator = any(each.name == "generator" for each in operator._schema.arguments)
+        self.has_generator = takes_generator(operator)
 
     @property
     def passes(self) -> bool:
         """Whether it is made of other operators that are seen one by one."""
         return self.plan.is_composite and self.plan.name not in _WHOLE
+
+
+_rule_of: Final = cache(_Rule)
 
 
 class _OperatorFrame:
@@ -105,7 +109,6 @@ class Computation(Watch):
         self._failures = failures
         self._answer = answer
         self._leave_memory = leave_memory
-        self._rules: dict[Any, _Rule] = {}
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
@@ -137,13 +140,11 @@ class Computation(Watch):
     # ---- one operator
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        rule = self._rules.get(operator)
-        if rule is None:
-            rule = self._rules[operator] = _Rule(operator)
+        rule = _rule_of(operator)
         op = Invocation(keyset, rule.plan, operator, arguments, keywords)
         if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
             return op.run()
-        is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
+        is_on_card = any(each.is_cuda for each in tensors_in((*arguments, *keywords.values())))
         device = keywords.get("device")
         if not is_on_card and (device is None or torch.device(device).type != "cuda"):
             return op.run()
@@ -153,7 +154,7 @@ class Computation(Watch):
         plan = rule.plan
         if torch._C._cuda_isCurrentStreamCapturing():
             return self._record(rule, op)
-        written = [each for each in _tensors(op.written()) if each.is_cuda and _has_storage(each)]
+        written = [each for each in tensors_in(op.written()) if each.is_cuda and _has_storage(each)]
         frames = self._frames
         count = getattr(self._here, "count", None)
         if count is not None:
@@ -181,7 +182,7 @@ class Computation(Watch):
                     result = self._run_on_card(op)
         finally:
             frames.pop()
-        if result is not None and not plan.written and not any(True for _ in _tensors((result,))):
+        if result is not None and not plan.written and not any(True for _ in tensors_in((result,))):
             if plan.name in _TRUTHS:
                 with on_the_host():
                     return self._results(rule, _on_the_host(op))
@@ -242,7 +243,7 @@ class Computation(Watch):
         keywords = {name: _widened(each) for name, each in host.keywords.items()}
         wide = Invocation(None, rule.plan, host.operator, [_widened(each) for each in host.arguments], keywords)
         results = _computed(rule, wide)
-        for before, after in zip(_tensors(host.written()), _tensors(wide.written()), strict=True):
+        for before, after in zip(tensors_in(host.written()), tensors_in(wide.written()), strict=True):
             if after is not before:
                 before.copy_(after)
         return results
@@ -324,7 +325,7 @@ def _as_default(host: Any) -> Iterator[None]:
 
 
 def _device_of(op: Invocation) -> int:
-    for each in _tensors((*op.arguments, *op.keywords.values())):
+    for each in tensors_in((*op.arguments, *op.keywords.values())):
         if each.is_cuda:
             return each.get_device()
     device = op.keywords.get("device")
@@ -414,17 +415,9 @@ def _widened(argument: Any) -> Any:
     return argument
 
 
-def _tensors(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for each in arguments:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, list | tuple):
-            yield from _tensors(each)
-
-
 def _write(result: Any, results: Any, op: Invocation) -> None:
     """Write what the host has computed where the card's results lie."""
-    own = {id(each) for each in _tensors(op.written())}
+    own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:
         if isinstance(place, list | tuple):

@@ -8,12 +8,13 @@ import itertools
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
 import torch
 
-from ullage.gpu.tracing.journal.recent import RecentBlocks
+from ullage.gpu.tracing.journal import RecentBlocks
 
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
@@ -56,7 +57,7 @@ class BlockContent:
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
-        *("is_unwritten", "serial", "sign", "value"),
+        *("is_unwritten", "serial", "value"),
     )
 
     def __init__(
@@ -65,26 +66,21 @@ class BlockContent:
         dtype: torch.dtype,
         certainty: Certainty,
         *,
-        call: "OperatorCall | None" = None,
-        value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
-        sign: Sign = Sign.ANY,
-        is_unwritten: bool = False,
         serial: int | None = None,
     ) -> None:
-        self.is_unwritten = is_unwritten
+        self.is_unwritten = False
         """Whether nobody has written it since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
         self.certainty = certainty
-        self.call = call
+        self.call: OperatorCall | None = None
         """The operation that makes it; None where it is there already, or nobody knows it."""
-        self.value = value
+        self.value: torch.UntypedStorage | None = None
         """The bytes on the host, once they were asked for."""
         self.depth = depth
         """The number of operations that lead to it."""
-        self.sign = sign
         self.columns = 0
         """The number of outputs of a product of matrices or a convolution, if one has made it."""
         self.column = 1
@@ -183,13 +179,6 @@ class TensorView:
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorView) and (
-            (self.dtype, self.size, self.stride, self.offset) == (other.dtype, other.size, other.stride, other.offset)
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # it is compared, and never a key
-
 
 class Operand(TensorView):
     """A tensor on the card as an argument of an operation that may be run later: a view of a content."""
@@ -202,7 +191,10 @@ class Operand(TensorView):
 
     def is_same_as(self, other: object) -> bool:
         """Tell whether another argument is the same view of the same bytes."""
-        return isinstance(other, Operand) and other.content is self.content and self == other
+        if not isinstance(other, Operand) or other.content is not self.content:
+            return False
+        own = self.dtype, self.size, self.stride, self.offset
+        return own == (other.dtype, other.size, other.stride, other.offset)
 
 
 class WrittenView:
@@ -229,19 +221,15 @@ class WrittenView:
         """Whether how well the result is known depends on it."""
 
 
+@dataclass(slots=True, eq=False)
 class OperatorCall:
     """An operation with its arguments, not run yet; tensors on the card are operands."""
 
-    __slots__ = ("arguments", "is_random", "keywords", "operator", "targets")
-
-    def __init__(
-        self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], *, is_random: bool
-    ) -> None:
-        self.operator = operator
-        self.arguments = arguments
-        self.keywords = keywords
-        self.is_random = is_random
-        self.targets: list[WrittenView] = []
+    operator: Any
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
+    is_random: bool = field(kw_only=True)
+    targets: list[WrittenView] = field(default_factory=list, init=False)
 
 
 class UnseenWrites(Protocol):
@@ -250,6 +238,28 @@ class UnseenWrites(Protocol):
     @property
     def value(self) -> int:
         """The number of writes."""
+
+
+class EmulatedDriver(Protocol):
+    """What values ask of the emulated runtime: `ullage.gpu.emulator.library`."""
+
+    def answer(self, number: int | None, /) -> None:
+        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+
+    def remember_sent(self, *, on: bool) -> None:
+        """Keep what each thread sends to the card last."""
+
+    def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
+        """Have what the calling thread sends to the card not be kept, or again."""
+
+    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
+        """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
+        """Count writes on the card by threads of which a function at an address says that they are not seen."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 class BlockContents:

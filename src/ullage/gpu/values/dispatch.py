@@ -8,8 +8,9 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 import ctypes
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,15 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.gpu.values.content import INTERCEPTION_KEY, KEY
-from ullage.gpu.values.operator_plan import OperatorPlan, argument_at, composites, is_composite, overload_of, passes
+from ullage.gpu.values.operator_plan import (
+    OperatorPlan,
+    argument_at,
+    composites,
+    is_composite,
+    overload_of,
+    passes,
+    plan_of,
+)
 
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
@@ -91,7 +100,7 @@ class Watch(ABC):
         if not passes(name, made_of_others, everything=self._everything):
             return self._kernel_of(name, self._told(self.see))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
-            return self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
+            return self._kernel_of(name, self._told(_run_on))  # a product, which nobody else wants to see
         return torch.library.fallthrough_kernel
 
     def _follow_definitions(self) -> None:
@@ -181,31 +190,19 @@ def _let_go(error: BaseException) -> None:
         trace = trace.tb_next
 
 
-def _runner() -> Callable[..., Any]:
-    """Return what only runs one operator on."""
-    plan: OperatorPlan | None = None
-
-    def see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        nonlocal plan
-        plan = plan or OperatorPlan(operator)
-        return Invocation(keyset, plan, operator, arguments, keywords).run()
-
-    return see
+def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    return Invocation(keyset, plan_of(operator), operator, arguments, keywords).run()
 
 
+@dataclass(slots=True, eq=False)
 class Invocation:
     """One call of an operator that has come to our key, and the operator's own way on."""
 
-    __slots__ = ("arguments", "keyset", "keywords", "operator", "plan")
-
-    def __init__(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> None:
-        self.keyset = keyset
-        self.plan = plan
-        self.operator = operator
-        self.arguments = arguments
-        self.keywords = keywords
+    keyset: Any
+    plan: OperatorPlan
+    operator: Any
+    arguments: Sequence[Any]
+    keywords: Mapping[str, Any]
 
     def written(self) -> list[Any]:
         """Return the arguments that the operator writes, which may be lists; None for one that was left out."""
@@ -273,3 +270,12 @@ def _is_distributed(arguments: Sequence[Any]) -> bool:
 
 def _flat(argument: Any) -> Sequence[Any]:
     return argument if isinstance(argument, list | tuple) else (argument,)
+
+
+def tensors_in(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among arguments or results, and those in their lists."""
+    for each in arguments:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from tensors_in(each)

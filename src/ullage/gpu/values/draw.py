@@ -100,7 +100,7 @@ def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
         return sign_of(content.origin, depth)
     call = content.call
     if call is None or depth == 0:
-        return content.sign
+        return Sign.ANY
     name = call.operator._schema.name.partition("::")[2]
     if name in _SIGN_OF_RESULT:
         return _SIGN_OF_RESULT[name]
@@ -115,7 +115,7 @@ def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
         common = _common(call, depth)
         # sums and products of numbers between 0 and 1 need not be
         return Sign.NOT_NEGATIVE if common == Sign.UNIT and name in ("sum", "cumsum", "add", "add_") else common
-    return content.sign
+    return Sign.ANY
 
 
 def _common(call: OperatorCall, depth: int) -> Sign:

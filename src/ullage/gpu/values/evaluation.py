@@ -20,8 +20,7 @@ from ullage.gpu.values.content import (
     extended,
 )
 from ullage.gpu.values.draw import draw, put_off, updated
-from ullage.gpu.values.operator_plan import is_foreign
-from ullage.gpu.values.products import PRODUCTS, widened
+from ullage.gpu.values.operator_plan import PRODUCTS, is_foreign, widened
 from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
@@ -90,7 +89,11 @@ class Evaluation:
         size = value.nbytes()
         self.kept_bytes += size
         self._note_peak()
-        _finalize(content, self, size)
+
+        def gone() -> None:
+            self.kept_bytes -= size
+
+        weakref.finalize(content, gone).atexit = False
 
     def _note_peak(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.kept_bytes + self.passing_bytes)
@@ -285,7 +288,7 @@ class Evaluation:
             keywords["generator"] = self._generator_of(call)
         if "pin_memory" in keywords:
             keywords["pin_memory"] = None
-        if call.is_random and _takes_generator(call.operator):
+        if call.is_random and takes_generator(call.operator):
             keywords["generator"] = self._generator_of(call)
         with self._random_numbers(call):
             result = self.routing.results(call, arguments, keywords)
@@ -321,7 +324,7 @@ class Evaluation:
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
         """Have random numbers come from the seed, and leave the script's own as they were."""
-        if not call.is_random or _takes_generator(call.operator):
+        if not call.is_random or takes_generator(call.operator):
             yield
             return
         generator = torch.default_generator
@@ -351,7 +354,8 @@ def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, An
     return result if narrow is None else result.to(narrow)
 
 
-def _takes_generator(operator: Any) -> bool:
+def takes_generator(operator: Any) -> bool:
+    """Tell whether an operator can be given a generator of random numbers."""
     return any(each.name == "generator" for each in operator._schema.arguments)
 
 
@@ -394,10 +398,3 @@ def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.
     whole = torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
     view.of(whole).copy_(result)
     return whole
-
-
-def _finalize(content: BlockContent, evaluation: Evaluation, size_bytes: int) -> None:
-    def gone() -> None:
-        evaluation.kept_bytes -= size_bytes
-
-    weakref.finalize(content, gone).atexit = False

@@ -4,7 +4,8 @@ An operator whose values are followed is run by a kernel of ours, and PyTorch's 
 with the rest: a stack would begin with our lines, and one of autograd's threads, which has no Python, would have some.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,48 +15,27 @@ _OWN_FOLDER: Final = str(Path(__file__).resolve().parent)
 _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 
+@cache
 def hide_own_frames() -> None:
     """Have every snapshot of this process be without them from now on, those that a script takes too."""
     original = torch._C._cuda_memorySnapshot
-    if not isinstance(original, _HidingSnapshot):
-        torch._C._cuda_memorySnapshot = _HidingSnapshot(original)
-
-
-class _HidingSnapshot:
-    """Takes the place of the function by which PyTorch takes a snapshot."""
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self._original = original
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return _hidden(self._original(*arguments, **keywords))
+    torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
 
 
 def _hidden(snapshot: Any) -> Any:
     """Take the frames out of a snapshot, and return it."""
-    is_own: dict[str, bool] = {}
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
     for each in (*segments, *held, *traced):
         if each.get("frames"):
-            each["frames"] = _without_own(each["frames"], is_own)
+            each["frames"] = _without_own(each["frames"])
     return snapshot
 
 
-def _without_own(frames: list[Mapping[str, Any]], is_own: dict[str, bool]) -> list[Mapping[str, Any]]:
-    """Return the frames that are not ours, and not PyTorch's call of the operator from one of ours.
-
-    Args:
-        frames: the innermost first.
-        is_own: whether a file is ours, by its name: what was found is added.
-    """
-    own = []
-    for frame in frames:
-        file = frame["filename"]
-        if file not in is_own:
-            is_own[file] = file.startswith(_OWN_FOLDER)
-        own.append(is_own[file])
+def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the frames, innermost first, that are neither ours nor PyTorch's call of the operator from one of ours."""
+    own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames
     outer = [*own[1:], False]

@@ -1,21 +1,18 @@
 """Every operator that the script runs on the card is seen here, and goes on to what notes or answers it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from ullage.gpu.values.answers import SIZED_BY_READS, Answers
-from ullage.gpu.values.collective import note_collective
-from ullage.gpu.values.content import BlockContents, Certainty
-from ullage.gpu.values.counted import COUNTED, CountedOperators
-from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch
-from ullage.gpu.values.driver import EmulatedDriver
+from ullage.gpu.values.answers import COUNTED, SIZED_BY_READS, Answers
+from ullage.gpu.values.content import BlockContents, Certainty, EmulatedDriver
+from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch, tensors_in
 from ullage.gpu.values.evaluation import FLOAT_BYTES, Evaluation
 from ullage.gpu.values.messages import RankMessages
 from ullage.gpu.values.notes import Notes, is_on_card
-from ullage.gpu.values.operator_plan import OperatorPlan
-from ullage.gpu.values.products import PRODUCTS, is_small
+from ullage.gpu.values.operator_plan import PRODUCTS, OperatorPlan, is_small, plan_of
+from ullage.gpu.values.ranks import ranks_in
 from ullage.gpu.values.reads import ReadKind, Reads
 from ullage.gpu.values.sparse import CONVERSIONS, COUNTED_OF_SPARSE, is_counted
 from ullage.gpu.values.waiting import Waiting
@@ -26,6 +23,14 @@ _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "at
 """Operators whose sparse results have parts that were given, or made by operators that are seen."""
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
 """Those that do so with coordinates."""
+_MOST_BYTES: Final = 1 << 20
+"""Larger ones carry data, not sizes and messages."""
+_UNCHANGED: Final = frozenset(
+    ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
+)
+"""Collectives that leave a rank what it has: sums of floats stay plausible."""
+ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
+Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
@@ -40,30 +45,21 @@ class Interception(Watch):
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
         self._reads = reads
-        counted = self._counted = CountedOperators(self.notes, reads, self._answers)
         self._handlers: dict[str, Callable[..., Any]] = {
             "aten::_local_scalar_dense": self._answers.scalar,
             "aten::equal": self._answers.equal,
             "aten::lift_fresh": self._writes.made_of_a_list,
-            **dict.fromkeys(COUNTED, counted.run),
+            **dict.fromkeys(COUNTED, self._answers.counted),
             **dict.fromkeys(PRODUCTS, self._multiply),
             **dict.fromkeys(COUNTED_OF_SPARSE, self._count_sparse),
-            **dict.fromkeys(CONVERSIONS, counted.converted),
+            **dict.fromkeys(CONVERSIONS, self._answers.converted),
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
         """Functions that run an operator that writes nothing, where its first argument is on the card, by its name."""
-        self._plans: dict[Any, OperatorPlan] = {}
-
-    @property
-    def contents(self) -> BlockContents:
-        """The contents of the card's memory."""
-        return self.notes.contents
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        plan = self._plans.get(operator)
-        if plan is None:
-            plan = self._plans[operator] = OperatorPlan(operator)
+        plan = plan_of(operator)
         op = Invocation(keyset, plan, operator, arguments, keywords)
         if self.has_ended or plan.is_composite or keyset.has(PYTHON):
             return op.run()
@@ -95,7 +91,7 @@ class Interception(Watch):
     def _count_sparse(self, op: Invocation) -> Any:
         """Run an operator whose result, if it is made of sparse tensors, has as many elements as a count says."""
         if is_counted(op.plan.name, op.arguments):
-            return self._counted.of_sparse(op)
+            return self._answers.counted_of_sparse(op)
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
     def _run_and_note(self, op: Invocation) -> Any:
@@ -124,3 +120,48 @@ class Interception(Watch):
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
+
+
+def note_collective(
+    contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
+) -> None:
+    """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
+
+    What ranks tell each other is a message: with several that run, or where one rank sends and others receive.
+
+    Args:
+        contents: what the card's memory holds.
+        messages: what ranks tell each other.
+        name: the operator's, such as "c10d::allgather_".
+        arguments: its arguments; outputs come before inputs.
+        value_of: returns what a tensor holds and how well that is known; None if it cannot be had.
+        keep: says what a tensor holds from now on.
+    """
+    short = name.partition("::")[2]
+    if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
+        return
+    certainty = Certainty.ALIKE if ranks_in(arguments) > 1 else Certainty.KNOWN
+    outputs, inputs = (list(tensors_in([each])) for each in (*arguments[:2], [], [])[:2])
+    for number, output in enumerate(outputs):
+        sent = inputs[min(number, len(inputs) - 1)] if inputs else None
+        held = None
+        if sent is not None and sent.is_cuda and max(output.nbytes, sent.nbytes) <= _MOST_BYTES:
+            held = value_of(sent)
+        if held is not None and (value := _part_of(held[0], output)) is not None:
+            keep(output, value, max(held[1], certainty))
+        elif output.is_cuda:
+            contents.put(contents.block_of(output), None)
+
+
+def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Return what one rank's tensor becomes in another of as many, fewer or more elements."""
+    sent, wanted = value.numel(), output.numel()
+    flat = value.reshape(-1)
+    if wanted == sent:
+        return flat.view(output.size())
+    if sent and wanted % sent == 0:  # gathered
+        return flat.repeat(wanted // sent).view(output.size())
+    if wanted and sent and sent % wanted == 0:  # scattered
+        rank = torch.distributed.get_rank() % (sent // wanted)
+        return flat[rank * wanted : (rank + 1) * wanted].view(output.size())
+    return None

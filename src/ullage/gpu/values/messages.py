@@ -21,8 +21,7 @@ from ullage.gpu.values.content import BlockContent, BlockContents, Certainty, Op
 from ullage.gpu.values.dispatch import ONLY
 from ullage.gpu.values.evaluation import EvaluationError
 from ullage.gpu.values.notes import Notes
-from ullage.gpu.values.post import Post, StorePost
-from ullage.gpu.values.reduction import is_called_from_torch_distributed, operation_of, reduced
+from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
@@ -31,18 +30,6 @@ _MOST_DRAWN_BYTES: Final = 64 * KIB
 _MOST_COUNTED_BYTES: Final = 4 * KIB
 """The largest tensor of floats that is taken for a flag or a count, if it is known."""
 _NOTHING: Final = b""
-
-
-class Team:
-    """The ranks of a process group, as all of them name it."""
-
-    def __init__(self, group: Any) -> None:
-        distributed = torch.distributed.distributed_c10d
-        found = _group_of(group)
-        self.rank: int = found.rank()
-        self.size: int = found.size()
-        self.ranks: list[int] = distributed.get_process_group_ranks(found)
-        self.name = f"{found.group_name}:{','.join(map(str, self.ranks))}"
 
 
 class _Deferred:
@@ -58,21 +45,21 @@ class _Deferred:
                 content.certainty = max(content.certainty, certainty)
 
 
+@dataclass(eq=False)
 class _Received(_Deferred):
     """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
 
     _schema = SimpleNamespace(name="ullage::received")
 
-    def __init__(self, messages: "RankMessages", awaited: "_Awaited", own: Operand | None) -> None:
-        self._messages = messages
-        self._awaited = awaited
-        self._own = own
+    messages: "RankMessages"
+    awaited: "_Awaited"
+    own: Operand | None
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
-        messages = self._messages
-        found = messages.kept_own(self._own) if self._own is not None else None
+        messages = self.messages
+        found = messages.kept_own(self.own) if self.own is not None else None
         if found is None:
-            found = messages.taken(self._awaited, out.dtype)
+            found = messages.taken(self.awaited, out.dtype)
         value, certainty = found
         self._know(certainty)
         if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
@@ -82,21 +69,21 @@ class _Received(_Deferred):
         return out.copy_(value.view(out.shape))
 
 
+@dataclass(eq=False)
 class _MadeOfAlike(_Deferred):
     """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
-    def __init__(self, notes: Notes, own: Operand, ranks: int, operation: str) -> None:
-        self._notes = notes
-        self._own = own
-        self._ranks = ranks
-        self._operation = operation
+    notes: Notes
+    own: Operand
+    ranks: int
+    operation: str
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
-        value = self._notes.evaluation.value_of(self._own)
-        self._know(self._own.content.certainty)
-        return out.copy_(_of_alike(value, self._ranks, self._operation).view(out.shape))
+        value = self.notes.evaluation.value_of(self.own)
+        self._know(self.own.content.certainty)
+        return out.copy_(_of_alike(value, self.ranks, self.operation).view(out.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,8 +302,9 @@ class RankMessages:
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
-        held = self._held(tensor) if tensor.nbytes <= _MOST_BYTES else None
-        message = _NOTHING
+        message, held = _NOTHING, None
+        if tensor.nbytes <= _MOST_BYTES:
+            held = self._notes.held(tensor) if tensor.is_cuda else (tensor, Certainty.KNOWN)
         if held is not None:
             value, certainty = held
             if certainty <= Certainty.ALIKE or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
@@ -339,11 +327,8 @@ class RankMessages:
             return
         self.are_used = True
         if not tensor.is_cuda:
-            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
-                try:
-                    _Received(self, awaited, None)(tensor)
-                except EvaluationError:
-                    return
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad(), suppress(EvaluationError):
+                _Received(self, awaited, None)(tensor)
             return
         own: Operand = self._notes.operand(tensor)
         is_kept = may_keep and self.post.is_alone and own.content not in self._received
@@ -389,9 +374,6 @@ class RankMessages:
     def _forget(self, tensor: torch.Tensor) -> None:
         contents: BlockContents = self._notes.contents
         contents.put(contents.block_of(tensor), None)
-
-    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        return (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
 
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
         """Tell whether floats are a flag or a count: gradients and losses are drawn, and stay plausible."""
@@ -469,17 +451,3 @@ def _bytes_of(value: torch.Tensor) -> bytes:
     with torch._C._ExcludeDispatchKeyGuard(ONLY):
         whole = value.detach().contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize)
-
-
-def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return how many ranks the process group has that is among an operator's arguments; 1 where none is."""
-    for each in arguments:
-        with suppress(AttributeError, RuntimeError, TypeError):
-            if not isinstance(each, torch.Tensor | list | tuple):
-                return int(_group_of(each).size())
-    return 1
-
-
-def _group_of(boxed: Any) -> Any:
-    group = torch.distributed.ProcessGroup
-    return boxed if isinstance(boxed, group) else group.unbox(boxed)

@@ -97,7 +97,9 @@ class Notes:
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = _at_best(plan)
+        certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # where all arguments are
+        if plan.is_random:
+            certainty = Certainty.DRAWN
         depth = 0
         for operand in operands_in(call):
             content = operand.content
@@ -212,11 +214,9 @@ class Notes:
 
     def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
         """Return a sparse tensor on the host with what its parts hold, and how well it is known where they are."""
-        held = [self.held(part) for part in parts_of(sparse)]
-        if not held or any(each is None for each in held):
-            return None
-        found = [each for each in held if each is not None]
-        if any(certainty == Certainty.UNKNOWN for _, certainty in found):
+        parts = parts_of(sparse)
+        found = [each for each in map(self.held, parts) if each is not None and each[1] != Certainty.UNKNOWN]
+        if not found or len(found) < len(parts):
             return None
         with suppress(RuntimeError), on_the_host():
             return made_of([value for value, _ in found], sparse), max(certainty for _, certainty in found[:-1])
@@ -283,13 +283,6 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
     if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
         content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
-
-
-def _at_best(plan: OperatorPlan) -> Certainty:
-    """Return how well an operator's results are known where all of its arguments are."""
-    if plan.is_random:
-        return Certainty.DRAWN
-    return Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:

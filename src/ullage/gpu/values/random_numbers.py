@@ -6,6 +6,7 @@ they were at that state of the card's generator, which PyTorch advances as on a 
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
@@ -17,16 +18,14 @@ _Position = tuple[int, int]
 """A card's generator's seed and offset."""
 
 
+@dataclass(slots=True, eq=False)
 class _Chain:
     """The host's generator that stands in for one of the card's, and where the card's is by now."""
 
-    __slots__ = ("at", "generator", "states")
-
-    def __init__(self) -> None:
-        self.at: _Position | None = None
-        self.generator = torch.Generator()
-        self.states: OrderedDict[_Position, torch.Tensor] = OrderedDict()
-        """The state of the host's generator at each state of the card's."""
+    at: _Position | None = None
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
+    """The state of the host's generator at each state of the card's."""
 
 
 class RandomNumbers:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.gpu.values.evaluation import on_the_host
-from ullage.gpu.values.products import MULTIPLICATIONS
+from ullage.gpu.values.operator_plan import MULTIPLICATIONS, NARROW
 
 BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
@@ -15,7 +15,6 @@ COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul"
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
 """Those and the ones that read a count of their own back."""
 CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
-_NARROW: Final = (torch.float16, torch.bfloat16)
 
 
 def is_counted(name: str, arguments: Sequence[Any]) -> bool:
@@ -27,11 +26,7 @@ def is_counted(name: str, arguments: Sequence[Any]) -> bool:
         return bool(first.layout == torch.sparse_coo) and arguments[1] < first.sparse_dim()
     if name == "aten::add" and first.layout == torch.sparse_coo:  # as many as both have
         return False
-    return name == "aten::_coalesce" or (isinstance(arguments[1], torch.Tensor) and _is_sparse(arguments[1]))
-
-
-def _is_sparse(tensor: torch.Tensor) -> bool:
-    return tensor.layout != torch.strided
+    return name == "aten::_coalesce" or getattr(arguments[1], "layout", torch.strided) != torch.strided
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -116,7 +111,7 @@ def _coordinates(sparse: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(sparse: torch.Tensor) -> torch.Tensor:
-    if sparse.dtype not in _NARROW:
+    if sparse.dtype not in NARROW:
         return sparse
     *places, numbers = parts_of(sparse)
     return made_of((*places, numbers.float()), sparse)

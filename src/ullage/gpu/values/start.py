@@ -10,12 +10,11 @@ import torch
 from ullage.base.garbage_collector import without_collections
 from ullage.base.units import MIB
 from ullage.gpu.tracing.compiled import compiled_graphs
-from ullage.gpu.tracing.resident import resident
+from ullage.gpu.tracing.journal.host import resident
 from ullage.gpu.values.choice import ValuesChoice
 from ullage.gpu.values.computation import Computation
-from ullage.gpu.values.content import KEY, BlockContents, UnseenWrites
+from ullage.gpu.values.content import KEY, BlockContents, EmulatedDriver, UnseenWrites
 from ullage.gpu.values.dispatch import is_thread_seen
-from ullage.gpu.values.driver import EmulatedDriver
 from ullage.gpu.values.evaluation import Evaluation
 from ullage.gpu.values.hidden_frames import hide_own_frames
 from ullage.gpu.values.interception import Interception
@@ -23,7 +22,7 @@ from ullage.gpu.values.messages import RankMessages
 from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.reads import Reads
 from ullage.gpu.values.routing import Routing
-from ullage.gpu.values.unseen_kernels import UnseenKernels
+from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
@@ -53,7 +52,8 @@ class Values:
             else Interception(self.evaluation, self.reads, driver)
         )
         self._driver = driver
-        self._is_on = False
+        self.is_on = False
+        """Whether operators are seen."""
         self.has_stopped = False
         self.resident_bytes = 0
         """The host's memory that it takes to see operators, beside what is kept of values."""
@@ -73,7 +73,7 @@ class Values:
             self._interception.prepare()
             self._interception.include()
             self._watch_threads()
-            torch.cuda._lazy_call(self._begin)
+            torch.cuda._lazy_call(self.begin)
 
     def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
         """Have `missed` be called once something is read that may decide; no value is followed until then.
@@ -99,7 +99,7 @@ class Values:
     def contents(self) -> BlockContents:
         """The contents of the card's memory, where not everything is computed."""
         assert isinstance(self._interception, Interception)
-        return self._interception.contents
+        return self._interception.notes.contents
 
     @property
     def messages(self) -> RankMessages | None:
@@ -115,16 +115,11 @@ class Values:
             failed[_UNSEEN_THREAD] = "it began before torch was imported, and nothing is computed in it"
         return failed
 
-    @property
-    def is_on(self) -> bool:
-        """Whether operators are seen."""
-        return self._is_on
-
     def stop(self) -> None:
         """See no more: what is read from now on is unknown."""
-        if not self._is_on:
+        if not self.is_on:
             return
-        self._is_on = False
+        self.is_on = False
         self.has_stopped = True
         if compiled_graphs():
             # Their guards have noted the key, among others: without it they would be compiled anew.
@@ -141,18 +136,10 @@ class Values:
 
     def begin(self) -> None:
         """Begin now, where ranks meet before CUDA is initialised; once."""
-        if self.choice.mode != "off":
-            self._begin()
-
-    def _begin(self) -> None:
-        if self._is_on or self.has_stopped:
+        if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes
-        self._begin_to_see()
-        self.resident_bytes = max(0, resident().bytes - before)
-
-    def _begin_to_see(self) -> None:
-        self._is_on = True
+        self.is_on = True
         hide_own_frames()
         self._driver.remember_sent(on=True)
         with without_collections():
@@ -164,12 +151,11 @@ class Values:
             self._watch_graphs(self._interception)
             self._watch_seeds(self._interception)
         else:
-            self._interception.contents.watch(self._unseen_writes)
+            self._interception.notes.contents.watch(self._unseen_writes)
             self._watch_graphs(self._interception.notes)
-            kernels = UnseenKernels(self._interception.notes.unseen, self._used)
-            kernels.watch()
-            self._undo.append(kernels.stop)
+            watch_kernels(self._interception.notes.unseen, self._used, self._stand_in)
             self._interception.waiting.watch_steps()
+        self.resident_bytes = max(0, resident().bytes - before)
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
@@ -179,8 +165,7 @@ class Values:
                 self._interception.include()
             original(thread)
 
-        threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
-        self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
+        self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
         """Have a CUDA graph do at each replay what it has captured, or what it writes be unknown."""
@@ -227,5 +212,4 @@ class Values:
             return result
 
         for module in modules:
-            setattr(module, name, around)
-            self._undo.append(lambda module=module: setattr(module, name, original))  # type: ignore[misc]
+            self._stand_in(module, **{name: around})

@@ -26,8 +26,8 @@ class _DropoutStates:
         self._states: dict[int, torch.Tensor] = {}
         self._next = 1
 
-    def keep(self, ticket: torch.Tensor | None = None) -> torch.Tensor:
-        """Keep the generator's state as it is; returns the number to find it by, in `ticket` if that has room."""
+    def keep(self) -> torch.Tensor:
+        """Keep the generator's state as it is; returns the number to find it by."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -178,13 +178,13 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
     )
 
 
-def _attention(ticket: str, *more: str) -> Callable[[Arguments], Results]:
-    """Return the rule of an attention whose random numbers are found again by one of its results."""
+def _attention(ticket: int) -> Callable[[Arguments], Results]:
+    """Return the rule of an attention whose random numbers are found again by the result at a place."""
 
     def compute(a: Arguments) -> Results:
         found: dict[int, torch.Tensor] = {}
         if a.get("dropout_p", 0.0) > 0:
-            found[_TICKETS[ticket]] = _dropout.keep()
+            found[ticket] = _dropout.keep()
         query, key, value, bias = a["query"], a["key"], a["value"], a.get("attn_bias")
         output = _attend(a, query, key, value, bias)
         scale = query.size(-1) ** -0.5 if a.get("scale") is None else a["scale"]
@@ -193,10 +193,6 @@ def _attention(ticket: str, *more: str) -> Callable[[Arguments], Results]:
         return found
 
     return compute
-
-
-_TICKETS: Final = {"efficient": 2, "flash": 6, "cudnn": 6}
-"""The result of an attention that is the seed of its dropout."""
 
 
 def _log_sum(query: Any, key: Any, bias: Any, scale: float, *, is_causal: bool) -> Any:
@@ -396,9 +392,9 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::batch_norm_elemt": _batch_norm_elements,
     "aten::batch_norm_backward_reduce": _batch_norm_reduce,
     "aten::batch_norm_backward_elemt": _batch_norm_backward_elements,
-    "aten::_scaled_dot_product_efficient_attention": _attention("efficient"),
-    "aten::_scaled_dot_product_flash_attention": _attention("flash"),
-    "aten::_scaled_dot_product_cudnn_attention": _attention("cudnn"),
+    "aten::_scaled_dot_product_efficient_attention": _attention(2),
+    "aten::_scaled_dot_product_flash_attention": _attention(6),
+    "aten::_scaled_dot_product_cudnn_attention": _attention(6),
     "aten::_scaled_dot_product_efficient_attention_backward": _attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _attention_backward,
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention_backward,

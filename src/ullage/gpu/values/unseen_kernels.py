@@ -21,36 +21,24 @@ _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION",
 """The kinds of kernels that Inductor writes itself."""
 
 
-class UnseenKernels:
-    """Tells `written` each tensor that a kernel of Triton's may write, from `watch` on, and `used` all it is given."""
+def watch_kernels(
+    written: Callable[[torch.Tensor], None],
+    used: Callable[[torch.Tensor], None] | None,
+    stand_in: Callable[..., None],
+) -> None:
+    """Watch the launchers that are there, and those that are imported later.
 
-    def __init__(
-        self, written: Callable[[torch.Tensor], None], used: Callable[[torch.Tensor], None] | None = None
-    ) -> None:
-        self._written = written
-        self._used = used
-        self._undo: list[Callable[[], None]] = []
+    Args:
+        written: told each tensor that a kernel of Triton's may write.
+        used: told all tensors that a kernel is given.
+        stand_in: puts a function in the place of an owner's, by its name.
+    """
 
-    def watch(self) -> None:
-        """Watch the launchers that are there, and those that are imported later."""
-        for module, name in _LAUNCHERS:
-            if module in sys.modules:
-                self._wrap(name, sys.modules[module])
-            else:
-                ImportWatch(module, before=lambda: None, after=partial(self._wrap, name)).install()
-
-    def stop(self) -> None:
-        """Watch no more."""
-        for undo in self._undo:
-            undo()
-        self._undo = []
-
-    def _wrap(self, name: str, module: Any) -> None:
+    def wrap(name: str, module: Any) -> None:
         launcher = getattr(module, name, None)
         original = getattr(launcher, "run", None)
-        if launcher is None or original is None:
+        if original is None:
             return
-        written, used = self._written, self._used
 
         def run(this: Any, *arguments: Any, **keywords: Any) -> Any:
             if used is not None:
@@ -64,8 +52,13 @@ class UnseenKernels:
                     written(argument)
             return result
 
-        launcher.run = run
-        self._undo.append(lambda: setattr(launcher, "run", original))
+        stand_in(launcher, run=run)
+
+    for module, name in _LAUNCHERS:
+        if module in sys.modules:
+            wrap(name, sys.modules[module])
+        else:
+            ImportWatch(module, before=lambda: None, after=partial(wrap, name)).install()
 
 
 def _read_only(launcher: Any) -> frozenset[int]:

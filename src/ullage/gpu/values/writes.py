@@ -8,14 +8,14 @@ import torch
 from ullage.gpu.values.content import (
     BlockContent,
     Certainty,
+    EmulatedDriver,
     Operand,
     OperatorCall,
     TensorView,
     UpdatedContent,
     WrittenView,
 )
-from ullage.gpu.values.dispatch import ONLY, Invocation
-from ullage.gpu.values.driver import EmulatedDriver
+from ullage.gpu.values.dispatch import ONLY, Invocation, tensors_in
 from ullage.gpu.values.evaluation import operands_in
 from ullage.gpu.values.notes import Notes, is_on_card, is_opaque, unknown
 from ullage.gpu.values.operator_plan import argument_at
@@ -90,7 +90,7 @@ class Writes:
         with suppress(RuntimeError, NotImplementedError):
             self._note_written(op, call)
         returned = result if isinstance(result, tuple | list) else (result,)
-        own = [each for one in op.written() for each in (one if isinstance(one, list | tuple) else (one,))]
+        own = list(tensors_in(op.written()))
         for place, each in enumerate(returned):
             if is_on_card(each) and not any(each is one for one in own):
                 certainty, depth = self._notes.standing(call, plan)
@@ -138,10 +138,9 @@ class Writes:
     def _written_unseen(self, op: Invocation) -> Any:
         """Run an operator of somebody else's that writes its arguments, and know nothing of what it has written."""
         result = op.run()
-        for each in (*op.arguments, *op.keywords.values(), result):
-            for tensor in each if isinstance(each, list | tuple) else (each,):
-                if isinstance(tensor, torch.Tensor) and tensor.is_cuda and not is_opaque(tensor):
-                    self._notes.unseen(tensor)
+        for tensor in tensors_in((*op.arguments, *op.keywords.values(), result)):
+            if tensor.is_cuda and not is_opaque(tensor):
+                self._notes.unseen(tensor)
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:

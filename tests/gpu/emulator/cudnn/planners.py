@@ -16,7 +16,7 @@ def planners_of(client: int) -> list[int]:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if words[-1:] == [str(client)] and any("ullage.gpu.emulator.cudnn.server" in word for word in words):
+        if words[-1:] == [str(client)] and any("ullage.gpu.emulator.cudnn.planner" in word for word in words):
             found.append(process.pid)
     return found
 

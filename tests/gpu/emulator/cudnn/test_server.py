@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.gpu.emulator.cudnn.test_tree import QUESTION
-from ullage.gpu.emulator.cudnn.planner import Planner, Setup
-from ullage.gpu.emulator.cudnn.server import serve
+from ullage.gpu.emulator.cudnn.planner import Planner, Setup, serve
 
 Send = Callable[[bytes], None]
 

@@ -1,4 +1,7 @@
-"""Answers to questions about cuDNN: from the cache, from the library, or from measurements.
+"""The planner process: it answers questions about cuDNN from the cache, from the library, or from measurements.
+
+Started by `client/ask_planner.c` with a `Setup` as JSON, it answers the emulated cuDNN of one process over a socket,
+and ends with that process. A request and a reply are a length (four bytes, little endian) and a text.
 
 A request's first line is what is wanted, the rest a question as in `tree`:
 
@@ -14,7 +17,13 @@ nothing can be said. Reasons end with what was asked for, in words.
 
 import ctypes
 import json
+import os
+import select
+import signal
+import socket
+import struct
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +39,11 @@ are not cached on disk."""
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
 _SOURCE: Final = "cudnn"
+_POLL_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 120
+"""Timeout of one answer; a client waits no longer."""
+_LARGEST_REQUEST_BYTES: Final = 8 << 20
+_MOST_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +116,8 @@ class Planner:
         return answer
 
     def _answer(self, wanted: list[str], question: str) -> str:
-        if wanted == ["estimate"]:
-            return self._estimate(question, of_all_engines=False)
-        if wanted == ["estimate", "all"]:
-            return self._estimate(question, of_all_engines=True)
+        if wanted[:1] == ["estimate"] and wanted[1:] in ([], ["all"]):
+            return self._estimate(question, of_all_engines=len(wanted) > 1)
         cudnn = self._library()
         if cudnn is None:
             return f"unknown {self._broken}\n"  # of every graph: said once
@@ -132,7 +144,7 @@ class Planner:
                     self._keep(question, [config for _, config in cudnn.candidates(parse(question))])
                 size = cudnn.workspace_bytes(self._asked[question][int(number)])
             case ["config"]:
-                size = cudnn.workspace_bytes(cudnn.config(parse(question)))
+                size = cudnn.workspace_bytes(cudnn.build(parse(question)))
             case _:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
@@ -178,3 +190,69 @@ def _words(question: str) -> str:
         return describe(parse(question))
     except Exception:  # words are for a reason that there is already
         return "a graph that cannot be read"
+
+
+# ---- the process
+
+
+def serve(planner: Planner, line: socket.socket, client: int) -> None:
+    """Answer requests until the client has ended.
+
+    Args:
+        planner: the planner that answers.
+        line: the socket for requests and replies.
+        client: the process that asks. Its forks hold the other end too, so that its closing alone does not tell.
+    """
+    while True:
+        while not select.select([line], [], [], _POLL_SECONDS)[0]:
+            if _has_ended(client):
+                return
+        request = _read(line)
+        if request is None:
+            return
+        signal.alarm(_ANSWER_SECONDS)
+        reply = planner.answer(request).encode(errors="replace")
+        signal.alarm(0)
+        line.sendall(struct.pack("<I", len(reply)) + reply)
+
+
+def _has_ended(client: int) -> bool:
+    """Return whether a process has ended; one that was not reaped counts as ended."""
+    try:
+        return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _read(line: socket.socket) -> str | None:
+    head = _exactly(line, 4)
+    if head is None:
+        return None
+    (size,) = struct.unpack("<I", head)
+    body = _exactly(line, size) if size <= _LARGEST_REQUEST_BYTES else None
+    return None if body is None else body.decode(errors="replace")
+
+
+def _exactly(line: socket.socket, size: int) -> bytes | None:
+    read = bytearray()
+    while len(read) < size:
+        more = line.recv(size - len(read))
+        if not more:
+            return None
+        read += more
+    return bytes(read)
+
+
+def main(setup_json: str, client: int) -> None:
+    """Run the planner of a process over the socket at standard input; one byte reports that it is ready."""
+    os.setsid()  # Ctrl-C is not for us: we end when our client does
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError):
+        os.chdir("/")
+    os.closerange(3, _MOST_FILES)  # whatever the user has open for children: who reads to its end would wait for us
+    with socket.socket(fileno=os.dup(0)) as line, suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        line.sendall(b"\n")
+        serve(Planner(Setup.of_json(setup_json)), line, client)
+    os._exit(0)

@@ -95,7 +95,9 @@ class Cudnn:
         if status:
             text = ctypes.create_string_buffer(_TEXT_BYTES)
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
-            raise CudnnError(status, _sentence(text.value.decode(errors="replace")) or f"status {status}")
+            # cuDNN's message, which names places in its sources, is shortened to the reason
+            reason = " ".join(text.value.decode(errors="replace").split())[:300]
+            raise CudnnError(status, reason or f"status {status}")
 
     def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
         """Return the engines of a graph, the best first.
@@ -106,12 +108,8 @@ class Cudnn:
         Raises:
             CudnnError: it has none, or refuses the graph.
         """
-        heuristics = self._build(question)
+        heuristics = self.build(question)
         return [(self._engine(config), config) for config in self._configs(heuristics)]
-
-    def config(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the engine configuration that a caller has put together itself."""
-        return self._build(tree)
 
     def workspace_bytes(self, config: Descriptor) -> int:
         """Build the plan of a configuration, and return its workspace.
@@ -125,7 +123,8 @@ class Cudnn:
         self._finalize(plan)
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
-    def _build(self, tree: Sequence[Node]) -> Descriptor:
+    def build(self, tree: Sequence[Node]) -> Descriptor:
+        """Create the last of a caller's descriptors, such as the configuration of an engine."""
         made: list[Descriptor] = []
         for node in tree:
             descriptor = Descriptor(self, node.kind)
@@ -158,11 +157,8 @@ class Cudnn:
 
     def _set(self, descriptor: Descriptor, name: int, kind: int, values: list[int]) -> None:
         array = _array(kind, values)
-        self.check(
-            self.library.cudnnBackendSetAttribute(
-                descriptor.pointer, name, kind, ctypes.c_int64(_count(kind, values)), array
-            )
-        )
+        count = ctypes.c_int64(len(values) // 2 if kind == _TYPE_FRACTION else len(values))
+        self.check(self.library.cudnnBackendSetAttribute(descriptor.pointer, name, kind, count, array))
 
     def _point(self, descriptor: Descriptor, name: int, children: list[Descriptor]) -> None:
         array = (ctypes.c_void_p * len(children))(*(child.pointer.value for child in children))
@@ -172,12 +168,8 @@ class Cudnn:
 
     def _numbers(self, descriptor: Descriptor, name: int, kind: int, room: int) -> tuple[int, ...]:
         array = _array(kind, [0] * room)
-        count = ctypes.c_int64()
-        self.check(
-            self.library.cudnnBackendGetAttribute(
-                descriptor.pointer, name, kind, ctypes.c_int64(room), ctypes.byref(count), array
-            )
-        )
+        count, get = ctypes.c_int64(), self.library.cudnnBackendGetAttribute
+        self.check(get(descriptor.pointer, name, kind, ctypes.c_int64(room), ctypes.byref(count), array))
         return tuple(int(value) for value in array[: min(count.value, room)])
 
     def _configs(self, heuristics: Descriptor) -> list[Descriptor]:
@@ -211,12 +203,3 @@ def _array(
     if kind in (TYPE_BOOLEAN, _TYPE_CHAR):
         return (ctypes.c_uint8 * len(values))(*values)
     return (ctypes.c_int32 * len(values))(*values)
-
-
-def _count(kind: int, values: list[int]) -> int:
-    return len(values) // 2 if kind == _TYPE_FRACTION else len(values)
-
-
-def _sentence(text: str) -> str:
-    """Shorten cuDNN's error message, which names places in its sources, to the reason."""
-    return " ".join(text.split())[:300]

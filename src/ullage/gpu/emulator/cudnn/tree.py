@@ -102,9 +102,8 @@ def _attribute(word: str) -> Attribute:
 def describe(nodes: tuple[Node, ...]) -> str:
     """Return a question in words: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
-    for operation in operations:
-        if operation.kind in _DIRECTIONS:
-            return _convolution(nodes)
+    if any(operation.kind in _DIRECTIONS for operation in operations):
+        return _convolution(nodes)
     sizes = sorted({_size(node) for node in nodes if _is_real(node)}, key=len, reverse=True)
     kind = "attention" if any(operation.kind in _ATTENTION for operation in operations) else "graph"
     named = [_NAMES.get(operation.kind, f"operation {operation.kind}") for operation in operations]

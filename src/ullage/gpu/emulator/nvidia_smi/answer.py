@@ -1,7 +1,7 @@
 """What nvidia-smi says of the emulated cards: run as a program of its own, of the standard library alone.
 
 `ULLAGE_EMULATED_CARD` describes the cards, and `ULLAGE_EMULATED_USE` names the processes that emulate them, as
-"PID:DESCRIPTOR ...": behind a descriptor lies what the process uses of each card (`emulator.use`). The forms are
+"PID:DESCRIPTOR ...": behind a descriptor lies what the process uses of each card (`emulator.emulate`). The forms are
 those that programs read: the table, -L, -q, the queries as CSV.
 """
 

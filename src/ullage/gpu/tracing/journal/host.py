@@ -9,8 +9,10 @@ import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
+from ullage.base.units import KIB
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line
 
@@ -18,6 +20,8 @@ _GET_HANDLER: Final = 305  # the place of PyDataMem_GetHandler in NumPy's table 
 _HANDLER_NAME: Final = b"mem_handler"
 _ALLOCATOR_OFFSET: Final = 128  # in PyDataMem_Handler: after its name and its version
 _KNOWN_HANDLER: Final = b"default_allocator"
+_STATUS: Final = Path("/proc/self/status")
+_FIELDS: Final = {"VmHWM": "peak_bytes", "VmRSS": "bytes", "RssFile": "file_bytes"}
 
 
 class HostKind(IntEnum):
@@ -115,3 +119,28 @@ def _numpy_allocator() -> ctypes.c_void_p | None:
     if ctypes.string_at(address) != _KNOWN_HANDLER or ctypes.string_at(address, _ALLOCATOR_OFFSET)[-1:] != b"\1":
         return None
     return ctypes.c_void_p(address + _ALLOCATOR_OFFSET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """What of a process's memory is in the machine's: its pages, whoever else has them too."""
+
+    bytes: int
+    peak_bytes: int
+    """The most since the process began."""
+    file_bytes: int
+    """Pages of files, such as the code of libraries, which every process that maps them shares."""
+
+
+def resident(status: Path = _STATUS) -> Resident:
+    """Read what this process has now; zeros where the kernel does not tell."""
+    found = dict.fromkeys(_FIELDS.values(), 0)
+    try:
+        lines = status.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in _FIELDS:
+            found[_FIELDS[name]] = int(value.split()[0]) * KIB
+    return Resident(**found)

@@ -8,8 +8,9 @@ Python's own means describe before it is used.
 import ctypes
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import takewhile
 from types import FrameType
 from typing import Final
 
@@ -92,12 +93,13 @@ class JournalStacks:
 
     def stack(self, node: int) -> list[Line]:
         """Return the lines of a stack, innermost first: at most 200."""
-        lines = []
+        return list(self._lines(node))
+
+    def _lines(self, node: int) -> Iterator[Line]:
         found = _StackNode()
         while self._library.stacks_read(node, found):
-            lines.append(_line(found))
+            yield _line(found)
             node = found.parent
-        return lines
 
     def users_line(self, node: int) -> Line | None:
         """Find the innermost line of the user's own code."""
@@ -116,15 +118,8 @@ class JournalStacks:
 
     def librarys_line(self, node: int) -> Line | None:
         """Find the innermost line of an installed package, torch left out, that a line of the user's has led to."""
-        found = _StackNode()
-        while self._library.stacks_read(node, found):
-            line = _line(found)
-            if is_users(line.file):
-                return None
-            if is_librarys(line.file):
-                return line
-            node = found.parent
-        return None
+        before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
+        return next((line for line in before_users if is_librarys(line.file)), None)
 
     def _is_proved(self) -> bool:
         def told_by_python() -> list[Line]:

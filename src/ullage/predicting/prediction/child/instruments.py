@@ -3,7 +3,7 @@
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ullage.gpu.values.post import StorePost
+from ullage.gpu.values.ranks import StorePost
 from ullage.gpu.values.start import Values, current
 from ullage.predicting.prediction.child.allocator_history import AllocatorHistory
 from ullage.predicting.prediction.child.context import RunContext

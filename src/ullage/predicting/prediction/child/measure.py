@@ -14,7 +14,7 @@ from ullage.base.growth import growing
 from ullage.base.own_files import write_whole
 from ullage.gpu.emulator import library
 from ullage.gpu.emulator.library import GuessFigures
-from ullage.gpu.emulator.nccl import buffers_of
+from ullage.gpu.emulator.profile import buffers_of
 from ullage.gpu.tracing.compiled import compiled_graphs
 from ullage.gpu.tracing.journal import EntryKind, Journal
 from ullage.gpu.values.reads import Reads

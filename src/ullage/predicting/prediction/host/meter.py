@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ullage.base.units import MIB
 from ullage.gpu.emulator import library
 from ullage.gpu.tracing.journal import ENTRY, Journal
-from ullage.gpu.tracing.journal.host import HostKind
-from ullage.gpu.tracing.resident import resident
+from ullage.gpu.tracing.journal.host import HostKind, resident
 from ullage.predicting.prediction.host.memory import HostFigures, HostLine
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ LARGEST_TEAM: Final = 8
 
 @dataclass(slots=True)
 class LonePost:
-    """A rank's side of the exchange, in its own process: a `Post` of `ullage.gpu.values.post`."""
+    """A rank's side of the exchange, in its own process: a `Post` of `ullage.gpu.values.ranks`."""
 
     address: str
     variant: str

@@ -55,7 +55,7 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     store_type = _store_type()
     if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
         return
-    from ullage.gpu.values.post import NoPost, StorePost
+    from ullage.gpu.values.ranks import NoPost, StorePost
     from ullage.gpu.values.start import current
     from ullage.predicting.prediction.ranks.lone_symmetric import stand_in_for_symmetric_memory
 
