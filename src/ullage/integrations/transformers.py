@@ -14,8 +14,7 @@ from torch import nn
 
 from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
-from ullage.integrations.framework import framework
-from ullage.integrations.memory import WatchesMemory
+from ullage.integrations.framework import WatchesMemory, framework
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.splitting.batch import items_of
 
