@@ -11,7 +11,8 @@ from typing import Any, Final
 from torch import nn
 
 from ullage.base.errors import UsageError
-from ullage.integrations.framework import OwnScaling, WatchesMemory, framework
+from ullage.integrations.framework import OwnScaling, framework
+from ullage.integrations.memory import WatchesMemory
 from ullage.running.recording.step import StepWatch
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.retries.ladder import LossOf

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from ullage.base.errors import UsageError
-from ullage.integrations.framework import OwnScaling, WatchesMemory, framework
+from ullage.integrations.framework import OwnScaling, framework
+from ullage.integrations.memory import WatchesMemory
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.retries.ladder import LossOf
 from ullage.training.guard.splitting.batch import tensors_of

@@ -14,7 +14,8 @@ from torch import nn
 
 from ullage.base.errors import UsageError
 from ullage.integrations.accelerate import guard as guard_of
-from ullage.integrations.framework import WatchesMemory, framework
+from ullage.integrations.framework import framework
+from ullage.integrations.memory import WatchesMemory
 from ullage.training.guard.guard import Guard
 from ullage.training.guard.splitting.batch import items_of
 
