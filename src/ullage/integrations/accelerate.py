@@ -63,7 +63,7 @@ def guard(
         _unwrapped(one).register_step_post_hook(partial(_has_stepped, one))
 
     def before() -> None:
-        for one in scaled:  # whose schedulers ask them whether the scaler has skipped the step
+        for one in scaled:  # until it has stepped: its scheduler asks it whether the scaler skipped the step
             one._is_overflow = True
         if before_step is not None:
             before_step()

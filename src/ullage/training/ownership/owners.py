@@ -61,12 +61,13 @@ def holder_at(addresses: Iterable[int]) -> str | None:
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
     rows = range(len(blocks))
+    # Small ones and workspaces need no further search if the user's variables do not lead to them.
     small = {row for row in rows if blocks[row].size_bytes < least_bytes or blocks[row].size_bytes in LARGE_WORKSPACES}
     with owner_search() as search:
         for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
             follow()
             claims = Claims(search, blocks).best()
-            if len(small.union(claims)) == len(blocks):  # those that need no name
+            if len(small.union(claims)) == len(blocks):
                 break
         claims |= claims_to_rest(search, blocks, claims)
         groups: dict[tuple[Any, ...], list[tuple[AllocatedBlock, Claim | None]]] = defaultdict(list)
