@@ -37,10 +37,10 @@ from ullage.training.batching.sampler import TokenBudgetBatchSampler as TokenBud
 from ullage.training.guard.guard import Guard as Guard
 from ullage.training.isolation.isolated import isolated as isolated
 from ullage.training.monitor.monitor import Monitor as Monitor
-from ullage.training.ownership.certificate import Certificate as Certificate
 from ullage.training.ownership.holding import Holding as Holding
 from ullage.training.ownership.holding import Holdings as Holdings
 from ullage.training.ownership.owners import owners as owners
+from ullage.training.ownership.release import Certificate as Certificate
 from ullage.training.ownership.release import release as release
 
 __version__: str

@@ -22,7 +22,7 @@ def with_transformers(*, is_guarded: bool, limit: int | None) -> list[torch.Tens
 def with_lightning(*, is_guarded: bool, limit: int | None) -> list[torch.Tensor]:
     from lightning.pytorch.strategies import DDPStrategy
 
-    from tests.integrations.lightning.with_lightning import AUTOMATIC, GuardCallback, Module, train
+    from tests.integrations.with_lightning import AUTOMATIC, GuardCallback, Module, train
 
     callbacks = [GuardCallback()] if is_guarded else []
     how = AUTOMATIC | {"strategy": DDPStrategy(process_group_backend="gloo"), "devices": 2}

@@ -57,10 +57,14 @@ def guard(
             "itself and cannot be guarded; expected one process, DistributedDataParallel or FSDP"
         )
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    skipped = _Skipped(optimizers if accelerator.scaler is not None else [])
+    prepared = [one for one in optimizers if isinstance(one, _accelerate.optimizer.AcceleratedOptimizer)]
+    scaled = prepared if accelerator.scaler is not None else []
+    for one in scaled:
+        _unwrapped(one).register_step_post_hook(partial(_has_stepped, one))
 
     def before() -> None:
-        skipped.assume()
+        for one in scaled:  # until it has stepped: its scheduler asks it whether the scaler skipped the step
+            one._is_overflow = True
         if before_step is not None:
             before_step()
 
@@ -71,7 +75,7 @@ def guard(
         scheduler=scheduler,
         scaler=OwnScaling(accelerator.scaler) if accelerator.scaler is not None else None,
         backward=accelerator.backward,
-        before_step=before if skipped.optimizers or before_step is not None else None,
+        before_step=before if scaled or before_step is not None else None,
         **options,
     )
 
@@ -136,19 +140,6 @@ class _AccelerateGuard(Guard):
                 if isinstance(scheduler, _accelerate.scheduler.AcceleratedScheduler):
                     scheduler.step()
         return result
-
-
-class _Skipped:
-    """Tells Accelerate's optimizers whether their scaler has skipped a step; their schedulers ask them."""
-
-    def __init__(self, optimizers: list[Any]) -> None:
-        self.optimizers = [one for one in optimizers if isinstance(one, _accelerate.optimizer.AcceleratedOptimizer)]
-        for optimizer in self.optimizers:
-            _unwrapped(optimizer).register_step_post_hook(partial(_has_stepped, optimizer))
-
-    def assume(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer._is_overflow = True
 
 
 def _has_stepped(optimizer: Any, *_: object) -> None:

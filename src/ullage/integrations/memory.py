@@ -1,6 +1,7 @@
 """Shared by the callbacks: a monitor whose phases begin and end in different calls."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,23 +30,19 @@ class WatchesMemory:
         return self._watch.findings
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class LoopMonitor:
     """A monitor for a framework's loop: made when the loop starts, closed when it ends."""
 
-    def __init__(self, *, resets_peak: bool, options: dict[str, Any]) -> None:
-        """Take the options of the monitor.
-
-        Args:
-            resets_peak: whether to reset PyTorch's peak each time it has been logged.
-            options: arguments of `ullage.Monitor`.
-        """
-        self.monitor: Monitor | None = None
-        self._resets_peak = resets_peak
-        self._options = options
-        self._device: torch.device | None = None
-        self._earlier: list[MonitorFinding] = []
-        self._running = ExitStack()
-        self._phase: ExitStack | None = None
+    resets_peak: bool
+    """Whether PyTorch's peak is reset each time it has been logged."""
+    options: dict[str, Any]
+    """The arguments of `ullage.Monitor`."""
+    monitor: Monitor | None = None
+    _device: torch.device | None = None
+    _earlier: list[MonitorFinding] = field(default_factory=list)
+    _running: ExitStack = field(default_factory=ExitStack)
+    _phase: ExitStack | None = None
 
     @property
     def findings(self) -> list[MonitorFinding]:
@@ -57,9 +54,7 @@ class LoopMonitor:
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
-        options: dict[str, Any] = {"device": self._device, **self._options}
-        self.monitor = Monitor(**options)
-        self._running.enter_context(self.monitor)
+        self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
         """Close the monitor; its findings stay."""
@@ -88,6 +83,6 @@ class LoopMonitor:
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)
-        if self._resets_peak and values:
+        if self.resets_peak and values:
             torch.cuda.reset_peak_memory_stats(self._device)
         return values

@@ -8,17 +8,24 @@ from _pytest.runner import runtestprotocol
 
 from ullage.base.units import text_of_bytes
 from ullage.integrations.peak import PeakContents, PeakWatch
-from ullage.integrations.pytest.allowance import Allowance
 from ullage.training.ownership.owners import owners
 
 _SECTION = "GPU memory"
 _LEAST_SHOWN = "1KiB"
 
 
-def measured_reports(item: pytest.Item, nextitem: pytest.Item | None, allowance: Allowance) -> list[pytest.TestReport]:
+def measured_reports(
+    item: pytest.Item, nextitem: pytest.Item | None, *, peak_bytes: int | None, leak_bytes: int | None
+) -> list[pytest.TestReport]:
     """Run a test with its fixtures, and return its reports; it fails if it takes more than it is allowed.
 
     PyTorch's peak statistics are reset before.
+
+    Args:
+        item: the test.
+        nextitem: the test that follows, if there is one.
+        peak_bytes: the bytes that may be allocated at once; None: any number.
+        leak_bytes: the bytes that may be held after the test in addition to those before; None: any number.
     """
     torch.cuda.init()
     before = _settled_bytes()
@@ -32,7 +39,7 @@ def measured_reports(item: pytest.Item, nextitem: pytest.Item | None, allowance:
     is_over = False
     try:
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        is_over = allowance.peak_bytes is not None and watch.highest_bytes > allowance.peak_bytes
+        is_over = peak_bytes is not None and watch.highest_bytes > peak_bytes
     finally:
         item.config.pluginmanager.unregister(noting)
         peak = watch.stop(is_explained=is_over or any(report.failed for report in reports))
@@ -41,7 +48,7 @@ def measured_reports(item: pytest.Item, nextitem: pytest.Item | None, allowance:
     if call is None:
         return reports
     figures = [("gpu_memory_peak_bytes", peak.bytes), ("gpu_memory_leak_bytes", after - before)]
-    failure = "\n\n".join(filter(None, [_over_peak(peak, allowance), _leak(before, after, allowance)]))
+    failure = "\n\n".join(filter(None, [_over_peak(peak, peak_bytes), _leak(before, after, leak_bytes)]))
     if call.passed and failure:
         failed = _failed(item, call, failure)
         reports[reports.index(call)] = call = failed
@@ -72,22 +79,22 @@ def _settled_bytes() -> int:
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
-def _over_peak(peak: PeakContents, allowance: Allowance) -> str:
-    if allowance.peak_bytes is None or peak.bytes <= allowance.peak_bytes:
+def _over_peak(peak: PeakContents, allowed: int | None) -> str:
+    if allowed is None or peak.bytes <= allowed:
         return ""
     return (
         f"gpu_memory: {text_of_bytes(peak.bytes)} were allocated at once on {torch.cuda.get_device_name()}, "
-        f"{text_of_bytes(peak.bytes - allowance.peak_bytes)} more than peak={text_of_bytes(allowance.peak_bytes)} "
+        f"{text_of_bytes(peak.bytes - allowed)} more than peak={text_of_bytes(allowed)} "
         f"allows\n{peak}"
     )
 
 
-def _leak(before: int, after: int, allowance: Allowance) -> str:
-    if allowance.leak_bytes is None or after - before <= allowance.leak_bytes:
+def _leak(before: int, after: int, allowed: int | None) -> str:
+    if allowed is None or after - before <= allowed:
         return ""
     return (
         f"gpu_memory: {text_of_bytes(after - before)} more are held after the test than before "
-        f"({text_of_bytes(before)}), and leak={text_of_bytes(allowance.leak_bytes)} is allowed\n{owners(_LEAST_SHOWN)}"
+        f"({text_of_bytes(before)}), and leak={text_of_bytes(allowed)} is allowed\n{owners(_LEAST_SHOWN)}"
     )
 
 

@@ -4,20 +4,37 @@ A marked test runs on an emulated card, in a process that has the card (`process
 allocated bytes and what it leaves behind are measured there by `measurement`. Tests without the marker run as ever.
 """
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ullage.base.errors import UllageError, UsageError
-from ullage.integrations.pytest.allowance import MARKER, Allowance, allowance_of
+from ullage.base.errors import UllageError, UsageError, quoted
+from ullage.base.units import parse_bytes
 
 if TYPE_CHECKING:
     from ullage.integrations.pytest.process import Processes
 
+_MARKER: Final = "gpu_memory"
+_VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
 """Set in the process that has the emulated card of a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """The memory that a test is allowed, and the card on which it runs."""
+
+    peak_bytes: int | None = None
+    """The bytes that may be allocated at once; None: any number."""
+    leak_bytes: int | None = None
+    """The bytes that may be held after the test in addition to those before; None: any number."""
+    gpu: str | None = None
+    """The name of the emulated card; None: the default one."""
+    values: str = "on"
+    """The answer to what is read back from the emulated card, as in `ullage.emulate`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +91,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a marked test where it belongs, and measure it."""
-    if next(item.iter_markers(MARKER), None) is None:
+    if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in _reports_of(item, nextitem):
@@ -95,20 +112,60 @@ def _reports_of(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.
 
 def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
     try:
-        allowance = allowance_of(item)
+        allowance = _allowance_of(item)
         is_real = item.config.getoption("gpu_memory_device") == "real"
         if is_real:
-            _require_card()
+            import torch
+
+            if not torch.cuda.is_available():
+                pytest.skip("--gpu-memory-device=real, and there is no CUDA device here")
         if is_real or item.config.stash.get(INSIDE, False) or _is_here(item.config, allowance):
             from ullage.integrations.pytest.measurement import measured_reports
 
-            return measured_reports(item, nextitem, allowance)
+            return measured_reports(item, nextitem, peak_bytes=allowance.peak_bytes, leak_bytes=allowance.leak_bytes)
         reports = _processes_of(item.config).run(item, allowance.gpu or _DEFAULT_GPU, allowance.values)
         last = _torn_down(item, nextitem)
         return [*reports, last] if last.failed else reports
     except UllageError as error:
         text = str(error)
     pytest.fail(text, pytrace=False)
+
+
+def _allowance_of(item: pytest.Item) -> Allowance:
+    """Read a test's markers; the nearest one wins.
+
+    Raises:
+        UsageError: a marker has a wrong argument.
+    """
+    given: dict[str, Any] = {}
+    for mark in reversed(list(item.iter_markers(_MARKER))):
+        if mark.args or not mark.kwargs.keys() <= {"peak", "leak", "gpu", "values"}:
+            raise UsageError(
+                f"@pytest.mark.gpu_memory of {item.nodeid} has {[*mark.args, *mark.kwargs]}; "
+                "expected peak=, leak=, gpu= and values= by name"
+            )
+        given |= mark.kwargs
+    allowance = Allowance(
+        peak_bytes=_bytes_of("peak", given.get("peak")),
+        leak_bytes=_bytes_of("leak", given.get("leak")),
+        gpu=given.get("gpu") or item.config.getoption("gpu_memory_gpu"),
+        values=given.get("values", "on"),
+    )
+    if allowance.values not in _VALUES:
+        raise UsageError(f"values={quoted(allowance.values)}; expected one of {', '.join(_VALUES)}")
+    if not isinstance(allowance.gpu, str | None):
+        raise UsageError(f"gpu={quoted(allowance.gpu)} is not the name of a card; expected one such as 'T4' or '24GiB'")
+    return allowance
+
+
+def _bytes_of(name: str, given: Any) -> int | None:
+    try:
+        size = parse_bytes(given) if isinstance(given, str) else given
+    except UsageError as error:
+        raise UsageError(f"{name}={error}") from None
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
+        raise UsageError(f"{name}={quoted(given)}; expected a number of bytes, 0 or more, or a text such as '2GiB'")
+    return size
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
@@ -122,13 +179,6 @@ def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
             f"runs on {allowance.gpu or _DEFAULT_GPU!r}; give that as --gpu-memory-gpu, or leave --pdb out"
         )
     return True
-
-
-def _require_card() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("--gpu-memory-device=real, and there is no CUDA device here")
 
 
 def _processes_of(config: pytest.Config) -> "Processes":

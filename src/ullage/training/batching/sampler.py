@@ -6,6 +6,7 @@ long batch runs out, hours in. It knows no torch: a `DataLoader` takes any itera
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -101,7 +102,6 @@ class TokenBudgetBatchSampler:
         self._position = 0
         self._least = 0  # where the iteration began whose batches are handed out now
         self._iteration = 0
-        self._digest: str | None = None
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also while one is resumed in its middle."""
@@ -214,7 +214,7 @@ class TokenBudgetBatchSampler:
         return {
             "epoch": self._epoch,
             "position": position,
-            "lengths": self._fingerprint(),
+            "lengths": self._fingerprint,
             "settings": self._settings(),
         }
 
@@ -234,7 +234,7 @@ class TokenBudgetBatchSampler:
                 f"what was loaded is not the state of a TokenBudgetBatchSampler but {brief(state)}; expected what its "
                 "state_dict() returned"
             ) from None
-        own = {"lengths": self._fingerprint(), **self._settings()}
+        own = {"lengths": self._fingerprint, **self._settings()}
         differing = [name for name in own if name not in saved or saved[name] != own[name]]
         if differing:
             there = ", ".join(f"{name}={brief(saved.get(name))}" for name in differing)
@@ -294,8 +294,7 @@ class TokenBudgetBatchSampler:
             "largest_first": self._largest_first,
         }
 
+    @cached_property
     def _fingerprint(self) -> str:
-        if self._digest is None:
-            digest = hashlib.sha256(self._lengths.astype("<i8").tobytes()).hexdigest()[:16]
-            self._digest = f"{len(self._lengths)} lengths ({digest})"
-        return self._digest
+        digest = hashlib.sha256(self._lengths.astype("<i8").tobytes()).hexdigest()[:16]
+        return f"{len(self._lengths)} lengths ({digest})"

@@ -127,11 +127,10 @@ def _write_call(
 
 def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Return a name for the first part of a call that cannot be pickled."""
-    parts: list[tuple[str, object]] = [("the function " + _name_of(fn), fn)]
-    named: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
-    for place, part in named:
-        parts.append((f"argument {place!r} of {_name_of(fn)} (of type {type(part).__name__})", part))
-    for text, part in parts:
+    parts = {f"the function {_name_of(fn)}": fn}
+    for place, part in (*enumerate(args), *kwargs.items()):
+        parts[f"argument {place!r} of {_name_of(fn)} (of type {type(part).__name__})"] = part
+    for text, part in parts.items():
         file = transfer.new_file()
         try:
             transfer.write(file, part, note={}, keep_device=True)

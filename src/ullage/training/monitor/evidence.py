@@ -1,17 +1,19 @@
-"""Growth by the line that allocated it, from lists of live blocks taken some steps apart.
+"""Growth by the line that allocated it, from lists of live blocks taken some steps apart, and by its holder.
 
 PyTorch's recording is switched on for these steps only, unless the user has done so, and without a history: each live
 block then has the Python stack that allocated it. Backward allocates in its own threads, which have no Python frames;
-if those blocks grow, backward runs in the calling thread until the evidence is complete.
+if those blocks grow, backward runs in the calling thread until the evidence is complete. The holder is found by two
+results of `ullage.owners` that are compared.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
 import torch
 
+from ullage.base.errors import UsageError
 from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
@@ -22,11 +24,15 @@ UNIT_BYTES: Final = 512
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
 """Lines with less than one part in this many of the fastest line's growth are not named."""
+_LEAST_HELD_BYTES: Final = 1 << 10
+_PLACE: Final = re.compile(r"\[\d+\]")
+_REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
+"""A repeated part of a path, such as errors that each refer to the one before: it gets longer as the leak grows."""
 
+HeldByPath = dict[str, tuple[int, int]]
+"""The blocks and bytes held by each path from a variable, with indices replaced by a star."""
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
 """One block list: the step, and for each line the bytes and the number of its live blocks."""
-_Row = tuple[int, int, int]
-"""The figures of one line in one block list: the step, bytes and blocks."""
 
 
 class GrowthEvidence:
@@ -95,9 +101,10 @@ class GrowthEvidence:
             for line in self._samples[-1][1]:
                 known = self._known(line) if line is not None else []
                 if known and not by_blocks:
+                    unplaced = [sample.get(None, (0, 0)) for _, sample in self._samples[-len(known) :]]
                     known = [
                         (step, size + other, n + others)
-                        for (step, size, n), (other, others) in self._with_unknown(known)
+                        for (step, size, n), (other, others) in zip(known, unplaced, strict=True)
                     ]
                 if len(known) >= NEEDED_SAMPLES - 1 and is_rising([(size, count) for _, size, count in known]):
                     found[str(line)] = (known[-1][1] - known[0][1]) // max(1, known[-1][0] - known[0][0])
@@ -107,12 +114,11 @@ class GrowthEvidence:
                 return tuple((line, rate) for line, rate in rows if rate >= least)
         return ()
 
-    def _with_unknown(self, known: list[_Row]) -> Iterator[tuple[_Row, tuple[int, int]]]:
-        """Yield the rows of a line, each with the bytes and blocks whose line is unknown."""
-        return zip(known, (sample.get(None, (0, 0)) for _, sample in self._samples[-len(known) :]), strict=True)
+    def _known(self, line: str) -> list[tuple[int, int, int]]:
+        """Return a line's rows (step, bytes, blocks) since the last sample in which it had no blocks.
 
-    def _known(self, line: str | None) -> list[_Row]:
-        """Return a line's rows since the last sample in which it had no blocks: lines of backward are known later."""
+        Lines of backward are known later.
+        """
         rows = [(step, *sample.get(line, (0, 0))) for step, sample in self._samples]
         empty = [place for place, row in enumerate(rows) if not row[2]]
         return rows[empty[-1] :] if empty else rows
@@ -148,3 +154,32 @@ def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
     """Tell whether bytes rise evenly while the number of blocks does not fall."""
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
     return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))
+
+
+def held_now(device: int) -> HeldByPath:
+    """Return what is held on a device now; empty if that cannot be found out."""
+    try:
+        from ullage.training.ownership.owners import owners
+    except ImportError:
+        return {}
+    held: HeldByPath = {}
+    try:
+        rows = owners(min_bytes=_LEAST_HELD_BYTES, device=device)
+    except UsageError:
+        return {}
+    for row in rows:
+        path = _REPEATED_PART.sub(r"\1\1...", _PLACE.sub("[*]", row.path))
+        blocks, n_bytes = held.get(path, (0, 0))
+        held[path] = blocks + row.blocks, n_bytes + row.bytes
+    return held
+
+
+def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
+    """Return the path whose blocks, or bytes, have grown most; None if none has grown."""
+    growth = {
+        path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
+        for path, (blocks, n_bytes) in after.items()
+    }
+    # What a loop's variable holds may have become larger by more than a leak has kept: in bytes, not in blocks.
+    best = max(growth, key=lambda path: growth[path] if by_blocks else growth[path][::-1], default=None)
+    return best if best is not None and growth[best][0 if by_blocks else 1] > 0 else None

@@ -12,9 +12,8 @@ from typing import Any, Final, Self
 
 from ullage.base.growth import LEAST_RISES, has_stopped, is_longer_batch, is_noticeable
 from ullage.base.units import MIB
-from ullage.training.monitor.evidence import UNIT_BYTES, GrowthEvidence
+from ullage.training.monitor.evidence import UNIT_BYTES, GrowthEvidence, HeldByPath, held_now, holder_of_growth
 from ullage.training.monitor.finding import FindingKind, MonitorFinding
-from ullage.training.monitor.holder import HeldByPath, held_now, holder_of_growth
 from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, width_of
 
 _SUSPECTED: Final = 2
@@ -273,14 +272,6 @@ class Judge:
             since=first,
             top=last,
         )
-        self._establish(suspicion, step, rate, max(rate * steps, last.bytes - first.bytes), lines)
-
-    def _is_noticeable(self, bytes_per_step: float, steps: int) -> bool:
-        return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
-
-    def _establish(
-        self, suspicion: _Suspicion, step: int, rate: int, total: int, lines: tuple[tuple[str, int], ...]
-    ) -> None:
         self.stop()
         holder = None
         if suspicion.held is not None:
@@ -290,14 +281,17 @@ class Judge:
                 kind=FindingKind.LEAK,
                 phase=suspicion.phase,
                 step=step,
-                since_step=max(1, suspicion.since.step - width_of(suspicion.level) + 1),
+                since_step=max(1, suspicion.since.step - width_of(level) + 1),
                 bytes_per_step=rate,
-                total_bytes=total,
+                total_bytes=max(rate * steps, last.bytes - first.bytes),
                 line=lines[0][0] if lines else None,
                 lines=lines,
                 holder=holder,
             )
         )
+
+    def _is_noticeable(self, bytes_per_step: float, steps: int) -> bool:
+        return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
         """Drop a suspicion, and wait before the next one: longer each time this happens."""

@@ -58,23 +58,6 @@ class Floor:
 class Series:
     """The floors of one phase, at several widths."""
 
-    __slots__ = (
-        "_blocks",
-        "_bytes",
-        "_closed",
-        "_filled",
-        "_inside_blocks",
-        "_inside_bytes",
-        "_inside_steps",
-        "_last",
-        "_of_all",
-        "_recent",
-        "_tops",
-        "_visit_began",
-        "floors",
-        "steps",
-    )
-
     def __init__(self, of_all: list[int]) -> None:
         """Begin a series.
 

@@ -21,11 +21,6 @@ class AllocatedBlock(NamedTuple):
     """The id of the private pool (a CUDA graph's, or a `torch.cuda.MemPool`); (0, 0) if the block is in none."""
     allocated_at: str | None
 
-    @property
-    def is_private(self) -> bool:
-        """Whether the block is in a private pool: a CUDA graph's, or a `torch.cuda.MemPool`."""
-        return self.pool != (0, 0)
-
 
 class AllocatedBlocks:
     """All blocks of all devices, by address."""

@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 
 from ullage.training.ownership import attribute
 from ullage.training.ownership.block import AllocatedBlocks
-from ullage.training.ownership.capsule import address_in
 from ullage.training.ownership.graph import tangent_of
+from ullage.training.ownership.held_in_cpp import address_in, tensors_of_script
 from ullage.training.ownership.holding import HolderKind
 from ullage.training.ownership.safe_inspection import instance_dict, is_of, name_of, table_of
-from ullage.training.ownership.script import tensors_of_script
 from ullage.training.ownership.search import OwnerSearch, is_tensor
 from ullage.training.ownership.storage import addresses
 
@@ -184,7 +183,7 @@ class Claims:
             found = HolderKind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind
             self._kinds[parent] = found, self._anchor_of(place)
         found, anchor = self._kinds[parent]
-        if self._search.starts_in_graph(place):
+        if place in self._search.in_graphs:
             found = HolderKind.GRAPH
         kind = kind or found
         return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)

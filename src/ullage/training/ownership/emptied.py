@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ullage.base.errors import UsageError
-from ullage.training.ownership.parallel import drop_buckets, has_buckets
+from ullage.training.ownership.held_in_cpp import drop_buckets, has_buckets
 from ullage.training.ownership.safe_inspection import instance_dict, is_of, table_of
 from ullage.training.ownership.search import is_tensor
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ullage.training.ownership.block import AllocatedBlocks, live_blocks
+from ullage.training.ownership.block import live_blocks
 from ullage.training.ownership.claim import Claim, Claims
 from ullage.training.ownership.holding import HolderKind
 from ullage.training.ownership.path import label_of
@@ -54,35 +54,26 @@ def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, Bl
     if not len(blocks):
         return {}
     with owner_search() as search:
-        return _holders_by(search, blocks, rest_bytes)
-
-
-def _holders_by(search: OwnerSearch, blocks: AllocatedBlocks, rest_bytes: int) -> dict[int, BlockHolder]:
-    claims: dict[int, Claim] = {}
-    every: dict[int, list[Claim]] = {}
-    for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
-        follow()
-        all_claims = Claims(search, blocks)
-        claims = all_claims.best()
+        for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
+            follow()
+            all_claims = Claims(search, blocks)
+            claims = all_claims.best()
+            if sum(blocks[row].size_bytes for row in range(len(blocks)) if row not in claims) <= rest_bytes:
+                break
         every = all_claims.every()
-        if sum(blocks[row].size_bytes for row in range(len(blocks)) if row not in claims) <= rest_bytes:
-            break
-    groups: dict[tuple[HolderKind, str], list[int]] = {}
-    for row, claim in claims.items():
-        groups.setdefault((claim.kind, _path_to(search, claim)), []).append(row)
-    backwards = _Backwards(search)
-    found: dict[int, BlockHolder] = {}
-    for (_, path), rows in groups.items():
-        largest = max(rows, key=lambda row: blocks[row].size_bytes)
-        claim = claims[largest]
-        others = backwards.names_of(every.get(largest, [claim]), claim)
-        holder = _holder_of(search, claim, path, others)
-        found.update((blocks[row].address, holder) for row in rows)
-    return found
-
-
-def _path_to(search: OwnerSearch, claim: Claim) -> str:
-    return search.path_to(claim.place, is_general=True) + claim.suffix
+        groups: dict[tuple[HolderKind, str], list[int]] = {}
+        for row, claim in claims.items():
+            path = search.path_to(claim.place, is_general=True) + claim.suffix
+            groups.setdefault((claim.kind, path), []).append(row)
+        backwards = _Backwards(search)
+        found: dict[int, BlockHolder] = {}
+        for (_, path), rows in groups.items():
+            largest = max(rows, key=lambda row: blocks[row].size_bytes)
+            claim = claims[largest]
+            others = backwards.names_of(every.get(largest, [claim]), claim)
+            holder = _holder_of(search, claim, path, others)
+            found.update((blocks[row].address, holder) for row in rows)
+        return found
 
 
 def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, ...]) -> BlockHolder:
@@ -148,7 +139,7 @@ class _Backwards:
         return [
             one
             for one in gc.get_referrers(child)
-            if search.reach.has(one) and not search.is_closed(one) and type(one) is not Root
+            if search.reach.has(one) and id(one) not in search.closed and type(one) is not Root
         ]
 
 

@@ -60,29 +60,22 @@ def holder_at(addresses: Iterable[int]) -> str | None:
 
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
+    rows = range(len(blocks))
+    # Small ones and workspaces need no further search if the user's variables do not lead to them.
+    small = {row for row in rows if blocks[row].size_bytes < least_bytes or blocks[row].size_bytes in LARGE_WORKSPACES}
     with owner_search() as search:
-        return _rows_by(search, blocks, least_bytes)
-
-
-def _rows_by(search: OwnerSearch, blocks: AllocatedBlocks, least_bytes: int) -> list[Holding]:
-    enough = {row for row in range(len(blocks)) if _needs_no_name(blocks[row], least_bytes)}
-    for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
-        follow()
-        claims = Claims(search, blocks).best()
-        if len(enough.union(claims)) == len(blocks):
-            break
-    claims |= claims_to_rest(search, blocks, claims)
-    groups: dict[tuple[Any, ...], list[tuple[AllocatedBlock, Claim | None]]] = defaultdict(list)
-    for row in range(len(blocks)):
-        block, claim = blocks[row], claims.get(row)
-        group = claim.group if claim is not None else (kind_of(block),)
-        groups[block.device, *group].append((block, claim))
-    return [_holding_of(search, members) for members in groups.values()]
-
-
-def _needs_no_name(block: AllocatedBlock, least_bytes: int) -> bool:
-    """Tell whether a block needs no further search if the user's variables do not lead to it."""
-    return block.size_bytes < least_bytes or block.size_bytes in LARGE_WORKSPACES
+        for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
+            follow()
+            claims = Claims(search, blocks).best()
+            if len(small.union(claims)) == len(blocks):
+                break
+        claims |= claims_to_rest(search, blocks, claims)
+        groups: dict[tuple[Any, ...], list[tuple[AllocatedBlock, Claim | None]]] = defaultdict(list)
+        for row in rows:
+            block, claim = blocks[row], claims.get(row)
+            group = claim.group if claim is not None else (kind_of(block),)
+            groups[block.device, *group].append((block, claim))
+        return [_holding_of(search, members) for members in groups.values()]
 
 
 def _holding_of(search: OwnerSearch, members: list[tuple[AllocatedBlock, Claim | None]]) -> Holding:

@@ -1,7 +1,11 @@
 """`ullage.release`: frees device memory of objects that variables still refer to, and measures the result."""
 
 import gc
+import sys
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -10,20 +14,65 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ullage.base.errors import UsageError
 from ullage.base.public import public
+from ullage.base.units import text_of_bytes
 from ullage.training.ownership import attribute
 from ullage.training.ownership.block import segments
-from ullage.training.ownership.capsule import take_out
-from ullage.training.ownership.certificate import Certificate
-from ullage.training.ownership.collect import collect, devices, is_in_use
 from ullage.training.ownership.emptied import empty, empty_optimizer, empty_storage, is_emptied, mark, tensors_of
 from ullage.training.ownership.failure import clear_frames
 from ullage.training.ownership.graph import Saved, saved_in
+from ullage.training.ownership.held_in_cpp import take_out
 from ullage.training.ownership.holding import Holdings
 from ullage.training.ownership.owners import owners
 from ullage.training.ownership.released import ReleasedParts, parts_of
 from ullage.training.ownership.safe_inspection import is_of
 from ullage.training.ownership.search import grad_fn_of, is_tensor, owner_search
 from ullage.training.ownership.storage import parts_of_tensor
+
+
+@public
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The result of `ullage.release`: device memory before and after it, over all devices, as PyTorch counts it."""
+
+    before_bytes: int
+    """The allocated bytes before the release."""
+    after_bytes: int
+    """The allocated bytes after the release; the rows of `remaining` sum to it."""
+    reserved_bytes: int
+    """The bytes that PyTorch's allocator still holds from the driver, allocated or cached."""
+    pooled_bytes: int
+    """The reserved bytes in private pools, which are freed with their CUDA graph or `torch.cuda.MemPool`."""
+    outside_bytes: int
+    """The bytes in use, by the driver's count, outside PyTorch's allocator: this process's CUDA context, which stays
+    until it ends, libraries such as NCCL, and other processes."""
+    remaining: Holdings
+    """The holders of the memory that is still allocated."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether PyTorch has nothing left on any device."""
+        return self.after_bytes == 0 and self.reserved_bytes == 0
+
+    def __str__(self) -> str:
+        freed = self.before_bytes - self.after_bytes
+        lines = [
+            f"{text_of_bytes(freed)} freed: {text_of_bytes(self.before_bytes)} were allocated before, "
+            f"{text_of_bytes(self.after_bytes)} are now; {text_of_bytes(self.reserved_bytes)} are reserved."
+        ]
+        if self.pooled_bytes:
+            lines.append(
+                f"{text_of_bytes(self.pooled_bytes)} of that are in private pools, and are freed with their CUDA graph "
+                "or torch.cuda.MemPool."
+            )
+        if self.after_bytes:
+            lines.append(str(self.remaining))
+        if self.outside_bytes:
+            lines.append(
+                f"{text_of_bytes(self.outside_bytes)} are used outside PyTorch's allocator: the CUDA context, "
+                "libraries, other processes. A context is freed when its process ends: ullage.isolated(fn) runs a "
+                "function in a process of its own."
+            )
+        return "\n".join(lines)
 
 
 @public
@@ -50,7 +99,7 @@ def release(*objects: Any, to: Literal["cpu"] | None = None) -> Certificate:
     """
     if to not in (None, "cpu"):
         raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
-    if is_in_use() and torch.cuda.is_current_stream_capturing():
+    if _is_in_use() and torch.cuda.is_current_stream_capturing():
         raise UsageError(
             "release() was called while a CUDA graph is being captured; call it before or after the capture"
         )
@@ -72,14 +121,14 @@ def release(*objects: Any, to: Literal["cpu"] | None = None) -> Certificate:
         for graph in released.graphs:
             graph.reset()
         del released
-    collect()
-    remaining = owners(0) if is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
+    _collect()
+    remaining = owners(0) if _is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
     return Certificate(
         before_bytes=before,
         after_bytes=_allocated_bytes(),
-        reserved_bytes=sum(map(torch.cuda.memory_reserved, devices())),
+        reserved_bytes=sum(map(torch.cuda.memory_reserved, _devices())),
         pooled_bytes=_pooled_bytes(),
-        outside_bytes=sum(map(_outside_bytes, devices())),
+        outside_bytes=sum(map(_outside_bytes, _devices())),
         remaining=remaining,
     )
 
@@ -204,12 +253,52 @@ def _end_loaders(released: ReleasedParts) -> None:
             iterator._shutdown_workers()
 
 
+def _collect() -> None:
+    """Free what no variable leads to: frames of exceptions, reference cycles, workspaces, PyTorch's caches."""
+    for one in gc.get_objects():
+        if is_of(one, (BaseException,)):
+            clear_frames(one)
+    one = None
+    torch.clear_autocast_cache()
+    if _has_compiled():
+        with warnings.catch_warnings(action="ignore"):  # of modules that torch loads for it
+            sys.modules["torch._dynamo"].reset()
+    gc.collect()
+    gc.collect()
+    if not _is_in_use():
+        return
+    torch._C._cuda_clearCublasWorkspaces()
+    for device in _devices():
+        torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.ipc_collect()
+    empty_host: Callable[[], None] | None = getattr(torch._C, "_host_emptyCache", None)
+    if empty_host is not None:
+        empty_host()
+
+
+def _has_compiled() -> bool:
+    """Tell whether torch.compile has compiled a function; compiled code holds graphs, weights and pools."""
+    converter = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
+
+
+def _is_in_use() -> bool:
+    """Tell whether the process uses a card."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def _devices() -> range:
+    """Return the numbers of the devices."""
+    return range(torch.cuda.device_count() if _is_in_use() else 0)
+
+
 def _allocated_bytes() -> int:
-    return sum(map(torch.cuda.memory_allocated, devices()))
+    return sum(map(torch.cuda.memory_allocated, _devices()))
 
 
 def _pooled_bytes() -> int:
-    if not is_in_use() or torch.cuda.get_allocator_backend() != "native":
+    if not _is_in_use() or torch.cuda.get_allocator_backend() != "native":
         return 0
     return sum(one["total_size"] for one in segments() if tuple(one.get("segment_pool_id", (0, 0))) != (0, 0))
 

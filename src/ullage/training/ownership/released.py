@@ -20,11 +20,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ullage.training.ownership import attribute
-from ullage.training.ownership.capsule import CAPSULE
 from ullage.training.ownership.graph import tangent_of
+from ullage.training.ownership.held_in_cpp import CAPSULE, SCRIPTS, tensors_of_script
 from ullage.training.ownership.root import is_of_user_class, module_dicts
 from ullage.training.ownership.safe_inspection import class_dict, closure_of, held_by, instance_dict, is_of
-from ullage.training.ownership.script import SCRIPTS, tensors_of_script
 from ullage.training.ownership.search import is_function
 from ullage.training.ownership.storage import parts_of_tensor
 

@@ -50,8 +50,12 @@ def roots_of_user() -> Iterator[Root]:
     for module in _modules():
         if is_of_user(module):
             yield from _globals_of(module, lines.get(id(_dict_of(module))))
-    yield from _context_variables()
-    yield from _signal_handlers()
+    for variable, value in contextvars.copy_context().items():
+        yield Root(value=value, kind=HolderKind.GLOBAL, text=f"context variable '{variable.name}'")
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if handler is not None and not isinstance(handler, int):
+            yield Root(value=handler, kind=HolderKind.GLOBAL, text=f"handler of signal {int(number)}")
     yield from _exceptions()
 
 
@@ -157,18 +161,6 @@ def _exceptions() -> Iterator[Root]:
     handled = sys.exc_info()[1]
     if handled is not None:
         yield Root(value=handled, kind=HolderKind.TRACEBACK, text="the exception that is being handled")
-
-
-def _context_variables() -> Iterator[Root]:
-    for variable, value in contextvars.copy_context().items():
-        yield Root(value=value, kind=HolderKind.GLOBAL, text=f"context variable '{variable.name}'")
-
-
-def _signal_handlers() -> Iterator[Root]:
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        if handler is not None and not isinstance(handler, int):
-            yield Root(value=handler, kind=HolderKind.GLOBAL, text=f"handler of signal {int(number)}")
 
 
 def _modules() -> list[ModuleType]:

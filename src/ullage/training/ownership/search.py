@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from ullage.base.garbage_collector import without_collections
 from ullage.base.source_location import short_place
 from ullage.training.ownership import attribute
-from ullage.training.ownership.capsule import CAPSULE
 from ullage.training.ownership.graph import Saved, saved_in, values_of
+from ullage.training.ownership.held_in_cpp import CAPSULE
 from ullage.training.ownership.holding import HolderKind
 from ullage.training.ownership.path import path_of
 from ullage.training.ownership.reach import Reach
@@ -66,9 +66,11 @@ class OwnerSearch:
         self.kept: list[Saved] = []
         """The tensors that graphs keep, each with the place of the tensor to which its graph belongs, and the function
         that has saved it; None if something else keeps it for backward, such as a checkpoint."""
-        self._in_graphs: set[int] = set()
+        self.in_graphs: set[int] = set()
+        """The places of the objects that a graph keeps directly."""
         self._done = {"tensor": 0, "function": 0, "saved": 0}
-        self._closed = module_dicts()
+        self.closed = module_dicts()
+        """The `id`s of modules and of the dictionaries of their variables, which are entered as roots only."""
         self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
@@ -76,13 +78,13 @@ class OwnerSearch:
     def follow_user(self) -> None:
         """Follow the user's variables, but not into classes of libraries."""
         classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
-        self._follow(roots_of_user(), self._closed | classes)
-        self._follow_graphs(self._closed | classes)
+        self._follow(roots_of_user(), self.closed | classes)
+        self._follow_graphs(self.closed | classes)
 
     def follow_libraries(self) -> None:
         """Follow the variables of libraries."""
-        self._follow(roots_of_libraries(), self._closed)
-        self._follow_graphs(self._closed)
+        self._follow(roots_of_libraries(), self.closed)
+        self._follow_graphs(self.closed)
 
     def drop_references(self) -> None:
         """Drop all references to the objects."""
@@ -91,27 +93,19 @@ class OwnerSearch:
         self.kept.clear()
         self._seen_functions.clear()
 
-    def is_closed(self, one: object) -> bool:
-        """Tell whether an object is a module, or the dictionary of its variables."""
-        return id(one) in self._closed
-
     def root_of(self, place: int) -> Root:
         """Return the root of the path to an object."""
         return self.roots[self.reach.chain_of(place)[0]]
 
     def is_in_graph(self, place: int) -> bool:
         """Tell whether a graph is on the path to an object."""
-        return bool(self._in_graphs) and not self._in_graphs.isdisjoint(self.reach.chain_of(place))
-
-    def starts_in_graph(self, place: int) -> bool:
-        """Tell whether an object is kept by a graph directly."""
-        return place in self._in_graphs
+        return bool(self.in_graphs) and not self.in_graphs.isdisjoint(self.reach.chain_of(place))
 
     def path_to(self, place: int, *, is_general: bool) -> str:
         """Return the path to an object as text."""
         chain = self.reach.chain_of(place)
         objects = [self.reach.objects[one] for one in chain]
-        graphs = {index for index, one in enumerate(chain) if index and self.starts_in_graph(one)}
+        graphs = {index for index, one in enumerate(chain) if index and one in self.in_graphs}
         return path_of(self.roots[chain[0]].text, objects, graphs, is_general=is_general)
 
     def module_names(self) -> dict[int, str]:
@@ -157,7 +151,7 @@ class OwnerSearch:
                 else:  # a function that is written in Python, and may have variables of its own
                     added.append(self.reach.add(found[0], found[1]))
             places = [place for place in added if place is not None]
-            self._in_graphs.update(places)
+            self.in_graphs.update(places)
             self.reach.search(places, closed)
 
     def _found_since_last(self, what: str) -> list[int]:
@@ -173,14 +167,14 @@ class OwnerSearch:
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
         tops = [one for one in rest if id(one) not in referred]
         self.reach.ignore(referred, tops)
-        self._follow((Root(value=one, kind=HolderKind.RUNNING, text=_text_of(one)) for one in tops), self._closed)
+        self._follow((Root(value=one, kind=HolderKind.RUNNING, text=_text_of(one)) for one in tops), self.closed)
         cycles = self.reach.unknown(rest)
         self.reach.ignore(cycles)
         roots = (
             Root(value=one, kind=HolderKind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles
         )
-        self._follow(roots, self._closed)
-        self._follow_graphs(self._closed)
+        self._follow(roots, self.closed)
+        self._follow_graphs(self.closed)
 
 
 def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:

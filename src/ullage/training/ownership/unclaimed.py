@@ -11,8 +11,8 @@ from torch import nn
 from ullage.base.units import KIB
 from ullage.training.ownership.block import AllocatedBlock, AllocatedBlocks
 from ullage.training.ownership.claim import Claim, tensors_in_table
+from ullage.training.ownership.held_in_cpp import has_buckets, is_bucket
 from ullage.training.ownership.holding import HolderKind
-from ullage.training.ownership.parallel import has_buckets, is_bucket
 from ullage.training.ownership.safe_inspection import is_of, name_of
 from ullage.training.ownership.search import OwnerSearch, is_tensor
 
@@ -33,7 +33,7 @@ is gone."""
 
 def kind_of(block: AllocatedBlock) -> HolderKind:
     """Return the kind of a block that no object holds."""
-    if block.is_private:
+    if block.pool != (0, 0):
         return HolderKind.POOL
     return HolderKind.WORKSPACE if block.size_bytes in _WORKSPACES | _workspaces_wanted() else HolderKind.UNKNOWN
 

@@ -6,7 +6,7 @@ from typing import Any
 
 def test_a_guard_leaves_what_lightning_leaves(results_of: Callable[[str], Any]) -> None:
     """Parameters, outputs, what is logged and counted: alone, with faults, in parts, with a scaler, on a small card."""
-    results = results_of("lightning.with_lightning")
+    results = results_of("with_lightning")
     for what in ("guarded", "skipped", "manual"):
         assert results[what] == 0, what
     for what in ("faults", "manual faults"):
