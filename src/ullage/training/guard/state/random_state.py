@@ -7,7 +7,7 @@ that the user has made are left alone.
 import ctypes
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +21,8 @@ class RandomState:
     """The states of the generators: `record()` reads them, `restore()` sets them again."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._devices = devices
+        on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
+        self._devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
         """The functions that read and set the state of each of PyTorch's generators."""
         self._numpy = _Numpy()
@@ -29,7 +30,7 @@ class RandomState:
 
     def record(self) -> None:
         if not self._of_torch:  # those of cards are made after the first tensor on a card
-            self._of_torch = list(_generators_on(self._devices))
+            self._of_torch = list(map(_generator_of, self._devices))
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
@@ -99,16 +100,12 @@ def _words_of(state: dict[str, Any] | None) -> Any:
     return None if state is None else repr([*state["state"].values(), state.get("has_gauss"), state.get("gauss")])
 
 
-def _generators_on(devices: Sequence[torch.device]) -> Iterator[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Yield the functions that read and set the state of PyTorch's generator of the host, and of each device."""
-    yield torch.default_generator.get_state, torch.default_generator.set_state
-    for device in devices:
-        if device.type == "cuda":
-            generator = torch.cuda.default_generators[
-                torch.cuda.current_device() if device.index is None else device.index
-            ]
-            yield generator.get_state, generator.set_state
-        elif device.type in ("mps", "xpu"):
-            backend = getattr(torch, device.type)
-            place = {} if device.type == "mps" else {"device": device}  # Apple's has one
-            yield partial(backend.get_rng_state, **place), partial(backend.set_rng_state, **place)
+def _generator_of(device: torch.device) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]:
+    """Return the functions that read and set the state of PyTorch's generator for a device."""
+    if device.type in ("cpu", "cuda"):
+        index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
+        generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[index]
+        return generator.get_state, generator.set_state
+    backend = getattr(torch, device.type)
+    place = () if device.type == "mps" else (device,)  # Apple's has one
+    return partial(backend.get_rng_state, *place), lambda state: backend.set_rng_state(state, *place)
