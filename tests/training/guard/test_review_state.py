@@ -16,7 +16,7 @@ if INSIDE:
 
     import ullage
     from tests.training.guard.faults import TEXT
-    from ullage.training.guard.optimizer_step.dry_run import has_hooks
+    from ullage.training.guard.optimizer_step.first_step import has_hooks
     from ullage.training.guard.retries.memory_savers import MemorySavers
     from ullage.training.guard.retries.plan import BatchPlan
     from ullage.training.guard.splitting.batch import form_of

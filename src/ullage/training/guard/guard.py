@@ -35,10 +35,10 @@ from ullage.training.guard.retries.memory_savers import MemorySavers
 from ullage.training.guard.retries.plan import Plans
 from ullage.training.guard.signals import Signals
 from ullage.training.guard.splitting.additivity import Trials
-from ullage.training.guard.splitting.batch import Shape
+from ullage.training.guard.splitting.batch import Cutter, Shape, Weight
 from ullage.training.guard.splitting.norm import BatchNorm, BatchNorms
-from ullage.training.guard.splitting.part import Cutter, Weight
 from ullage.training.guard.state.rewind import Rewind
+from ullage.training.guard.state.written_parameters import parameters_in
 
 _WARM: Final = 3
 """The number of steps after which cuDNN has tried its algorithms, whose workspaces are not needed again."""
@@ -142,8 +142,10 @@ class Guard:
     def _assemble(self) -> None:
         """Build the objects that hold the parameters; again if some were added or moved, or modules were added."""
         self._members = _members_of(self._optimizers)
-        parameters = _parameters_of(self._modules, self._optimizers)
-        self._drops_all = _are_all_in(self._optimizers, parameters)
+        of_modules = (parameter for module in self._modules for parameter in module.parameters())
+        parameters = list(dict.fromkeys(chain(of_modules, parameters_in(self._optimizers))))
+        dropping = [one for one in self._optimizers if type(one).zero_grad is Optimizer.zero_grad]
+        self._drops_all = set(parameters_in(dropping)).issuperset(parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
         rewind = Rewind(self._modules, parameters, self._room.devices, optimizers=self._optimizers)
@@ -199,8 +201,7 @@ class Guard:
         is_fresh = self._is_updated and self._drop_gradients()
         try:
             climbed = self._ladder.climb(batch, loss_of, self._event_log.step, is_fresh=is_fresh)
-            if climbed.split > self._split:
-                self._split = climbed.split
+            self._split = max(self._split, climbed.split)
             self._shape = climbed.form.shape
             if is_update:
                 self._apply()
@@ -342,25 +343,6 @@ def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device
         for group in optimizer.param_groups
         if group["params"]
     ]
-
-
-def _parameters_of(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
-    """Return every parameter of modules and optimizers, each once."""
-    of_modules = (parameter for module in modules for parameter in module.parameters())
-    of_optimizers = (one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"])
-    return list(dict.fromkeys(chain(of_modules, of_optimizers)))
-
-
-def _are_all_in(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
-    """Tell whether optimizers drop the gradients of all of these parameters."""
-    dropped = {
-        id(parameter)
-        for optimizer in optimizers
-        if type(optimizer).zero_grad is Optimizer.zero_grad
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    return dropped.issuperset(map(id, parameters))
 
 
 def _backward_of(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import compress
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -150,12 +151,11 @@ class Ranks:
             used = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
             self._retry(dist.all_reduce, used, op=dist.ReduceOp.MAX, group=self._group)
             gradients = []
-            for parameter, is_used in zip(self._parameters, used.tolist(), strict=True):
-                if is_used and parameter.grad is None:
+            for parameter in compress(self._parameters, used.tolist()):
+                if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                if is_used:
-                    gradients.append(parameter.grad)
-            for bucket in _buckets([gradient for gradient in gradients if gradient is not None]):
+                gradients.append(parameter.grad)
+            for bucket in _buckets(gradients):
                 self._share_bucket(bucket)
 
     def _share_bucket(self, bucket: list[torch.Tensor]) -> None:
@@ -207,15 +207,12 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
     """Return the ranks that train these modules together; None if each rank trains its own model."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
-    return Ranks(modules, room, timeout) if any(map(_is_shared, modules)) else None
-
-
-def _is_shared(module: nn.Module) -> bool:
     from torch.distributed.fsdp import FSDPModule
 
-    return isinstance(module, DistributedDataParallel | FSDPModule) or any(
-        isinstance(child, nn.SyncBatchNorm | FSDPModule) for child in module.modules()
+    is_shared = any(isinstance(module, DistributedDataParallel) for module in modules) or any(
+        isinstance(child, nn.SyncBatchNorm | FSDPModule) for module in modules for child in module.modules()
     )
+    return Ranks(modules, room, timeout) if is_shared else None
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:

@@ -26,14 +26,11 @@ def read_oom(error: BaseException, *, is_on_host: bool = False) -> Message | Non
         error: any exception.
         is_on_host: whether the model is on the CPU, so that errors of the CPU allocator count.
     """
-    one: BaseException | None = error
     for _ in range(_CAUSES):
-        if one is None:
-            return None
-        message = _read(one, is_on_host=is_on_host)
-        if message is not None:
+        message = _read(error, is_on_host=is_on_host)
+        if message is not None or error.__cause__ is None:
             return message
-        one = one.__cause__
+        error = error.__cause__
     return None
 
 
@@ -44,11 +41,12 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
     message = read_message(str(error))
     if message is not None and message.kind is MessageKind.ALLOCATOR and not (is_oom or _says_it_itself(str(error))):
         return None
-    if message is None:
-        return _unread(error) if is_oom or isinstance(error, MemoryError) else None
-    if is_on_host and message.kind is MessageKind.HOST:
-        return message
-    return message if message.kind in _KINDS_OF_CARD_MEMORY else None
+    if message is None and (is_oom or isinstance(error, MemoryError)):  # by its type; its text is not known
+        return Message(kind=MessageKind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)
+    is_counted = message is not None and (
+        message.kind in _KINDS_OF_CARD_MEMORY or (is_on_host and message.kind is MessageKind.HOST)
+    )
+    return message if is_counted else None
 
 
 def _says_it_itself(text: str) -> bool:
@@ -57,8 +55,3 @@ def _says_it_itself(text: str) -> bool:
     before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""
     is_in_a_name = before.endswith(".")  # torch.OutOfMemoryError
     return is_in_a_name or not before.strip() or before.rstrip().endswith((":", "]", ">", "("))
-
-
-def _unread(error: BaseException) -> Message:
-    """Make a message of an error whose type means out of memory and whose text is not known."""
-    return Message(kind=MessageKind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)

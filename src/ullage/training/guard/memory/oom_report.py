@@ -23,9 +23,12 @@ _WIDTH: Final = 110
 def add_oom_report(error: BaseException, room: Room) -> None:
     """Add to an error why memory ran out: by a replay if PyTorch records its memory history, else from the error's
     text."""
-    report = _of_recording(room) or _of_text(error)
+    report = _of_recording(room)
     if report is None:
-        return
+        try:
+            report = describe_text(explain_text(str(error), source="this run"))
+        except UllageError:
+            return
     page = io.StringIO()
     draw(report, Console(file=page, width=_WIDTH, no_color=True, legacy_windows=False))
     error.add_note("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
@@ -46,10 +49,3 @@ def _of_recording(room: Room) -> Report | None:
         return None
     explanation: Explanation = explain(max(recorded, key=len), source="this run")
     return describe(explanation) if "requested_bytes" in explanation.evidence else None
-
-
-def _of_text(error: BaseException) -> Report | None:
-    try:
-        return describe_text(explain_text(str(error), source="this run"))
-    except UllageError:
-        return None

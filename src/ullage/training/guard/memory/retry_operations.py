@@ -2,17 +2,25 @@
 
 This is for code that writes tensors in place and therefore cannot be restarted, such as an optimizer's step: what
 has been written stays written, and the code does not notice that memory ran out in between.
+
+PyTorch's operations on lists of tensors (`torch._foreach_*`, `torch._fused_*`) are few in a step, and do nearly all of
+its work. What they have written cannot be seen afterwards: fused ones do not change a tensor's version counter, and
+others raise it more than once on the CPU. So calls are counted, by wrappers that replace these names in torch's
+namespace during the step; a mode that sees every operation would double a step's time.
 """
 
+import inspect
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
 from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ullage.training.guard.memory.foreach_operations import identity_of, is_on_lists
 from ullage.training.guard.memory.oom import read_oom
 from ullage.training.ownership.failure import clear_frames
 
@@ -22,6 +30,15 @@ _IN_PLACE: Final = frozenset(
 ) | {"__setitem__"}
 _NO_WRITE: Final = frozenset({"requires_grad_", "detach_", "retain_grad_", "rename_", "share_memory_", "resize_as_"})
 _UNSCALE: Final = "_amp_foreach_non_finite_check_and_unscale_"
+_PREFIXES: Final = ("_foreach_", "_fused_", "_amp_")
+_ORIGINALS: Final[dict[str, Any]] = {
+    name: function
+    for name in dir(torch)
+    if name.startswith(_PREFIXES) and name.endswith("_") and callable(function := getattr(torch, name))
+}
+
+Retry = Callable[[Callable[[], Any], Exception], Any]
+"""A function that is called with a failed operation and its error, and runs the operation again."""
 
 
 def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -58,11 +75,13 @@ class RetryingMode(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         targets = targets_of(name, args, kwargs)
-        if targets and is_on_lists(name):
-            written = identity_of(args[0])
+        if targets and name in _ORIGINALS:
+            written = _identity_of(args[0])
             if self._lists_left_out[written] > 0:
                 self._lists_left_out[written] -= 1
-                return self._pass_over(func, name, args)
+                if name == _UNSCALE:  # divided already, but the scaler still has to learn whether any were infinite
+                    self.run(func, (args[0], args[1], torch.ones_like(args[2])), {})
+                return None
         elif targets:
             self._written_singly.update(map(id, targets))
             if self._left_out[id(targets[0])] > 0:
@@ -78,16 +97,6 @@ class RetryingMode(TorchFunctionMode):
         """Tell whether any of these tensors was written by an operation that is not one on lists."""
         return not self._written_singly.isdisjoint(map(id, tensors))
 
-    def _pass_over(self, func: Any, name: str, args: Any) -> Any:
-        if name == _UNSCALE:  # divided already, but the scaler still has to learn whether any were infinite
-            self.run(func, (args[0], args[1], torch.ones_like(args[2])), {})
-        return None
-
-    def make_room(self, error: BaseException) -> None:
-        """Free memory in the first of the ways."""
-        self._ways[0](error)
-        clear_frames(error)
-
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self._on_host and any(id(tensor) in self._on_host for tensor in _flat((args, kwargs))):
             return self._run_on_host(func, args, kwargs)
@@ -95,9 +104,9 @@ class RetryingMode(TorchFunctionMode):
             result, failure = _tried(func, args, kwargs)
             if failure is None:
                 return result
+            clear_frames(failure)
             if way is not None:
                 way(failure)
-            clear_frames(failure)
         del failure
         return self._run_on_host(func, args, kwargs)
 
@@ -136,3 +145,75 @@ def _flat(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _identity_of(written: Any) -> int:
+    """Return the `id` of a list's first tensor, or of a single tensor: no two lists of a step have the same first."""
+    if isinstance(written, list | tuple):
+        return id(written[0]) if written else 0
+    return id(written)
+
+
+def names_in(modules: Iterable[str]) -> frozenset[str]:
+    """Return the names of the list operations that modules call, read from their source; all names if there is none."""
+    return frozenset().union(*map(_names_in, modules))
+
+
+@cache
+def _names_in(module: str) -> frozenset[str]:
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):
+        return frozenset(_ORIGINALS)
+    return frozenset(re.findall(r"\b_\w+", source)) & _ORIGINALS.keys()
+
+
+class ForeachOperations:
+    """Retries each operation on lists until it succeeds, and records what it has written."""
+
+    def __init__(self) -> None:
+        self._retry: Retry | None = None
+        self._notes_all = False
+        self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
+        self._originals: dict[frozenset[str], dict[str, Any]] = {}
+        self.written: list[tuple[int, ...]] = []
+        """The `id`s of the tensors that each operation wrote (references would keep them alive); only the first of each
+        list, unless all were asked for."""
+
+    def run_to_end(
+        self, run: Callable[[], Any], insist: Retry, *, names: frozenset[str], notes_all: bool = False
+    ) -> None:
+        """Run a stage of the step with wrappers in place of these names."""
+        if names not in self._originals:
+            self._originals[names] = {name: _ORIGINALS[name] for name in names}
+            self._standing_in[names] = {name: self._guarded(_ORIGINALS[name]) for name in names}
+        self._retry = insist
+        self._notes_all = notes_all
+        self.written = []
+        namespace = vars(torch)
+        namespace.update(self._standing_in[names])
+        try:
+            run()
+        finally:
+            namespace.update(self._originals[names])
+            self._retry = None
+
+    def _guarded(self, function: Any) -> Any:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            failure: Exception | None = None
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                if self._retry is None or read_oom(error, is_on_host=True) is None:
+                    raise
+                failure = error
+            if failure is not None and self._retry is not None:
+                result = self._retry(lambda: function(*args, **kwargs), failure)
+                del failure  # it knows this frame: one that kept it would keep the tensors too
+            target = args[0]
+            is_whole = self._notes_all and isinstance(target, list | tuple)
+            self.written.append(tuple(map(id, target)) if is_whole else (_identity_of(target),))
+            return result
+
+        return run

@@ -1,9 +1,9 @@
 """The optimizer's step and what belongs to it (unscaling, clipping, the scaler's own update): never left half applied.
 
-A step whose state does not exist yet gets a dry run first (`dry_run`), so that what it needs is known before the first
-write. Later steps run directly: writes by operations on lists are counted (`foreach_operations`), and for single
+A step whose state does not exist yet gets a dry run (`first_step`), so that what it needs is known before the first
+write. Later steps run directly: writes by operations on lists are counted (`ForeachOperations`), and for single
 tensors their versions are noted (`Tensor._version`). If memory runs out in the middle, memory is freed and the step
-resumes from there (`retry_operations`).
+resumes from there (`RetryingMode`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,11 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ullage.recorded.message.message import Message
-from ullage.training.guard.memory.foreach_operations import ForeachOperations, names_in
 from ullage.training.guard.memory.oom import read_oom
-from ullage.training.guard.memory.retry_operations import RetryingMode
+from ullage.training.guard.memory.retry_operations import ForeachOperations, RetryingMode, names_in
 from ullage.training.guard.memory.room import Room
-from ullage.training.guard.optimizer_step.dry_run import has_hooks, try_out
-from ullage.training.guard.optimizer_step.third_party_optimizer import all_or_nothing
+from ullage.training.guard.optimizer_step.first_step import all_or_nothing, has_hooks, try_out
+from ullage.training.guard.state.written_parameters import parameters_in
 from ullage.training.ownership.failure import clear_frames
 
 _RESUMABLE: Final = (
@@ -42,6 +41,7 @@ _RESUMABLE: Final = (
 skip the writes already made. tests/training/guard/test_update.py tries each at every operation. All others are
 retried operation by operation."""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
+"""The settings of a group that decide which operations a step runs."""
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
@@ -118,14 +118,12 @@ class Update:
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Tell whether a step may have to create state, so that it needs a dry run."""
         known = self._known.get(id(optimizer))
-        groups = optimizer.param_groups
-        if (
+        return (
             known is None
             or len(optimizer.state) != known.states
-            or list(map(known.settings_of, groups)) != known.settings
-        ):
-            return True
-        return known.is_partial and known.state_key != _state_key(optimizer)
+            or list(map(known.settings_of, optimizer.param_groups)) != known.settings
+            or (known.is_partial and known.state_key != _state_key(optimizer))
+        )
 
     def _clip(self, max_norm: float) -> None:
         gradients = self._gradients()
@@ -149,13 +147,18 @@ class Update:
         if known is not None and known.is_resumable and not is_new and not has_hooks(optimizer):
             self._complete("the optimizer's step", run, known.written, known.names, singly=known.writes_singly)
             return
-        is_resumable = _is_resumable(optimizer)
+        # What a complex parameter's step writes are views, which are other tensors than those that were noted.
+        is_resumable = type(optimizer) in _RESUMABLE and not any(
+            one.dtype.is_complex for one in parameters_in([optimizer])
+        )
         with self._retrying("the optimizer's step") as retrying:
             if is_new and not _is_torchs_own(optimizer):
                 all_or_nothing(optimizer, run, retrying.is_makeshift)
             else:
                 run()
-        settings_of = _getter_of(optimizer)
+        # Of these settings, because `load_state_dict` and users may change them.
+        names = [name for name in _DECIDING if all(name in group for group in optimizer.param_groups)]
+        settings_of: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else len
         writes_singly = retrying.has_written_singly(_written_by(self._parameters, optimizer))
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
@@ -216,9 +219,16 @@ class Update:
             run()
 
     def _retry(self, operation: Callable[[], Any], error: Exception) -> Any:
-        retrying = self._retrying(self._stage)
-        retrying.make_room(error)
-        return retrying.run(operation, (), {})
+        self._free(self._stage, error)
+        return self._retrying(self._stage).run(operation, (), {})
+
+    def _free(self, stage: str, error: BaseException, *, empties_cache: bool = False) -> None:
+        """Log that an operation is retried, and free memory for it."""
+        self._log(stage, f"one operation retried{' after empty_cache' if empties_cache else ''}", error)
+        clear_frames(error)
+        self._room.collect()
+        if empties_cache:
+            self._room.empty_cache()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
         """Return how often each tensor was written singly, not in a list, since its version was noted."""
@@ -232,18 +242,8 @@ class Update:
     def _retrying(
         self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[int] = ()
     ) -> RetryingMode:
-        def collect(error: BaseException) -> None:
-            self._log(stage, "one operation retried", error)
-            clear_frames(error)
-            self._room.collect()
-
-        def empty(error: BaseException) -> None:
-            self._log(stage, "one operation retried after empty_cache", error)
-            clear_frames(error)
-            self._room.collect()
-            self._room.empty_cache()
-
-        return RetryingMode((collect, empty), made, made_on_lists)
+        ways = (partial(self._free, stage), partial(self._free, stage, empties_cache=True))
+        return RetryingMode(ways, made, made_on_lists)
 
     def _log(self, stage: str, action: str, error: BaseException) -> None:
         message = read_oom(error, is_on_host=True)
@@ -306,18 +306,10 @@ def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
 
 
 def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
-    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-    state = optimizer.state
+    parameters, state = parameters_in([optimizer]), optimizer.state
     if len(state) == len(parameters) and all(state.values()):
         return []
     return [parameter for parameter in parameters if not state.get(parameter)]
-
-
-def _getter_of(optimizer: Optimizer) -> Callable[[dict[str, Any]], Any]:
-    """Return a function that reads the settings of a group that decide which operations a step runs; `load_state_dict`
-    and users may change them."""
-    names = [name for name in _DECIDING if all(name in group for group in optimizer.param_groups)]
-    return itemgetter(*names) if names else len
 
 
 def _modules_of(value: object) -> list[str]:
@@ -327,13 +319,6 @@ def _modules_of(value: object) -> list[str]:
 
 def _is_torchs_own(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim.")
-
-
-def _is_resumable(optimizer: Optimizer) -> bool:
-    # What a complex parameter's step writes are views, which are other tensors than those that were noted.
-    return type(optimizer) in _RESUMABLE and not any(
-        parameter.dtype.is_complex for group in optimizer.param_groups for parameter in group["params"]
-    )
 
 
 def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ measured once for each shape, between forward and backward. A step's peak grows 
 from steps that raised PyTorch's own peak, which is never reset, because users read that figure too.
 """
 
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import combinations
@@ -64,13 +65,7 @@ class Forecast:
         room_bytes = self._room_bytes(self._card)
         if self._need_bytes(items, length) <= room_bytes:
             return at_least
-        fits, fails = 1, items
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            if self._need_bytes(middle, length) <= room_bytes:
-                fits = middle
-            else:
-                fails = middle
+        fits = 1 + bisect_right(range(2, items), float(room_bytes), key=lambda some: self._need_bytes(some, length))
         return max(-(-items // fits), at_least)
 
     def measure(self, items: int | None, length: int) -> "AttemptMeasurement | None":

@@ -24,10 +24,10 @@ from ullage.training.guard.retries.memory_savers import MemorySavers
 from ullage.training.guard.retries.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.training.guard.signals import Signals
 from ullage.training.guard.splitting.additivity import Trials
-from ullage.training.guard.splitting.batch import all_of, is_plain, versions_of, why_whole
+from ullage.training.guard.splitting.batch import BatchPart, Cutter, Done, all_of, is_plain, why_whole
 from ullage.training.guard.splitting.norm import BatchNorms
-from ullage.training.guard.splitting.part import BatchPart, Cutter, Done
-from ullage.training.guard.state.objects.consumable import refuse_consumables
+from ullage.training.guard.state.copies import versions_of
+from ullage.training.guard.state.objects.contents import refuse_consumables
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
@@ -115,7 +115,8 @@ class Climb:
         self.split = 0
         """The number of parts in which the batch is taken now, if it was split in this step; else 0."""
         known = ladder.plans.plan_for(form.shape)
-        self._plan = known or self._forecast_plan()
+        parts = 1 if known or not self._may_cut() else ladder.forecast.parts_for(form.items, form.length)
+        self._plan = known or (BatchPlan(parts=parts) if parts > 1 else PLAIN)
         self._is_known_plain = known is PLAIN
         if self._plan.parts > 1 and not self._may_cut():
             self._plan = replace(self._plan, parts=1)
@@ -128,10 +129,6 @@ class Climb:
                 ladder.norms.warn_of_split(form.items, self._plan.parts)
             else:
                 self._plan = replace(self._plan, parts=1)
-
-    def _forecast_plan(self) -> BatchPlan:
-        parts = self._on.forecast.parts_for(self.form.items, self.form.length) if self._may_cut() else 1
-        return BatchPlan(parts=parts) if parts > 1 else PLAIN
 
     def _may_cut(self) -> bool:
         if self._why_whole is not None:

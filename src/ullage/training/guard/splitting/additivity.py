@@ -19,9 +19,8 @@ from ullage.gpu.emulator.emulate import CARD_VARIABLE
 from ullage.training.guard.memory.oom import read_oom
 from ullage.training.guard.memory.room import Room
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.splitting.batch import Form, Shape
+from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape
 from ullage.training.guard.splitting.norm import BatchNorms
-from ullage.training.guard.splitting.part import BatchPart, Cutter
 from ullage.training.guard.splitting.settled import Settled
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
@@ -212,7 +211,7 @@ class Trials:
             trial = _TrialRun(
                 value.double(),
                 self.rewind.changed(),
-                self.rewind.are_other_generators_used,
+                self.rewind.random_state.are_others_used(),
                 settled.unsettled,
                 _tolerance(settled.coarsest, value),
             )

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 from torch import nn
@@ -25,14 +25,9 @@ class BatchNorms:
         """Whether the choice is "freeze"."""
         return self._choice == "freeze"
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self) -> AbstractContextManager[None]:
         """If the choice is "freeze", normalise with the running statistics and do not update them."""
-        if not self.freezes:
-            yield
-            return
-        with self.standing_still():
-            yield
+        return self.standing_still() if self.freezes else nullcontext()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:

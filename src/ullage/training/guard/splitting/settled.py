@@ -39,8 +39,8 @@ class Settled(TorchDispatchMode):
         if name in ("native_dropout", "_fused_dropout"):
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if name in _FILLED:
-            args[0].fill_(_FILLED[name](args[1:], kwargs)) if name != "bernoulli_" else _bernoulli(args, kwargs)
-            return args[0]
+            filling = _FILLED[name](args[1:], kwargs)
+            return args[0].copy_(filling) if isinstance(filling, torch.Tensor) else args[0].fill_(filling)
         if name in _MADE:
             return _MADE[name](func(*args, **kwargs), args, kwargs)
         names = [argument.name for argument in func._schema.arguments]
@@ -56,20 +56,12 @@ class Settled(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _bernoulli(args: Any, kwargs: Any) -> None:
-    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-    if isinstance(chance, torch.Tensor):
-        args[0].copy_(chance)
-    else:
-        args[0].fill_(chance)
-
-
 def _given(args: Any, kwargs: Any, place: int, name: str, default: float) -> Any:
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
 _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "bernoulli_": lambda args, kwargs: 0.5,
+    "bernoulli_": lambda args, kwargs: _given(args, kwargs, 0, "p", 0.5),
     "uniform_": lambda args, kwargs: 0.5 * (_given(args, kwargs, 0, "from", 0.0) + _given(args, kwargs, 1, "to", 1.0)),
     "normal_": lambda args, kwargs: _given(args, kwargs, 0, "mean", 0.0) + 0.5 * _given(args, kwargs, 1, "std", 1.0),
     "exponential_": lambda args, kwargs: 0.7 / _given(args, kwargs, 0, "lambd", 1.0),

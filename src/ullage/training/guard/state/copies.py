@@ -2,6 +2,7 @@
 were seen to change, and put back."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import torch
@@ -137,6 +138,14 @@ class Copies(WatchedTensors):
 def version_of(tensor: torch.Tensor) -> int:
     """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the version counters of tensors."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:  # some are made for inference
+        return list(map(version_of, tensors))
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:

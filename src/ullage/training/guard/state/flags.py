@@ -1,7 +1,8 @@
 """Switches that a loss function may turn and leave turned when it fails: training or evaluation, `requires_grad`,
-whether gradients are recorded; and hooks that it has registered and not removed yet."""
+whether gradients are recorded; those of the whole process, such as autocast, the default type, the precision of
+products, hooks on saved tensors; and hooks on modules that it has registered and not removed yet."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from types import FunctionType, MethodType
@@ -11,8 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ullage.training.guard.state.objects.installed import is_installed
-from ullage.training.guard.state.switches import read_switches, switch_back, switched
+from ullage.training.guard.state.objects.node_of import is_installed
 
 _training: Final = attrgetter("training")
 _requires_grad: Final = attrgetter("requires_grad")
@@ -23,6 +23,64 @@ _BESIDE_HOOKS: Final = (
     "_forward_pre_hooks_with_kwargs",
 )
 _HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+_top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
+"""Returns the hooks that were set last on what is saved for backward; torch 2.6 and 2.7 do not tell them."""
+
+
+def _nesting() -> int:
+    """Return the number of open autocasts."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def _close_autocasts(nesting: int) -> None:
+    """Close autocasts until so many are open."""
+    while _nesting() > nesting:
+        torch.autocast_decrement_nesting()
+    torch.clear_autocast_cache()
+
+
+def _drop_hooks(hooks: Any) -> None:
+    """Drop the hooks on what is saved for backward that were set after these."""
+    while (top := _top_hooks()) is not None and top != hooks:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+_SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]] = (
+    ("the default type", torch.get_default_dtype, torch.set_default_dtype),
+    ("the precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    ("autocast", _nesting, _close_autocasts),
+    ("autocast on the CPU", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    ("autocast on the card", partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    ("autocast's type on the CPU", partial(torch.get_autocast_dtype, "cpu"), partial(torch.set_autocast_dtype, "cpu")),
+    (
+        "autocast's type on the card",
+        partial(torch.get_autocast_dtype, "cuda"),
+        partial(torch.set_autocast_dtype, "cuda"),
+    ),
+    ("the hooks on saved tensors", _top_hooks, _drop_hooks),
+)
+"""The name of each switch, how it is read, and how it is turned."""
+
+
+def _read_switches() -> tuple[Any, ...]:
+    """Return how everything in the process is switched now."""
+    return tuple([read() for _, read, _ in _SWITCHES])
+
+
+def switched(before: tuple[Any, ...]) -> list[str]:
+    """Return the names of what is not switched as before."""
+    return [name for (name, _, _), now, one in zip(_SWITCHES, _read_switches(), before, strict=True) if now != one]
+
+
+def switch_back(before: tuple[Any, ...]) -> None:
+    """Turn everything back."""
+    if _read_switches() != before:
+        for (_, _, turn), one in zip(_SWITCHES, before, strict=True):
+            turn(one)
 
 
 class Flags:
@@ -39,7 +97,7 @@ class Flags:
             list(map(_requires_grad, self._parameters)),
             torch.is_grad_enabled(),
             RemovableHandle.next_id,
-            read_switches(),
+            _read_switches(),
         )
 
     def changed(self) -> list[str]:

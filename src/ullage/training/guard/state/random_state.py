@@ -7,7 +7,8 @@ that the user has made are left alone.
 import ctypes
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -20,52 +21,42 @@ class RandomState:
     """The states of the generators: `record()` reads them, `restore()` sets them again."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._cards = [device for device in devices if device.type == "cuda"]
-        self._of_cards: list[torch.Generator] = []
-        self._others = [device for device in devices if device.type in ("mps", "xpu")]
+        on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
+        self._devices = [torch.device("cpu"), *on_cards]
+        self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
+        """The functions that read and set the state of each of PyTorch's generators."""
         self._numpy = _Numpy()
-        self._states: tuple[Any, ...] | None = None
+        self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
     def record(self) -> None:
-        if len(self._of_cards) != len(self._cards):
-            self._of_cards = list(map(_generator, self._cards))
-        self._states = (
-            torch.default_generator.get_state(),
-            [generator.get_state() for generator in self._of_cards],
-            random.getstate(),
-            self._numpy.state(),
-            [_other_state(device) for device in self._others],
-        )
+        if not self._of_torch:  # those of cards are made after the first tensor on a card
+            self._of_torch = list(map(_generator_of, self._devices))
+        self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
         """Tell whether Python's or numpy's generator has been drawn from since: PyTorch's checkpoints do not put these
         back."""
         if self._states is None:
             return False
-        of_python, of_numpy = self._states[2:4]
+        _, of_python, of_numpy = self._states
         return bool(random.getstate() != of_python or _words_of(self._numpy.state()) != _words_of(of_numpy))
 
     def are_any_used(self) -> bool:
         """Tell whether a random number has been drawn since from any of the generators."""
         if self._states is None:
             return False
-        on_torch = [self._states[0], *self._states[1], *self._states[4]]
-        now = [torch.default_generator.get_state(), *(one.get_state() for one in self._of_cards)]
-        now += [_other_state(device) for device in self._others]
-        return self.are_others_used() or not all(map(torch.equal, now, on_torch))
+        now = [read() for read, _ in self._of_torch]
+        return self.are_others_used() or not all(map(torch.equal, now, self._states[0]))
 
     def restore(self) -> None:
         """Set the generators to the recorded states; do nothing if none were recorded."""
         if self._states is None:
             return
-        host, of_cards, of_python, of_numpy, of_others = self._states
-        torch.default_generator.set_state(host)
-        for generator, state in zip(self._of_cards, of_cards, strict=True):
-            generator.set_state(state)
+        of_torch, of_python, of_numpy = self._states
+        for (_, write), state in zip(self._of_torch, of_torch, strict=True):
+            write(state)
         random.setstate(of_python)
         self._numpy.set_state(of_numpy)
-        for device, state in zip(self._others, of_others, strict=True):
-            getattr(torch, device.type).set_rng_state(state, *_place(device))
 
     def discard(self) -> None:
         """Drop the recorded states."""
@@ -109,17 +100,12 @@ def _words_of(state: dict[str, Any] | None) -> Any:
     return None if state is None else repr([*state["state"].values(), state.get("has_gauss"), state.get("gauss")])
 
 
-def _generator(card: torch.device) -> torch.Generator:
-    index = card.index if card.index is not None else torch.cuda.current_device()
-    generator: torch.Generator = torch.cuda.default_generators[index]
-    return generator
-
-
-def _other_state(device: torch.device) -> torch.Tensor:
-    state: torch.Tensor = getattr(torch, device.type).get_rng_state(*_place(device))
-    return state
-
-
-def _place(device: torch.device) -> tuple[torch.device, ...]:
-    """Return the device argument that a backend's functions take: none if it has only one device."""
-    return () if device.type == "mps" else (device,)
+def _generator_of(device: torch.device) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]:
+    """Return the functions that read and set the state of PyTorch's generator for a device."""
+    if device.type in ("cpu", "cuda"):
+        index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
+        generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[index]
+        return generator.get_state, generator.set_state
+    backend = getattr(torch, device.type)
+    place = () if device.type == "mps" else (device,)  # Apple's has one
+    return partial(backend.get_rng_state, *place), lambda state: backend.set_rng_state(state, *place)

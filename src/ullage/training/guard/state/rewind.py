@@ -26,9 +26,9 @@ from ullage.training.guard.state.flags import Flags, Hooks
 from ullage.training.guard.state.layers import Layers
 from ullage.training.guard.state.objects.contents import NOTHING, Contents, WatchedContents, has_own_attributes
 from ullage.training.guard.state.objects.function_state import record_function, record_methods
-from ullage.training.guard.state.objects.odd_node import OptimizerNode
+from ullage.training.guard.state.objects.node_of import OptimizerNode
 from ullage.training.guard.state.random_state import RandomState
-from ullage.training.guard.state.written_parameters import WrittenParameters, names_of
+from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
 """Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
@@ -47,12 +47,12 @@ class Rewind:
     ) -> None:
         """Take the modules, their parameters and devices, and the optimizers that train them."""
         self.parameters = parameters
-        self._random_state = RandomState(devices)
+        self.random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
         every = list(dict.fromkeys(child for module in modules for child in module.modules()))
         self._flags = Flags(every, parameters)
-        trained = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+        trained = set(map(id, parameters_in(optimizers)))
         self._written = WrittenParameters(names_of(modules, parameters), trained)
         self._layers = Layers([module for module in every if _is_layer(module)], parameters)
         self._optimizers = Contents()
@@ -103,7 +103,7 @@ class Rewind:
         self._metrics.record()
         self._written.record()
         self._around, self._in_forward, self._in_batch = self._of_subject()
-        self._random_state.record()
+        self.random_state.record()
         self._buffers.record()
         self._is_recorded = True
 
@@ -140,7 +140,7 @@ class Rewind:
         """Restore the state of everything else; return the names of what cannot be put back."""
         self._flags.restore()
         self._layers.restore()
-        self._random_state.restore()
+        self.random_state.restore()
         of_model = (self._written, *self._attributes.records, *self._metrics.records, self._optimizers)
         watched = (*of_model, self._around, self._in_forward, self._in_batch)
         return [name for one in watched for name in one.restore()]
@@ -183,12 +183,7 @@ class Rewind:
         caches that may keep random numbers of the attempt: these are not put back."""
         held = (self._around, self._in_forward, *self._attributes.records)
         caches = [name for one in held for name in one.only_told()]
-        return self._around.left_alone() + (caches if caches and self._random_state.are_any_used() else [])
-
-    @property
-    def are_other_generators_used(self) -> bool:
-        """Whether the attempt has drawn random numbers from Python's or numpy's generator."""
-        return self._random_state.are_others_used()
+        return self._around.left_alone() + (caches if caches and self.random_state.are_any_used() else [])
 
     @property
     def is_comparing(self) -> bool:
@@ -246,7 +241,7 @@ class Rewind:
     def commit(self) -> None:
         """Drop what was recorded: the attempt has succeeded."""
         self._gradients = {}
-        self._random_state.discard()
+        self.random_state.discard()
         self._buffers.commit()
         self._suspects = []
         self._written.settle()
@@ -260,7 +255,7 @@ class Rewind:
         """
         kept = copy.copy(self)
         kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
-        kept._random_state, kept._buffers = copy.copy(self._random_state), self._buffers.kept()
+        kept.random_state, kept._buffers = copy.copy(self.random_state), self._buffers.kept()
         kept._optimizers, kept._written = self._optimizers.kept(), self._written.kept()
         kept._attributes, kept._metrics = self._attributes.kept(), self._metrics.kept()
 

@@ -5,12 +5,13 @@ first step. A later write to another parameter is noticed by its version, or, if
 is taken again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from ullage.training.guard.state.copies import (
     FIRST_BYTES,
@@ -19,6 +20,7 @@ from ullage.training.guard.state.copies import (
     is_equal,
     is_plain_tensor,
     version_of,
+    versions_of,
 )
 
 
@@ -42,7 +44,7 @@ class WrittenParameters(WatchedTensors):
     def record(self) -> None:
         """Note the versions, and copy what forward writes; at first, what no optimizer trains."""
         self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
-        self._versions = _versions_of(self._parameters)
+        self._versions = versions_of(self._parameters)
         if self.is_first and not self._copies and not self._digests:
             self._record_untrained()
         for number in self._written:
@@ -78,7 +80,7 @@ class WrittenParameters(WatchedTensors):
                 if not self._is_same(number):
                     self._learn(number)
             self._digests = {}
-        versions = _versions_of(self._parameters)
+        versions = versions_of(self._parameters)
         if versions != self._versions:
             for number, (now, before) in enumerate(zip(versions, self._versions, strict=True)):
                 if now != before and number not in self._lazy:
@@ -116,11 +118,9 @@ class WrittenParameters(WatchedTensors):
         return [one for number, one in enumerate(self._tensors) if number not in left_out]
 
 
-def _versions_of(parameters: Sequence[torch.Tensor]) -> list[int]:
-    try:
-        return [parameter._version for parameter in parameters]
-    except RuntimeError:  # made for inference
-        return [version_of(parameter) for parameter in parameters]
+def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
+    """Return the parameters that optimizers train."""
+    return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:

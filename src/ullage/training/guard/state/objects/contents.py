@@ -7,9 +7,10 @@ optimizers, trainers, threads) are left alone.
 """
 
 import copy
+import io
 import sys
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Container, Iterator, Sequence
 from functools import partial
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Self
@@ -17,8 +18,9 @@ from typing import Any, Final, Self
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from ullage.base.errors import UsageError
 from ullage.training.guard.state.copies import SMALL_BYTES, Copies
 from ullage.training.guard.state.objects.content_node import (
     ATOMS,
@@ -29,9 +31,14 @@ from ullage.training.guard.state.objects.content_node import (
     SlotsNode,
     has_tensors,
 )
-from ullage.training.guard.state.objects.installed import is_installed
-from ullage.training.guard.state.objects.node_of import node_of
-from ullage.training.guard.state.objects.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
+from ullage.training.guard.state.objects.node_of import (
+    ForeignNode,
+    FunctionNode,
+    GradientNode,
+    is_installed,
+    node_of,
+    odd_node_of,
+)
 
 _MOST: Final = 20_000
 """The number of objects of one record; what lies beyond is not recorded."""
@@ -64,6 +71,12 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
 }
 """Packages whose objects are not opened. A module of PyTorch's is opened nevertheless."""
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
+
+
+_STREAMS: Final = (Iterator, AsyncIterator, Awaitable, io.IOBase, DataLoader, IterableDataset)
+_QUEUE: Final = ("get", "put", "empty")
+_FILE: Final = ("read", "close")
+_CONNECTION: Final = ("recv", "send")
 
 
 class Contents:
@@ -100,14 +113,9 @@ class Contents:
         self.classes: list[type] = []
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
-    @classmethod
-    def reachable(cls, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Yield an object and every other that it refers to, each once and with its name."""
-        return cls(is_of_batch=True)._entered(path, value)
-
     def add(self, path: str, value: Any) -> None:
         """Record an object and what it refers to, under a name that an error may tell."""
-        deque(self._entered(path, value), maxlen=0)
+        deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
         """Record what a name stands for, and the object."""
@@ -125,7 +133,8 @@ class Contents:
             for name, element in node.children():
                 self.add(name, element)
 
-    def _entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Record an object and every other that it refers to; yield each once, with its name."""
         waiting = [(path, value, 0)]
         while waiting:
             name, one, depth = waiting.pop()
@@ -315,3 +324,28 @@ def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
         return None
     is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
     return GradientNode(f"{path}.grad", tensor, is_copied=is_copied)
+
+
+def refuse_consumables(batch: Any) -> None:
+    """Raise an error if anything in a batch can be consumed: a loss function would find less the second time.
+
+    Raises:
+        UsageError: there is an iterator, a generator, a file, a queue, a loader or a stream.
+    """
+    for path, value in Contents(is_of_batch=True).entered("batch", batch):
+        if _is_consumable(value):
+            raise UsageError(
+                f"{path} is of type {type(value).__qualname__}, which the loss function uses up, so that a step that "
+                "runs out of memory could not be taken again; expected tensors, and containers that can be read "
+                "twice: make a list of it first"
+            )
+
+
+def _is_consumable(value: Any) -> bool:
+    """Tell whether a value gives each of its elements once."""
+    if isinstance(value, _STREAMS):
+        return True
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return False
+    return any(all(callable(getattr(kind, name, None)) for name in names) for names in (_QUEUE, _FILE, _CONNECTION))

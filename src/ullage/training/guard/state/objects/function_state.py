@@ -10,7 +10,7 @@ from torch import nn
 
 from ullage.training.guard.state.objects.content_node import attributes_of
 from ullage.training.guard.state.objects.contents import Contents
-from ullage.training.guard.state.objects.installed import is_installed
+from ullage.training.guard.state.objects.node_of import is_installed
 
 _DEEPEST: Final = 3
 """The number of functions, each called by the one before, that are looked into."""

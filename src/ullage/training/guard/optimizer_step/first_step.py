@@ -1,11 +1,15 @@
-"""A dry run of an optimizer's step: it allocates its state and its temporaries, and writes nothing.
+"""The first step of an optimizer, which creates its state: it is applied completely or not at all.
 
-What it allocates is what the step itself allocates next, in the same order; where that does not fit, this is known
-before the first parameter has changed. It is for PyTorch's own optimizers, whose operations PyTorch sees all of.
+For PyTorch's own optimizers, whose operations PyTorch sees all of, there is a dry run: it allocates the state and the
+temporaries, and writes nothing. What it allocates is what the step itself allocates next, in the same order; where that
+does not fit, this is known before the first parameter has changed.
+
+There is no dry run of others, because what they do outside of PyTorch's operations cannot be seen. So their parameters
+and their state are copied to the host once, before the step that creates the state, and restored if that does not fit.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -15,6 +19,7 @@ from torch.optim import optimizer as of_all
 from torch.overrides import TorchFunctionMode
 
 from ullage.training.guard.memory.retry_operations import targets_of
+from ullage.training.guard.state.written_parameters import parameters_in
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:
@@ -107,3 +112,39 @@ _HOOKS_OF_ALL_OPTIMIZERS: Final[tuple[dict[int, Any], ...]] = (
     of_all._global_optimizer_post_hooks,
 )
 """PyTorch's dictionaries of hooks that the steps of all optimizers call."""
+
+
+def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: Callable[[torch.Tensor], bool]) -> None:
+    """Run a step of an optimizer that is not PyTorch's; restore everything if its state does not fit.
+
+    Args:
+        optimizer: any optimizer.
+        run: its step, perhaps through a gradient scaler.
+        is_makeshift: tells whether a tensor was allocated on the host because there was no room on the card.
+
+    Raises:
+        torch.OutOfMemoryError: its state does not fit; parameters, state and groups are as before.
+    """
+    state = {parameter: dict(own) for parameter, own in optimizer.state.items()}
+    tensors = [value for own in state.values() for value in own.values() if isinstance(value, torch.Tensor)]
+    written = dict.fromkeys([*parameters_in([optimizer]), *tensors])
+    values = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in written]
+    groups = [dict(group) for group in optimizer.param_groups]
+    try:
+        run()
+        every = [value for own in optimizer.state.values() for value in own.values()]
+        stray = next((value for value in every if isinstance(value, torch.Tensor) and is_makeshift(value)), None)
+        if stray is not None:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. The state of {type(optimizer).__name__} does not fit beside the parameters: "
+                f"there was no room for {stray.nbytes:,} bytes of it"
+            )
+    except BaseException:
+        with torch.no_grad():
+            for tensor, value in values:
+                tensor.copy_(value)
+        optimizer.state.clear()
+        optimizer.state.update(state)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.update(before)
+        raise
