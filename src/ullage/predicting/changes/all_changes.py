@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ullage.base.errors import UsageError, quoted
-from ullage.predicting.changes import count_flops, fully_shard, held_over
+from ullage.predicting.changes import allocator_setting, autocast, count_flops, fully_shard, held_over
 from ullage.predicting.changes.accumulation import accumulate
 from ullage.predicting.changes.activations import checkpoint, offload, sdpa
-from ullage.predicting.changes.allocator import allocator_setting
 from ullage.predicting.changes.change import AppliedChange, Change
 from ullage.predicting.changes.loss import fused_loss
 from ullage.predicting.changes.optimizer import (
@@ -17,7 +16,6 @@ from ullage.predicting.changes.optimizer import (
     step_in_backward,
     zeroed_gradients,
 )
-from ullage.predicting.changes.precision import autocast
 
 if TYPE_CHECKING:
     from ullage.gpu.tracing.journal import Journal

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.optimizer.optimizer_default import own_optimizers
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
 from ullage.predicting.changes.training.wrapping import wrap
 from ullage.predicting.editing.apply import edited

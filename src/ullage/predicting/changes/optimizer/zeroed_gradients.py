@@ -4,7 +4,7 @@ import ast
 from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.changes.training.wrapping import wrap
 from ullage.predicting.editing.edit import NotCertain, Recipe, ReplaceExpression

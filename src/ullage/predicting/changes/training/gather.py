@@ -36,11 +36,11 @@ from ullage.predicting.changes.training.facts import (
     PassFacts,
     TrainingFacts,
 )
-from ullage.predicting.changes.training.known_names import names_of, place_of, users_frames
-from ullage.predicting.changes.training.library_calls import PLACES, watch_calls
+from ullage.predicting.changes.training.known_names import names_of, place_of, users_frame, users_frames
 from ullage.predicting.changes.training.loss_form import LossWatch
 from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
-from ullage.predicting.changes.training.training_loop import TrainingLoop, users_frame
+from ullage.predicting.changes.training.training_loop import TrainingLoop
+from ullage.predicting.changes.training.wrapping import PLACES, watch_calls
 from ullage.training.ownership.storage import addresses, tensors_in
 
 _IMPLEMENTATIONS = ("foreach", "fused")

@@ -6,7 +6,6 @@ script's calls and what they allocate stay as they are.
 """
 
 import functools
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ullage.gpu.tracing.source import is_users
+from ullage.predicting.changes.training.known_names import users_frame
 from ullage.predicting.changes.training.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -195,11 +194,3 @@ class TrainingLoop:
             return take()
         finally:
             self._stepping.discard(id(optimizer))
-
-
-def users_frame() -> FrameType | None:
-    """Return the innermost frame of the user's own code that is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
