@@ -1,7 +1,7 @@
 """Every change there is, the cheapest first, and those that a request names."""
 
 import copyreg
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ullage.base.errors import UsageError, quoted
@@ -62,18 +62,17 @@ def change_named(text: str) -> tuple[Change, str]:
     return _BY_KEY[key], setting
 
 
-def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journal | None" = None) -> "TrainingLoop":
+def install(changes: Sequence[str], journal: "Journal | None" = None) -> "TrainingLoop":
     """Make changes in this process, in which torch has just been imported.
 
     Args:
         changes: as `key=setting`.
-        note: tells the user a sentence.
         journal: of memory, where how the run trains is to be gathered too; otherwise None.
     """
     from ullage.predicting.changes.training.gather import Gatherer
     from ullage.predicting.changes.training.training_loop import TrainingLoop
 
-    loop = TrainingLoop(note)
+    loop = TrainingLoop()
     loop.install()
     if journal is not None:
         Gatherer(loop, journal).install()

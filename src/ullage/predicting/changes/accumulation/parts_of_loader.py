@@ -18,7 +18,7 @@ from ullage.predicting.changes.accumulation.library_recipe import accumulates
 from ullage.predicting.changes.change import AppliedChange
 from ullage.predicting.changes.training.facts import LossForm
 from ullage.predicting.changes.training.known_names import users_frame
-from ullage.predicting.changes.training.loss_form import LossReader
+from ullage.predicting.changes.training.loss_form import form_of_loss
 from ullage.predicting.changes.training.wrapping import TRAINERS, watch_calls, when_imported, wrap
 from ullage.training.guard.splitting.batch import all_of, form_of, narrow, why_whole
 
@@ -95,7 +95,7 @@ class PartsOfLoader:
             return
         if turn.has_passed_back:
             self._applied.fail("the loop asks for several backward passes a batch")
-        is_sum = LossReader(None).form(loss, reads_saved=False) is LossForm.SUM
+        is_sum = form_of_loss(loss, reads_saved=False) is LossForm.SUM
         original(loss if is_sum else loss * turn.share, *arguments, **keywords)
         turn.has_passed_back = True
 

@@ -35,9 +35,7 @@ _CREATES_GRAPH = 3  # the place of create_graph among the arguments of autograd'
 class TrainingLoop:
     """Calls what changes have registered. `install` wraps torch's functions; a process does so once."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.note = note
-        """Tells the user a sentence."""
+    def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
         """The number of times that a change had an effect, by its `key=setting`; one that is not there had none."""
         self.refusals: dict[str, str] = {}

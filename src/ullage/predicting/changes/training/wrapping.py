@@ -67,9 +67,8 @@ def _is_called_by_user() -> bool:
         if is_users(frame.f_code.co_filename):
             return True
         name = frame.f_code.co_name
-        if name not in ("__init__", "__post_init__", "insert_env_defaults", "wrapper", "inner"):
-            return False
-        if frame.f_back is None:
+        is_between = name in ("__init__", "__post_init__", "insert_env_defaults", "wrapper", "inner")
+        if not is_between or frame.f_back is None:
             return False
         frame = frame.f_back
     return False
