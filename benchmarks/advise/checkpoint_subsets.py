@@ -24,7 +24,7 @@ from torch import nn  # noqa: E402  the card has to be there before
 from torch.utils.checkpoint import checkpoint  # noqa: E402  the card has to be there before
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  the card has to be there before
 
-from ullage.predicting.changes.activations.checkpoint_choice import choices  # noqa: E402  the card has to be there before
+from ullage.predicting.changes.activations.block_choice import choices  # noqa: E402  the card has to be there before
 from ullage.predicting.changes.training.model_structure import blocks_of  # noqa: E402  the card has to be there before
 
 LEAST_WORTH = 0.97

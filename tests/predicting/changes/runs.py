@@ -31,7 +31,7 @@ torch.manual_seed(0)
 CHANGES = json.loads(sys.argv[1])
 if CHANGES:
     from ullage.predicting.changes.all_changes import install
-    LOOP = install(CHANGES, print)
+    LOOP = install(CHANGES)
 source = open(sys.argv[2]).read().replace('"cuda"', '"cpu"')
 names = {"__name__": "__main__", "__file__": sys.argv[2]}
 torch.manual_seed(0)

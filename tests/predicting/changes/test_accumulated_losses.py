@@ -61,10 +61,10 @@ import ullage
 ullage.emulate("T4")
 import torch
 import torch.nn.functional as F
-from ullage.predicting.changes.training.loss_form import LossReader
+from ullage.predicting.changes.training.loss_form import form_of_loss
 model, weights = torch.nn.Linear(16, 10).cuda(), torch.rand(10).cuda()
 x, y = torch.randn(12, 16).cuda(), torch.arange(12).cuda() % 10
-print(json.dumps([LossReader(12).form(eval(text)) for text in json.loads(sys.argv[1])]))
+print(json.dumps([form_of_loss(eval(text), items=12) for text in json.loads(sys.argv[1])]))
 """
 
 

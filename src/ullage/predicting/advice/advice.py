@@ -1,18 +1,17 @@
 """`ullage advise`: what to change so that a script fits on a card, every change run on the emulated card."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from ullage.base.errors import ExitCode, UllageError
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
-from ullage.predicting.advice.candidates import Candidates, candidates_of
 from ullage.predicting.advice.cost import TimeEstimate, estimate_of
 from ullage.predicting.advice.largest import LargestWith, largest_as_it_is, largest_by_cost
 from ullage.predicting.advice.search import AdviceSearch
-from ullage.predicting.advice.trial import ChangeTrial, Combination, NotMade
+from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combination, NotMade, candidates_of
 from ullage.predicting.advice.written import WrittenAdvice, written
 from ullage.predicting.changes.change import ChangeCost
 from ullage.predicting.changes.training.facts import CodePlace, HeldVariable, TrainingFacts
@@ -174,26 +173,22 @@ class Adviser:
 
     def finished(self) -> list[ChangeTrial]:
         """Return the trials of all runs that came to their end, those of a search that was interrupted too."""
-        found = []
-        for one in self._asked:
-            try:
-                known = self.runs.known(one.request(self.roomy, self.facts))
-            except NotCertain:
-                continue
-            if known is not None:
-                found.append(self._trial(one, known))
-        return found
+        made = [(one, self._made(self.roomy, one)) for one in self._asked]
+        known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
+        return [self._trial(one, result) for one, result in known if result is not None]
+
+    def _made(self, request: Request, one: Combination) -> Request | NotCertain:
+        """Return a request with changes, or why these cannot be written beside each other."""
+        try:
+            return one.request(request, self.facts)
+        except NotCertain as error:
+            return error
 
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
         """Run a request with changes; what cannot be written beside each other is an error in its place."""
-        made: list[Request | NotCertain] = []
-        for one in combinations:
-            try:
-                made.append(one.request(request, self.facts))
-            except NotCertain as error:
-                made.append(error)
+        made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
         return [next(found) if isinstance(each, Request) else each for each in made]
@@ -253,6 +248,21 @@ def _last_line(error: UllageError) -> str:
     return next((line for line in lines if " raised " in line), lines[0] if lines else type(error).__name__)
 
 
+@dataclass(slots=True)
+class _FoundAdvice:
+    """What a search has found so far."""
+
+    best: ChangeTrial | None = None
+    proof: WrittenAdvice | None = None
+    largest: list[LargestWith] = field(default_factory=list)
+    is_complete: bool = False
+
+    def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
+        """Write the best combination as lines, and run these."""
+        if self.best is not None:
+            self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
+
+
 def advise(
     request: Request,
     *,
@@ -279,15 +289,12 @@ def advise(
         request = replace(request, arguments=axis.put_into(request.arguments, answer.largest[0].to_weigh))
     adviser = Adviser(request, runs)
     base, need, facts = adviser.begin()
-    candidates = candidates_of(facts, request)
+    settings, not_made = candidates_of(facts, request)
     search = AdviceSearch(
-        candidates.settings,
+        settings,
         need.interval_bytes[1],
         adviser.try_all,
-        time=lambda one: (
-            _unwritten(one, facts) + estimate_of(one, facts).order[0],
-            estimate_of(one, facts).host_bytes,
-        ),
+        time=lambda one: (_unwritten(one, facts) + estimate_of(one, facts).order, estimate_of(one, facts).host_bytes),
     )
     try:
         search.singles()
@@ -306,45 +313,7 @@ def advise(
         if base.verdict is not Verdict.FITS and axis is None:
             answer.best = answer.best or search.best_so_far()
             answer.write(adviser, is_to_run=False)
-    return _advice(adviser, (base, need), candidates, search, answer, axis, began)
-
-
-@dataclass(slots=True)
-class _FoundAdvice:
-    """What a search has found so far."""
-
-    best: ChangeTrial | None = None
-    proof: WrittenAdvice | None = None
-    largest: list[LargestWith] = field(default_factory=list)
-    is_complete: bool = False
-
-    def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination as lines, and run these."""
-        if self.best is not None:
-            self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
-
-
-def _advice(
-    adviser: Adviser,
-    begun: tuple[Prediction, Prediction],
-    candidates: Candidates,
-    search: AdviceSearch,
-    answer: _FoundAdvice,
-    axis: Axis | None,
-    began: float,
-) -> Advice:
-    base, need = begun
-    request, best = adviser.request, answer.best
-    singles = [trial for trial in search if len(trial.combination.parts) == 1]
-    failed = [
-        NotMade(change=trial.combination.parts[0].change, why=trial.problem) for trial in singles if trial.problem
-    ]
-    tried = {trial.combination.parts[0].change.key for trial in singles}
-    not_needed = [
-        NotMade(change=settings[0].change, why="it needs more cards, and is tried where nothing else fits")
-        for key, settings in candidates.settings.items()
-        if settings[0].change.cost is ChangeCost.CARDS and key not in tried
-    ]
+    singles = [trial for trial in search.tried.values() if len(trial.combination.parts) == 1]
     return Advice(
         script=str(request.script),
         arguments=list(without_secrets(request.arguments)),
@@ -352,14 +321,27 @@ def _advice(
         total_memory_bytes=adviser.total_bytes,
         base=base,
         need=need,
-        facts=adviser.facts,
+        facts=facts,
         trials=tuple(trial for trial in singles if not trial.problem),
-        not_made=(*candidates.not_made, *failed, *not_needed),
-        best=best,
-        estimate=estimate_of(best.combination, adviser.facts) if best is not None else None,
+        not_made=(*not_made, *_not_made_after_all(singles, settings)),
+        best=answer.best,
+        estimate=estimate_of(answer.best.combination, facts) if answer.best is not None else None,
         written=answer.proof,
         is_complete=answer.is_complete,
         axis=axis,
         largest=tuple(answer.largest),
         seconds=time.perf_counter() - began,
     )
+
+
+def _not_made_after_all(
+    singles: Sequence[ChangeTrial], settings: Mapping[str, Sequence[ChangeSetting]]
+) -> Iterator[NotMade]:
+    """Yield the changes that failed when they were tried alone, and those that were not needed."""
+    for trial in singles:
+        if trial.problem:
+            yield NotMade(change=trial.combination.parts[0].change, why=trial.problem)
+    tried = {trial.combination.parts[0].change.key for trial in singles}
+    for key, [first, *_] in settings.items():
+        if first.change.cost is ChangeCost.CARDS and key not in tried:
+            yield NotMade(change=first.change, why="it needs more cards, and is tried where nothing else fits")

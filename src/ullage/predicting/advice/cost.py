@@ -57,9 +57,9 @@ class TimeEstimate:
         return ", ".join(parts)
 
     @property
-    def order(self) -> tuple[float, int]:
+    def order(self) -> float:
         """A number to order by: what moves bytes to the host last, as that takes longer than computing them again."""
-        return (self.added_share or 0.0) + self.offloads, self.host_bytes
+        return (self.added_share or 0.0) + self.offloads
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:

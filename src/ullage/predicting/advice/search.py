@@ -6,7 +6,7 @@ then every one that is not needed is taken out again, the dearest first, and wha
 parts of a batch) is made as mild as still fits.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -142,13 +142,8 @@ class AdviceSearch:
 
     def useful(self) -> list[ChangeSetting]:
         """Return the changes that save enough alone, as strong as they can be, the one that saves most first."""
-        alone = [trial for trial in self.tried.values() if len(trial.combination.parts) == 1 and self.is_worth(trial)]
-        return [trial.combination.parts[0] for trial in sorted(alone, key=lambda trial: trial.need_bytes or 0)]
-
-    def is_worth(self, trial: ChangeTrial) -> bool:
-        """Tell whether a trial saves enough to be worth a line in the script."""
-        need = trial.need_bytes
-        return need is not None and self.base_bytes - need > _WORTH * self.base_bytes
+        alone = [one for one in self.tried if len(one.parts) == 1 and self._gain(one) > _WORTH * self.base_bytes]
+        return [one.parts[0] for one in sorted(alone, key=self._gain, reverse=True)]
 
     def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
         """Cheaper first: by class, by the number of changes, by the time they add, by strength, by what they save."""
@@ -167,6 +162,3 @@ class AdviceSearch:
             for one, trial in zip(new, self.run(new), strict=True):
                 self.tried[one] = trial
         return [self.tried[one] for one in combinations]
-
-    def __iter__(self) -> Iterator[ChangeTrial]:
-        return iter(self.tried.values())

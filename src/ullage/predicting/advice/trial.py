@@ -1,16 +1,20 @@
-"""A change with a setting, tried alone on the script, and a combination of them."""
+"""Changes with a setting: those that are worth a run of a script, a combination of them, and what came of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from ullage.predicting.changes.change import Change, ChangeCost, Gradients, text_of
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.all_changes import CHANGES
+from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients, text_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.edit import SourceEdit
-from ullage.predicting.prediction.changed_request import changed
+from ullage.predicting.prediction.changed_request import changed, makes_a_difference
 from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
+
+_OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +132,30 @@ class NotMade:
     change: Change
     why: str
     """One sentence without a full stop."""
+
+
+def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
+    """Return the settings to try in such a run, by change, the mildest first; and the changes that cannot be made."""
+    settings: dict[str, list[ChangeSetting]] = {}
+    not_made = []
+    for change in CHANGES:
+        applicable, here = change.settings_for(facts), _as_dear_as(change, facts)
+        if change.world_size is not None and (request.options["world_size"] or request.is_command):
+            applicable = Applicable(why_not="the run has several processes already, or is a command that starts them")
+        wanted = [
+            ChangeSetting(change=here, setting=setting)
+            for setting in applicable.settings
+            if makes_a_difference(request, change, setting)
+        ]
+        if wanted:
+            settings[change.key] = wanted
+        else:
+            why = applicable.why_not or "the run has it already"
+            not_made.append(NotMade(change=change, why=why))
+    return settings, not_made
+
+
+def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
+    """Return a change with what it costs in this run: no less than other numbers if the gradients may be others."""
+    is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
+    return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -1,14 +1,13 @@
 """Every change there is, the cheapest first, and those that a request names."""
 
 import copyreg
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ullage.base.errors import UsageError, quoted
-from ullage.predicting.changes import count_flops, fully_shard, held_over
+from ullage.predicting.changes import allocator_setting, autocast, count_flops, fully_shard, held_over
 from ullage.predicting.changes.accumulation import accumulate
 from ullage.predicting.changes.activations import checkpoint, offload, sdpa
-from ullage.predicting.changes.allocator import allocator_setting
 from ullage.predicting.changes.change import AppliedChange, Change
 from ullage.predicting.changes.loss import fused_loss
 from ullage.predicting.changes.optimizer import (
@@ -17,7 +16,6 @@ from ullage.predicting.changes.optimizer import (
     step_in_backward,
     zeroed_gradients,
 )
-from ullage.predicting.changes.precision import autocast
 
 if TYPE_CHECKING:
     from ullage.gpu.tracing.journal import Journal
@@ -64,18 +62,17 @@ def change_named(text: str) -> tuple[Change, str]:
     return _BY_KEY[key], setting
 
 
-def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journal | None" = None) -> "TrainingLoop":
+def install(changes: Sequence[str], journal: "Journal | None" = None) -> "TrainingLoop":
     """Make changes in this process, in which torch has just been imported.
 
     Args:
         changes: as `key=setting`.
-        note: tells the user a sentence.
         journal: of memory, where how the run trains is to be gathered too; otherwise None.
     """
     from ullage.predicting.changes.training.gather import Gatherer
     from ullage.predicting.changes.training.training_loop import TrainingLoop
 
-    loop = TrainingLoop(note)
+    loop = TrainingLoop()
     loop.install()
     if journal is not None:
         Gatherer(loop, journal).install()

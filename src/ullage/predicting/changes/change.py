@@ -44,6 +44,12 @@ class Applicable:
     why_not: str = ""
     """One sentence without a full stop: why the change cannot be made in this run."""
 
+    @classmethod
+    def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
+        """Return settings, or the first reason against them whose condition holds."""
+        why_not = next((why for holds, why in reasons if holds), "")
+        return cls(why_not=why_not) if why_not else cls(settings=settings)
+
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:

@@ -28,15 +28,13 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     model, loop = facts.model, facts.loop
     if model is None:
         return Applicable(why_not="no module was called that is trained")
-    if model.wrapper:
-        return Applicable(why_not=f"the model is in {model.wrapper} already")
-    if model.is_compiled:
-        return Applicable(why_not="the model is compiled, and would have to be sharded before")
-    if loop.library:
-        return Applicable(why_not=f"the loop is {loop.library}'s own, which shards by an argument of its own")
-    if loop.has_scaler:
-        return Applicable(why_not="the script uses a GradScaler, which has to be the one for shards")
-    return Applicable(settings=_RANKS)
+    return Applicable.unless(
+        (model.wrapper, f"the model is in {model.wrapper} already"),
+        (model.is_compiled, "the model is compiled, and would have to be sharded before"),
+        (loop.library, f"the loop is {loop.library}'s own, which shards by an argument of its own"),
+        (loop.has_scaler, "the script uses a GradScaler, which has to be the one for shards"),
+        settings=_RANKS,
+    )
 
 
 class _Sharding:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ullage.predicting.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import InsertAfter, NotCertain, Recipe
 from ullage.predicting.editing.release import released

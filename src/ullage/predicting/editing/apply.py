@@ -1,12 +1,14 @@
-"""Edits become new text: every line is placed by the syntax tree of the file, and nothing else of it changes."""
+"""Edits become new text, each line placed by the file's syntax tree, and a diff that `git apply` and `patch` take."""
 
 import ast
+import difflib
 import io
+import os
 import tokenize
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from ullage.predicting.editing.edit import (
@@ -24,6 +26,7 @@ from ullage.predicting.editing.edit import (
 from ullage.predicting.editing.scope import blocks_of, calls_at, end_line, holds, start_line
 
 _STEP: Final = "    "
+_NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
@@ -128,7 +131,7 @@ class _EditedPage:
     # ---- the kinds of edit
 
     def _insert_after(self, edit: InsertAfter) -> None:
-        _, _, statement = self._statement(edit.line)
+        _, statement = self._statement(edit.line)
         last = self._lines[end_line(statement) - 1]
         # What stands behind the last line of a wrapped block stands behind the block.
         depth = sum(first <= statement.lineno and end_line(statement) < end for first, end in self._wraps())
@@ -136,7 +139,7 @@ class _EditedPage:
         last.after += self._indented(indent, edit.text)
 
     def _insert_before(self, edit: InsertBefore) -> None:
-        _, _, statement = self._statement(edit.line)
+        _, statement = self._statement(edit.line)
         line = self._lines[start_line(statement) - 1]
         line.before += self._indented(_indent(line.text), edit.text)
 
@@ -191,7 +194,7 @@ class _EditedPage:
         line.replaced.append((edit.column, end, edit.new))
 
     def _remove(self, edit: RemoveStatement) -> None:
-        block, _, statement = self._statement(edit.line)
+        block, statement = self._statement(edit.line)
         if len(block) == 1:
             raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
         for number in range(start_line(statement), end_line(statement) + 1):
@@ -204,17 +207,14 @@ class _EditedPage:
 
     # ---- places
 
-    def _statement(self, line: int) -> tuple[list[ast.stmt], int, ast.stmt]:
+    def _statement(self, line: int) -> tuple[list[ast.stmt], ast.stmt]:
         """Return the innermost statement that a line belongs to, with its block."""
-        found: tuple[list[ast.stmt], int, ast.stmt] | None = None
-        for block in self._blocks:
-            for index, statement in enumerate(block):
-                if holds(statement, line) and (found is None or statement.lineno >= found[2].lineno):
-                    found = block, index, statement
-        if found is None:
+        found = [(block, statement) for block in self._blocks for statement in block if holds(statement, line)]
+        if not found:
             raise NotCertain(f"line {line} of {self._file} belongs to no statement")
-        self._check_lines(found[0], found[2])
-        return found
+        block, statement = sorted(found, key=lambda each: each[1].lineno)[-1]
+        self._check_lines(block, statement)
+        return block, statement
 
     def _check_lines(self, block: list[ast.stmt], statement: ast.stmt) -> None:
         for other in block:
@@ -228,18 +228,14 @@ class _EditedPage:
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
         """Return the innermost block in which statements hold both lines, with their places."""
-        found: tuple[int, list[ast.stmt], int, int] | None = None
+        found = []
         for block in self._blocks:
-            first = _index_of(block, first_line)
-            last = _index_of(block, last_line)
-            if first is None or last is None or last < first:
-                continue
-            depth = block[first].col_offset
-            if found is None or depth >= found[0]:
-                found = depth, block, first, last
-        if found is None:
+            first, last = _index_of(block, first_line), _index_of(block, last_line)
+            if first is not None and last is not None and first <= last:
+                found.append((block, first, last))
+        if not found:
             raise NotCertain(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
-        _, block, first, last = found
+        block, first, last = sorted(found, key=lambda each: each[0][each[1]].col_offset)[-1]
         for statement in block[first : last + 1]:
             self._check_lines(block, statement)
         return block, first, last
@@ -295,15 +291,15 @@ def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
     """Return the lines that begin inside of a string: their indentation is part of it."""
     found: set[int] = set()
-    begun: dict[int, int] = defaultdict(int)
+    begun: list[int] = []
     for token in tokens:
         name = tokenize.tok_name[token.type]
         if name == "STRING":
             found.update(range(token.start[0] + 1, token.end[0] + 1))
         elif name.endswith("STRING_START"):  # Python 3.12 and newer: an f-string is several tokens
-            begun[len(begun)] = token.start[0]
+            begun.append(token.start[0])
         elif name.endswith("STRING_END") and begun:
-            found.update(range(begun.popitem()[1] + 1, token.end[0] + 1))
+            found.update(range(begun.pop() + 1, token.end[0] + 1))
     return found
 
 
@@ -313,3 +309,29 @@ def _index_of(block: Sequence[ast.stmt], line: int) -> int | None:
 
 def _indent(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
+
+
+def diff_of(texts: Mapping[str, tuple[str, str]]) -> str:
+    """Return the diff of files.
+
+    Args:
+        texts: by the path of each file, its text before and after.
+    """
+    return "".join(_diff(path, before, after) for path, (before, after) in texts.items() if before != after)
+
+
+def _diff(path: str, before: str, after: str) -> str:
+    name = _name_of(Path(path))
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
+
+
+def _name_of(path: Path) -> str:
+    """Return a path as git names it: below the top of its repository, elsewhere below the current folder."""
+    path = path.absolute()
+    for folder in path.parents:
+        if (folder / ".git").exists():
+            return path.relative_to(folder).as_posix()
+    return Path(os.path.relpath(path)).as_posix()

@@ -21,7 +21,10 @@ from ullage.predicting.editing.scope import (
     parse,
     scope_of,
     stored_in,
+    uses,
 )
+
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def released(source: str, *, file: str, function: str, lines: Mapping[str, int]) -> tuple[InsertAfter, ...]:
@@ -79,11 +82,11 @@ def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
         raise NotCertain(f"{name} is what the loop goes through")
     way, block, last = list(levels), loop.body, _last_use(loop.body, name)
-    while (inner := _block_of_all_uses(block, name, last)) is not None:  # as deep as all its uses are
+    while (inner := _block_of_alluses(block, name, last)) is not None:  # as deep as all its uses are
         way.append(BlockPlace(block, last, way[-1].statement))
         block, last = inner, _last_use(inner, name)
     statement = block[last]
-    if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
+    if isinstance(statement, _LEAVING):
         raise NotCertain(f"the function or the loop ends with the last use of {name}")
     if isinstance(statement, ast.Delete):
         raise NotCertain(f"{name} is deleted already")
@@ -94,26 +97,20 @@ def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
 
 
 def _last_use(block: Sequence[ast.stmt], name: str) -> int:
-    return max(index for index, statement in enumerate(block) if _uses(statement, name))
+    return max(index for index, statement in enumerate(block) if uses(statement, name))
 
 
-def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
+def _block_of_alluses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
     """Return the block below one statement that holds every use of a name; None where there is none."""
     statement = block[last]
-    if isinstance(statement, LOOPS) or sum(_uses(each, name) for each in block) > 1:
+    if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:
         return None
-    inner = [each for each in blocks_of(statement) if any(_uses(one, name) for one in each)]
+    inner = [each for each in blocks_of(statement) if any(uses(one, name) for one in each)]
     count = sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
     within = sum(
         isinstance(node, ast.Name) and node.id == name for each in inner for one in each for node in ast.walk(one)
     )
     return inner[0] if len(inner) == 1 and count == within else None
-
-
-def _uses(statement: ast.stmt, name: str) -> bool:
-    return name in stored_in(statement) or any(
-        isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement)
-    )
 
 
 def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
@@ -135,4 +132,4 @@ def _assigns(statement: ast.stmt, name: str) -> bool:
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:
-    return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+    return bool(block) and isinstance(block[-1], _LEAVING)

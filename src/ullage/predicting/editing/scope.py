@@ -246,6 +246,11 @@ def _mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
 
 
+def uses(statement: ast.stmt, name: str) -> bool:
+    """Tell whether a statement reads a name or gives it something new."""
+    return _mentions(statement, name) or name in stored_in(statement)
+
+
 def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
     """Tell whether what a name holds behind a statement may be read: further on, or in the loop's next turn.
 
@@ -260,7 +265,8 @@ def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None 
         fate = fate_in(following, name)
         if fate is Fate.READ:
             return True
-        if fate is Fate.LOST and not _has_jump(following):
+        jumps = (ast.Break, ast.Continue)
+        if fate is Fate.LOST and not any(isinstance(node, jumps) for each in following for node in own_nodes(each)):
             return False
         if isinstance(level.parent, LOOPS) and level.block is level.parent.body:
             if _is_read_in_next_turn(level.parent, name):
@@ -278,10 +284,6 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
     return name not in stored_in(loop.target) and fate_in(loop.body, name) is Fate.READ
 
 
-def _has_jump(statements: Sequence[ast.stmt]) -> bool:
-    return any(isinstance(node, ast.Break | ast.Continue) for each in statements for node in own_nodes(each))
-
-
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
     """Tell what statements that run in this order do first to what a name holds."""
     for statement in statements:
@@ -292,9 +294,8 @@ def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
 
 
 def _fate(statement: ast.stmt, name: str) -> Fate:
-    if not _mentions(statement, name) and name not in stored_in(statement):
-        ends = isinstance(statement, ast.Return | ast.Raise)
-        return Fate.LOST if ends else Fate.OPEN
+    if not uses(statement, name):
+        return Fate.LOST if isinstance(statement, ast.Return | ast.Raise) else Fate.OPEN
     if isinstance(statement, ast.If):
         fates = {fate_in(block, name) for block in (statement.body, statement.orelse)}
         if _loads(statement.test, name) or Fate.READ in fates:

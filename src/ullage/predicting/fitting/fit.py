@@ -13,7 +13,7 @@ from ullage.base.errors import ExitCode, ScriptError, UllageError, UsageError
 from ullage.base.public import public
 from ullage.base.secrets import without_secrets
 from ullage.base.units import text_of_bytes
-from ullage.predicting.changes.allocator import allocator_setting
+from ullage.predicting.changes import allocator_setting
 from ullage.predicting.changes.change import Change, text_of
 from ullage.predicting.changes.optimizer import optimizer_default
 from ullage.predicting.changes.training.facts import TrainingFacts

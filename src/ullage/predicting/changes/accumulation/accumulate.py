@@ -5,7 +5,7 @@ from typing import Final
 
 from ullage.predicting.changes.accumulation.library_recipe import library_recipe, takes_argument
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import IGNORED, LossForm, TrainingFacts
 from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.batch_parts import CountedLoss, PassPlaces, in_parts

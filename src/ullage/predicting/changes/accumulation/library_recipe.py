@@ -3,7 +3,7 @@
 import ast
 from typing import Final
 
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import AddKeyword, NotCertain, Recipe
 from ullage.predicting.editing.scope import called_name, operand, parse, spans

@@ -2,7 +2,8 @@
 
 The loop zeroes gradients, clips, steps and schedules in every turn. What it asks for in the turns in between is left
 out; the loss is multiplied by the part's share where its backward pass is asked for. So do the lines of a person:
-`(loss * share).backward()`, and `if it is the last part:` before the rest.
+`(loss * share).backward()`, and `if it is the last part:` before the rest. A library whose loop it is gets arguments
+instead: smaller batches, and more of them to a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader
 
-from ullage.predicting.changes.accumulation.library_arguments import LibraryArguments
+from ullage.predicting.changes.accumulation.library_recipe import accumulates
 from ullage.predicting.changes.change import AppliedChange
 from ullage.predicting.changes.training.facts import LossForm
-from ullage.predicting.changes.training.loss_form import LossReader
-from ullage.predicting.changes.training.wrapping import when_imported, wrap
+from ullage.predicting.changes.training.known_names import users_frame
+from ullage.predicting.changes.training.loss_form import form_of_loss
+from ullage.predicting.changes.training.wrapping import TRAINERS, watch_calls, when_imported, wrap
 from ullage.training.guard.splitting.batch import all_of, form_of, narrow, why_whole
 
 _LEFT_OUT: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
@@ -26,6 +28,7 @@ _LEFT_OUT: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("torch.optim.lr_scheduler", "ReduceLROnPlateau", ("step",)),
 )
 _CLIPPING: Final = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm")
+_MARK: Final = "_ullage_takes_parts"
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class PartsOfLoader:
         self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
-        self._library = LibraryArguments(applied)
+        self._library = _LibraryArguments(applied)
         self._depth = 0
         """The number of loaders that are giving a batch: a loader that hands on what another gives is cut alone."""
         wrap(DataLoader, "__iter__", self._iterated)
@@ -92,7 +95,7 @@ class PartsOfLoader:
             return
         if turn.has_passed_back:
             self._applied.fail("the loop asks for several backward passes a batch")
-        is_sum = LossReader(None).form(loss, reads_saved=False) is LossForm.SUM
+        is_sum = form_of_loss(loss, reads_saved=False) is LossForm.SUM
         original(loss if is_sum else loss * turn.share, *arguments, **keywords)
         turn.has_passed_back = True
 
@@ -140,3 +143,62 @@ class PartsOfLoader:
             rows = min(length, items - start)
             self._turn = _Turn(index=index, count=len(starts), share=rows / items)
             yield narrow(batch, 0, start, rows)
+
+
+class _LibraryArguments:
+    """Changes what a script asks a library for, at the moment at which it asks."""
+
+    def __init__(self, applied: AppliedChange) -> None:
+        self._applied = applied
+        self._parts = int(applied.setting)
+        self.has_taken_over = False
+        """Whether a library accumulates, so that nobody else may."""
+        watch_calls("transformers", self._arguments_made, only_users=False)
+        watch_calls("lightning", self._trainer_made, only_users=False)
+        for module in TRAINERS:
+            when_imported(module, lambda trainer: self._wrap_loaders())
+        watch_calls("accelerate", self._accelerator_made)
+
+    def _arguments_made(self, arguments: Any, keywords: object) -> None:
+        """Have transformers' arguments ask for a part of the batch, and for as many parts as make it whole."""
+        batch = arguments.per_device_train_batch_size
+        if not hasattr(arguments, _MARK) and self._divides(batch):
+            setattr(arguments, _MARK, True)
+            arguments.per_device_train_batch_size = batch // self._parts
+            arguments.gradient_accumulation_steps *= self._parts
+
+    def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
+        """Have Lightning's trainer step after several batches; the loaders give smaller ones."""
+        self.has_taken_over = True
+        keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
+
+    def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
+        """Have Accelerate step after several batches, where the script's loop stands in its `accumulate`."""
+        frame = users_frame()
+        if frame is None or not accumulates(frame.f_code.co_filename):
+            return
+        if keywords.get("gradient_accumulation_plugin") is not None:
+            self._applied.refuse("the script gives Accelerator a gradient_accumulation_plugin")
+            return
+        self.has_taken_over = True
+        steps = keywords.get("gradient_accumulation_steps") or 1
+        keywords["gradient_accumulation_steps"] = steps * self._parts
+        self._wrap_loaders()
+
+    def _wrap_loaders(self) -> None:
+        wrap(DataLoader, "__init__", self._loader_made)
+
+    def _loader_made(
+        self, original: Any, loader: Any, dataset: Any, batch_size: Any = 1, *arguments: Any, **keywords: Any
+    ) -> None:
+        if isinstance(batch_size, int) and batch_size > 1 and self._divides(batch_size):
+            batch_size //= self._parts
+        original(loader, dataset, batch_size, *arguments, **keywords)
+
+    def _divides(self, batch: int) -> bool:
+        if batch % self._parts:
+            self._applied.fail(f"a batch of {batch} does not divide into {self._parts} equal parts")
+            return False
+        self.has_taken_over = True
+        self._applied.took_effect()
+        return True

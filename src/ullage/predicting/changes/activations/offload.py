@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.forward_span import around_forward
+from ullage.predicting.changes.source import around_forward
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.edit import Recipe
 

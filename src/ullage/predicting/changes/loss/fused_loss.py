@@ -1,53 +1,74 @@
 """A loss of large logits that does not hold the log-softmax of all rows: by chunks, or Liger-Kernel's fused one.
 
 Settings: "liger" for models of transformers where Liger-Kernel is installed; a number of rows for a script that calls
-`torch.nn.functional.cross_entropy` itself.
+`torch.nn.functional.cross_entropy` itself. By hand the first is a call behind the model's, the second a function of a
+few lines in the script, and its calls in place of the others.
 """
 
-import importlib
+import ast
+import functools
+import importlib.util
+import inspect
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from ullage.gpu.tracing.source import is_users
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
-from ullage.predicting.changes.loss.fused_loss_edits import (
-    LARGE,
-    LIGER,
-    ROWS,
-    has_liger,
-    liger_for,
-    liger_switches,
-    recipe_for,
+from ullage.predicting.changes.source import source_of
+from ullage.predicting.changes.training.facts import LossFacts, ModelFacts, TrainingFacts
+from ullage.predicting.editing.edit import (
+    AddImport,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    Recipe,
+    ReplaceCall,
+    SourceEdit,
 )
-from ullage.predicting.changes.training.facts import LossFacts, TrainingFacts
+from ullage.predicting.editing.scope import parse
 
+_LIGER: Final = "liger"
+_ROWS: Final = 1024
+"""The number of rows that are computed at a time."""
+_LARGE: Final = 1 << 20
+"""The number of logits from which on their log-softmax counts as large."""
+_MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
+_NAME: Final = "chunked_cross_entropy"
+_LIGER_LOSS: Final = "fused_linear_cross_entropy"
+"""The switch of Liger-Kernel's functions that replaces the loss."""
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
-    large = [each for each in facts.losses if each.rows * each.classes >= LARGE]
+    large = _large(facts)
     if not large:
         return Applicable(why_not="no cross entropy of large logits was computed")
-    settings = [str(ROWS)] if any(each.is_users and each.rows > ROWS for each in large) else []
-    if liger_for(facts.model) is not None:
-        settings.append(LIGER)
+    settings = [str(_ROWS)] if any(each.is_users and each.rows > _ROWS for each in large) else []
+    if _liger_for(facts.model) is not None:
+        settings.append(_LIGER)
     if settings:
         return Applicable(settings=settings)
     return Applicable(why_not=_reason(large[0], facts))
 
 
+def _large(facts: TrainingFacts) -> list[LossFacts]:
+    return [each for each in facts.losses if each.rows * each.classes >= _LARGE]
+
+
 def _reason(loss: LossFacts, facts: TrainingFacts) -> str:
     if loss.is_users:
-        return f"the logits have no more than {ROWS} rows"
+        return f"the logits have no more than {_ROWS} rows"
     if facts.model is not None and facts.model.transformers_path is not None:
-        if has_liger():
+        if _has_liger():
             return f"Liger-Kernel has no loss for models of type {facts.model.model_type}"
         return "the loss is computed inside transformers, and Liger-Kernel, which replaces it, is not installed"
     return f"the script does not call torch.nn.functional.cross_entropy itself at line {loss.place.line}"
 
 
 def _install(applied: AppliedChange) -> None:
-    if applied.setting == LIGER:
+    if applied.setting == _LIGER:
         applied.loop.before_first_forward.append(lambda module, frame: _apply_liger(applied, module))
     else:
         _install_chunks(applied)
@@ -69,7 +90,7 @@ def _install_chunks(applied: AppliedChange) -> None:
         if arguments or not keywords.keys() <= allowed or target.is_floating_point():
             applied.refuse("a call of cross_entropy has arguments that the chunked one does not know")
             return original(source, target, *arguments, **keywords)
-        if source.ndim != 2 or source.numel() < LARGE or source.shape[0] <= rows:
+        if source.ndim != 2 or source.numel() < _LARGE or source.shape[0] <= rows:
             return original(source, target, *arguments, **keywords)
         applied.took_effect()
         return chunked(source, target, rows=rows, **keywords)
@@ -83,7 +104,7 @@ def _apply_liger(applied: AppliedChange, module: Any) -> None:
 
     model, _, _ = model_structure.unwrapped(module)
     _, inner = model_structure.transformers_in(model)
-    if inner is None or not has_liger():
+    if inner is None or not _has_liger():
         applied.refuse("Liger-Kernel is not installed" if inner is not None else "it is no model of transformers")
         return
     try:
@@ -93,7 +114,8 @@ def _apply_liger(applied: AppliedChange, module: Any) -> None:
         return
     kind = inner.config.model_type
     apply = known.get(kind)
-    switches = liger_switches(apply) if apply is not None else {}
+    given = inspect.signature(apply).parameters if apply is not None else {}
+    switches = {name: name == _LIGER_LOSS for name, each in given.items() if isinstance(each.default, bool)}
     if apply is None or not any(switches.values()):
         applied.refuse(f"Liger-Kernel has no loss for models of type {kind}")
         return
@@ -101,14 +123,123 @@ def _apply_liger(applied: AppliedChange, module: Any) -> None:
     applied.took_effect()
 
 
+# ---- written by hand
+
+
+def _has_liger() -> bool:
+    """Tell whether Liger-Kernel is installed."""
+    return importlib.util.find_spec("liger_kernel") is not None
+
+
+def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
+    """Return the function that replaces a model's loss; None where Liger-Kernel is not installed or has none."""
+    spec = importlib.util.find_spec("liger_kernel") if model is not None and model.model_type else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    file = Path(next(iter(folders or ()), "")) / "transformers" / "monkey_patch.py"
+    return _functions_of(str(file)).get(model.model_type) if folders and model is not None else None
+
+
+@functools.cache
+def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
+    """Return what Liger-Kernel has for each type of model; its text is read, as to import it is to import torch."""
+    try:
+        body = parse(source_of(file)).body
+    except NotCertain:
+        return {}
+    known = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+    able = {name: node for name, node in known.items() if _LIGER_LOSS in _switches_of(node)}
+    tables = [node.value for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    pairs = [
+        pair for table in tables if isinstance(table, ast.Dict) for pair in zip(table.keys, table.values, strict=True)
+    ]
+    return {
+        str(key.value): able[value.id]
+        for key, value in pairs
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Name) and value.id in able
+    }
+
+
+def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the arguments of a function that are True or False."""
+    given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
+    pairs = [
+        *zip(given, function.args.defaults, strict=True),
+        *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True),
+    ]
+    return tuple(each.arg for each, value in pairs if isinstance(value, ast.Constant) and isinstance(value.value, bool))
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    """Return how the loss is written in a script."""
+    if setting == _LIGER:
+        return _liger_recipe(facts.model)
+    function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
+    snippet = f"{function}\n\n\nloss = {_NAME}(logits, targets)"
+    try:
+        return Recipe(snippet=snippet, edits=tuple(_edits(facts, function)))
+    except NotCertain:
+        return Recipe(snippet=snippet)
+
+
+def _liger_recipe(model: ModelFacts | None) -> Recipe:
+    """Return how Liger-Kernel's loss is written behind the statement that assigns the model."""
+    function = _liger_for(model)
+    known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
+    path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
+    if function is None:
+        return Recipe(snippet="", why_not="Liger-Kernel has no loss for this model")
+    switches = ", ".join(f"{name}={name == _LIGER_LOSS}" for name in _switches_of(function))
+    text = f"{function.name}(model={known.name if known is not None else 'model'}{path}, {switches})"
+    imported = f"from liger_kernel.transformers import {function.name}"
+    snippet = f"{imported}\n{text}"
+    if known is None or known.assigned is None:
+        return Recipe(snippet=snippet)
+    file, line = known.assigned.file, known.assigned.line
+    return Recipe(
+        snippet=snippet,
+        edits=(AddImport(file=file, text=imported), InsertAfter(file=file, line=line, text=text)),
+    )
+
+
+def _function_text() -> str:
+    """Return the function's source, as it is put into a script."""
+    spec = importlib.util.find_spec(_MODULE)
+    text = source_of(spec.origin or "") if spec is not None else ""
+    [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    lines = text.splitlines()[function.lineno - 1 : function.end_lineno]
+    return "\n".join(line.partition("  # ")[0] for line in lines)
+
+
+def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
+    large = [each for each in _large(facts) if each.is_users and each.rows > _ROWS]
+    edits: list[SourceEdit] = []
+    for file in {each.place.file for each in large}:
+        edits.append(InsertBefore(file=file, line=_first_behind_imports(file), text=f"{function}\n\n"))
+        edits += [AddImport(file=file, text=text) for text in ("import torch", "import torch.utils.checkpoint")]
+    edits += [
+        ReplaceCall(file=each.place.file, line=each.place.line, function="cross_entropy", replacement=_NAME)
+        for each in large
+    ]
+    return edits
+
+
+def _first_behind_imports(file: str) -> int:
+    """Return the line of the first statement behind the imports at the top of a file."""
+    for statement in parse(source_of(file)).body:
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text and not isinstance(statement, ast.Import | ast.ImportFrom):
+            return statement.lineno
+    raise NotCertain("the file has nothing but imports")
+
+
 CHANGE: Final = Change(
     key="fused_loss",
     name="loss by chunks",
-    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == LIGER else "loss by chunks",
+    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == _LIGER else "loss by chunks",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
     explanation="the log-softmax of the logits is computed for some rows at a time, and never held for all",
     settings_for=_settings_for,
     install=_install,
-    recipe_for=recipe_for,
+    recipe_for=_recipe_for,
 )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.optimizer.optimizer_default import own_optimizers
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFacts
 from ullage.predicting.changes.training.wrapping import wrap
 from ullage.predicting.editing.apply import edited
@@ -73,30 +73,20 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _applicable(facts: TrainingFacts) -> Applicable:
-    why_not = _why_not(facts)
-    return Applicable(why_not=why_not) if why_not else Applicable(settings=("on",))
-
-
-def _why_not(facts: TrainingFacts) -> str:
-    loop = facts.loop
+    loop, wrapper = facts.loop, facts.model.wrapper if facts.model is not None else ""
     if not facts.optimizers:
-        return "no optimizer of torch.optim took a step"
-    if len(facts.optimizers) > 1:
-        return "several optimizers take steps"
-    [optimizer] = facts.optimizers
-    if not optimizer.module.startswith("torch.optim") or optimizer.kind in _NOT_BY_PARAMETER:
-        return f"{optimizer.kind} is not known to update parameter by parameter"
-    if loop.clips_gradients:
-        return "the script clips the gradients of all parameters together"
-    if loop.has_scaler:
-        return "a GradScaler looks at all gradients before the step"
-    if loop.passes_per_step > 1:
-        return "the script adds up the gradients of several backward passes"
-    if loop.library:
-        return f"the loop is {loop.library}'s own"
-    if facts.model is not None and facts.model.wrapper:
-        return f"{facts.model.wrapper} exchanges gradients between ranks"
-    return ""
+        return Applicable(why_not="no optimizer of torch.optim took a step")
+    first = facts.optimizers[0]
+    is_unknown = not first.module.startswith("torch.optim") or first.kind in _NOT_BY_PARAMETER
+    return Applicable.unless(
+        (len(facts.optimizers) > 1, "several optimizers take steps"),
+        (is_unknown, f"{first.kind} is not known to update parameter by parameter"),
+        (loop.clips_gradients, "the script clips the gradients of all parameters together"),
+        (loop.has_scaler, "a GradScaler looks at all gradients before the step"),
+        (loop.passes_per_step > 1, "the script adds up the gradients of several backward passes"),
+        (loop.library, f"the loop is {loop.library}'s own"),
+        (wrapper, f"{wrapper} exchanges gradients between ranks"),
+    )
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:

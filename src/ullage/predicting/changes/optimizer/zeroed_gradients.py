@@ -4,7 +4,7 @@ import ast
 from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
-from ullage.predicting.changes.source.user_source import source_of
+from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.changes.training.wrapping import wrap
 from ullage.predicting.editing.edit import NotCertain, Recipe, ReplaceExpression
@@ -24,9 +24,8 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _applicable(facts: TrainingFacts) -> Applicable:
-    if not facts.loop.keeps_zeroed:
-        return Applicable(why_not="the script does not keep gradients that it has set to zero")
-    return Applicable(settings=("none",))
+    why_not = "the script does not keep gradients that it has set to zero"
+    return Applicable.unless((not facts.loop.keeps_zeroed, why_not), settings=("none",))
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:

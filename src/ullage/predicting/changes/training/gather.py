@@ -5,6 +5,7 @@ would be without it.
 """
 
 import functools
+import linecache
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,25 +37,17 @@ from ullage.predicting.changes.training.facts import (
     PassFacts,
     TrainingFacts,
 )
-from ullage.predicting.changes.training.known_names import names_of, place_of, users_frames
-from ullage.predicting.changes.training.library_calls import PLACES, watch_calls
+from ullage.predicting.changes.training.known_names import names_of, place_of, users_frame, users_frames
 from ullage.predicting.changes.training.loss_form import LossWatch
 from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
-from ullage.predicting.changes.training.training_loop import TrainingLoop, users_frame
+from ullage.predicting.changes.training.training_loop import TrainingLoop
+from ullage.predicting.changes.training.wrapping import PLACES, watch_calls
 from ullage.training.ownership.storage import addresses, tensors_in
 
 _IMPLEMENTATIONS = ("foreach", "fused")
+_LEAST_SCORES_BYTES = 1 << 20
 _STEPS: int = 3
 """The number of steps after which nothing new is expected."""
-
-
-@dataclass(slots=True)
-class _SeenModel:
-    """A model that was trained."""
-
-    facts: ModelFacts
-    blocks: list[model_structure.Blocks] = field(default_factory=list)
-    """Empty modules: their paths alone are kept."""
 
 
 @dataclass(slots=True)
@@ -71,11 +64,12 @@ class _SeenPass:
 class Gatherer:
     """Watches the first steps of a run, from `install` on; `facts` says what was seen."""
 
-    def __init__(self, loop: TrainingLoop, journal: Journal | None) -> None:
+    def __init__(self, loop: TrainingLoop, journal: Journal) -> None:
         self._loop = loop
         self._journal = journal
         self._steps = 0
-        self._models: list[_SeenModel] = []
+        self._model: ModelFacts | None = None
+        """The largest model that was trained."""
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -164,18 +158,13 @@ class Gatherer:
             batch_norms=model_structure.batch_norms_of(model),
             wrapper=wrapper,
         )
-        if not self._models or facts.parameter_bytes > self._models[0].facts.parameter_bytes:
-            self._models.insert(0, _SeenModel(facts))
-            self._watch_blocks(blocks)
-        else:
-            self._models.append(_SeenModel(facts))
-
-    def _watch_blocks(self, blocks: list[model_structure.Blocks]) -> None:
-        self._loop.watched.clear()
-        for number, each in enumerate(blocks):
-            for position, block in enumerate(each.modules):
-                watch = functools.partial(self._around_block, (number, position), weakref.ref(block))
-                self._loop.watched[id(block)] = watch
+        if self._model is None or facts.parameter_bytes > self._model.parameter_bytes:
+            self._model = facts
+            self._loop.watched.clear()
+            for number, each in enumerate(blocks):
+                for position, block in enumerate(each.modules):
+                    watch = functools.partial(self._around_block, (number, position), weakref.ref(block))
+                    self._loop.watched[id(block)] = watch
 
     @contextmanager
     def _around_block(
@@ -184,19 +173,16 @@ class Gatherer:
         if self._is_over or not self._passes or block() is not module:
             yield lambda output: None
             return
-        start, flops = self._now(), self._loop.flops_now() if self._loop.flops_now else 0
+        start, flops = self._journal.length(), self._loop.flops_now() if self._loop.flops_now else 0
 
         def tell(output: Any) -> None:
             current = self._passes[-1]
             outputs = tuple(addresses(tensors_in(output)))
-            current.spans.setdefault(key, BlockSpan(start=start, end=self._now(), outputs=outputs))
+            current.spans.setdefault(key, BlockSpan(start=start, end=self._journal.length(), outputs=outputs))
             if self._loop.flops_now:
                 current.flops[key] = current.flops.get(key, 0) + self._loop.flops_now() - flops
 
         yield tell
-
-    def _now(self) -> int:
-        return self._journal.length() if self._journal is not None else 0
 
     # ---- the loop
 
@@ -212,7 +198,7 @@ class Gatherer:
         if not self._batch:
             given = list(tensors_in(self._loop.arguments))
             self._batch, self._items = batch_of(frame, given), items_of(given)
-        self._passes.append(_SeenPass(start=self._now()))
+        self._passes.append(_SeenPass(start=self._journal.length()))
 
     def _backward(self) -> None:
         if self._is_over:
@@ -222,7 +208,7 @@ class Gatherer:
             self._note(loss=form, share=share)
         self._since_step += 1
         if self._passes and not self._passes[-1].backward:
-            self._passes[-1].backward = self._now()
+            self._passes[-1].backward = self._journal.length()
         begun, self._forward_places = self._forward_places, []
         frame = users_frame()
         if frame is not None:
@@ -338,9 +324,8 @@ class Gatherer:
 
     # ---- what was seen
 
-    def facts(self, entries: Entries | None) -> TrainingFacts:
+    def facts(self, entries: Entries) -> TrainingFacts:
         """Return what was seen; the journal's entries say what blocks have left for the backward pass."""
-        capable = torch.cuda.is_initialized()
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
@@ -349,25 +334,21 @@ class Gatherer:
             items=self._items,
             losses=list(self._losses.values()),
             step_flops=self._loop.step_flops,
-            compute_capability=torch.cuda.get_device_capability() if capable else (0, 0),
+            compute_capability=torch.cuda.get_device_capability() if torch.cuda.is_initialized() else (0, 0),
         )
 
-    def _model_facts(self, entries: Entries | None) -> ModelFacts | None:
-        if not self._models:
-            return None
-        facts = self._models[0].facts
+    def _model_facts(self, entries: Entries) -> ModelFacts | None:
+        facts = self._model
         whole = [each for each in self._passes if each.backward and each.spans]
-        if not whole:
+        if facts is None or not whole:
             return facts
         last = whole[-1]
         keys = sorted(last.spans)
-        saved: dict[tuple[int, int], int] = {}
-        if entries is not None:
-            saved = dict(zip(keys, left_by(entries, [last.spans[key] for key in keys], last.backward), strict=True))
+        saved = dict(zip(keys, left_by(entries, [last.spans[key] for key in keys], last.backward), strict=True))
         lists = []
         for number, each in enumerate(facts.block_lists):
             blocks = [(number, position) for position in range(each.count)]
-            sizes = [saved.get(key, 0) for key in blocks] if saved else []
+            sizes = [saved.get(key, 0) for key in blocks]
             flops = [whole[0].flops.get(key, 0) for key in blocks] if last.flops else []
             figures = replace(
                 each,
@@ -379,12 +360,10 @@ class Gatherer:
             lists.append(figures)
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
-    def _scores(self, entries: Entries | None, last: _SeenPass) -> CodePlace | None:
+    def _scores(self, entries: Entries, last: _SeenPass) -> CodePlace | None:
         """Return the line that holds the largest result of a softmax inside the model."""
-        if entries is None or self._journal is None or not self._journal.stacks.are_recorded:
+        if not self._journal.stacks.are_recorded:
             return None
-        import linecache
-
         for index, size in largest_of(entries, last.start, last.backward):
             if size < _LEAST_SCORES_BYTES:
                 break
@@ -395,9 +374,6 @@ class Gatherer:
             if "softmax(" in text and "log_softmax(" not in text:
                 return CodePlace(file=line.file, line=line.line, function=line.function)
         return None
-
-
-_LEAST_SCORES_BYTES = 1 << 20
 
 
 def _library_of(kind: type) -> str:

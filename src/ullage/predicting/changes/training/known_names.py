@@ -2,6 +2,7 @@
 
 import ast
 import linecache
+import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -36,6 +37,11 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
         if is_users(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+def users_frame() -> FrameType | None:
+    """Return the innermost frame of the user's own code that is running."""
+    return next(users_frames(sys._getframe(1)), None)
 
 
 def names_of(frame: FrameType | None, wanted: Any, wrapper: Any = None) -> list[NamedObject]:
@@ -122,25 +128,17 @@ def _attribute_assigned(tree: ast.Module, use: CodePlace, attribute: str) -> Cod
     for function, statement in _methods_statements(tree, kind):
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets: Sequence[ast.expr] = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(_is_attribute(target, attribute) for each in targets for target in ast.walk(each)):
+            if any(_is_own(target, attribute) for each in targets for target in ast.walk(each)):
                 found.append(CodePlace(file=use.file, line=statement.lineno, function=function))
     return found[0] if len(found) == 1 else None
 
 
-def _is_attribute(node: ast.AST, attribute: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == attribute
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
+def _is_own(node: ast.AST, attribute: str) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{attribute}"
 
 
 def _methods_statements(tree: ast.Module, kind: str) -> Iterator[tuple[str, ast.stmt]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == kind:
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
-                    for statement in ast.walk(method):
-                        if isinstance(statement, ast.stmt):
-                            yield f"{kind}.{method.name}", statement
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind]
+    for method in (each for one in classes for each in one.body):
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ((f"{kind}.{method.name}", node) for node in ast.walk(method) if isinstance(node, ast.stmt))

@@ -42,52 +42,47 @@ class _Term:
     """Whether it is divided by a tensor that nobody here knows."""
 
 
-class LossReader:
-    """Reads the form of losses."""
+def form_of_loss(
+    root: Any, *, items: int | None = None, counts: Any = None, has_scaler: bool = False, reads_saved: bool = True
+) -> LossForm:
+    """Return the form of a loss.
 
-    def __init__(self, items: int | None) -> None:
-        self._items = items
+    Args:
+        root: what the backward pass begins at.
+        items: the size of the batch, where it is known.
+        counts: the tensor by which the library divides a sum, of all parts together; None where there is none.
+        has_scaler: whether a loss is multiplied by a GradScaler's factor.
+        reads_saved: whether nobody's hooks would be called if what a node keeps is looked at.
+    """
+    node = getattr(root, "grad_fn", None)
+    if node is None or root.ndim:
+        return LossForm.OTHER
+    address = counts.data_ptr() if hasattr(counts, "data_ptr") else None
+    try:
+        terms = list(_terms(node, address, has_scaler=has_scaler, reads_saved=reads_saved))
+    except (LookupError, RuntimeError):  # a node of an unknown kind, or one whose tensors are gone
+        return LossForm.OTHER
+    forms = {_form_of(term, items, reads_saved=reads_saved) for term in terms}
+    if len(forms) != 1 or (LossForm.COUNTED in forms and len(terms) > 1):
+        return LossForm.OTHER
+    return forms.pop()
 
-    def form(self, root: Any, *, counts: Any = None, has_scaler: bool = False, reads_saved: bool = True) -> LossForm:
-        """Return the form of a loss.
 
-        Args:
-            root: what the backward pass begins at.
-            counts: the tensor by which the library divides a sum, of all parts together; None where there is none.
-            has_scaler: whether a loss is multiplied by a GradScaler's factor.
-            reads_saved: whether nobody's hooks would be called if what a node keeps is looked at.
-        """
-        node = getattr(root, "grad_fn", None)
-        if node is None or root.ndim:
-            return LossForm.OTHER
-        address = counts.data_ptr() if hasattr(counts, "data_ptr") else None
-        try:
-            terms = list(_terms(node, address, has_scaler=has_scaler, reads_saved=reads_saved))
-        except (LookupError, RuntimeError):  # a node of an unknown kind, or one whose tensors are gone
-            return LossForm.OTHER
-        forms = {self._form_of(term, reads_saved=reads_saved) for term in terms}
-        if len(forms) != 1 or (LossForm.COUNTED in forms and len(terms) > 1):
-            return LossForm.OTHER
-        return forms.pop()
-
-    def _form_of(self, term: _Term, *, reads_saved: bool) -> LossForm:
-        name = term.node.name()
-        if term.is_divided or self._is_of_pairs(term.node):
-            return LossForm.OTHER
-        if name in _MEANS:
-            return LossForm.OTHER if _selects(term.node) else LossForm.MEAN
-        if name not in _SUMS and getattr(term.node, "_saved_reduction", None) == _MEAN_REDUCTION:
-            if not name.startswith(_COUNTED):
-                return LossForm.MEAN
-            is_weighed = not reads_saved or term.node._saved_weight is not None  # by classes: nobody counts them here
-            return LossForm.OTHER if is_weighed else LossForm.COUNTED
-        # Of a sum over a number nobody knows whether that is the part's size or the batch's.
-        return LossForm.OTHER if term.is_scaled else LossForm.SUM
-
-    def _is_of_pairs(self, node: Any) -> bool:
-        """Tell whether items are compared with each other: parts would compare fewer."""
-        sizes = getattr(node, "_saved_self_sym_sizes", None)
-        return self._items is not None and sizes is not None and list(sizes).count(self._items) > 1
+def _form_of(term: _Term, items: int | None, *, reads_saved: bool) -> LossForm:
+    name = term.node.name()
+    sizes = getattr(term.node, "_saved_self_sym_sizes", ())
+    is_of_pairs = items is not None and list(sizes).count(items) > 1  # items are compared: parts would compare fewer
+    if term.is_divided or is_of_pairs:
+        return LossForm.OTHER
+    if name in _MEANS:
+        return LossForm.OTHER if _selects(term.node) else LossForm.MEAN
+    if name not in _SUMS and getattr(term.node, "_saved_reduction", None) == _MEAN_REDUCTION:
+        if not name.startswith(_COUNTED):
+            return LossForm.MEAN
+        is_weighed = not reads_saved or term.node._saved_weight is not None  # by classes: nobody counts them here
+        return LossForm.OTHER if is_weighed else LossForm.COUNTED
+    # Of a sum over a number nobody knows whether that is the part's size or the batch's.
+    return LossForm.OTHER if term.is_scaled else LossForm.SUM
 
 
 def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool) -> Iterator[_Term]:
@@ -166,9 +161,9 @@ class LossWatch:
         if len(roots) != 1:
             return LossForm.OTHER, ""
         counts, share = _share_of_trainer(sys._getframe(1))
-        reader = LossReader(items)
         reads = not self._has_hooks
-        return reader.form(roots[0], counts=counts, has_scaler=has_scaler, reads_saved=reads), share
+        form = form_of_loss(roots[0], items=items, counts=counts, has_scaler=has_scaler, reads_saved=reads)
+        return form, share
 
 
 def _has_ignored(batch: Any) -> bool:

@@ -21,13 +21,10 @@ def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[i
 
     Args:
         entries: of the journal.
-        spans: ascending by their start; they may lie in each other.
+        spans: one or more; they may lie in each other.
         moment: the index at which the backward pass began.
     """
-    if not spans:
-        return []
-    first = min(span.start for span in spans)
-    alive = _alive(entries, first, moment)
+    alive = _alive(entries, min(span.start for span in spans), moment)
     return [
         sum(size for at, address, size in alive if span.start <= at < span.end and address not in span.outputs)
         for span in spans

@@ -6,7 +6,6 @@ script's calls and what they allocate stay as they are.
 """
 
 import functools
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ullage.gpu.tracing.source import is_users
+from ullage.predicting.changes.training.known_names import users_frame
 from ullage.predicting.changes.training.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ _CREATES_GRAPH = 3  # the place of create_graph among the arguments of autograd'
 class TrainingLoop:
     """Calls what changes have registered. `install` wraps torch's functions; a process does so once."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.note = note
-        """Tells the user a sentence."""
+    def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
         """The number of times that a change had an effect, by its `key=setting`; one that is not there had none."""
         self.refusals: dict[str, str] = {}
@@ -195,11 +192,3 @@ class TrainingLoop:
             return take()
         finally:
             self._stepping.discard(id(optimizer))
-
-
-def users_frame() -> FrameType | None:
-    """Return the innermost frame of the user's own code that is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame

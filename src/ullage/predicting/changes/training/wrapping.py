@@ -1,11 +1,25 @@
-"""Functions and classes of libraries, with something of ours around them."""
+"""Functions and classes of libraries with something of ours around them; the calls that tell a library how to train.
+
+The calls are `TrainingArguments(...)` of transformers, Lightning's `Trainer(...)` and accelerate's `Accelerator(...)`:
+they are watched, and may get an argument more.
+"""
 
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
+
+WhenCalled = Callable[[Any, dict[str, Any]], None]
+"""Called with the object that is being made and the keyword arguments, which it may change."""
+TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+PLACES: Final = {
+    "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
+    "lightning": (TRAINERS, "Trainer", "__init__"),
+    "accelerate": (("accelerate.accelerator",), "Accelerator", "__init__"),
+}
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -25,3 +39,36 @@ def when_imported(module: str, act: Callable[[Any], None]) -> None:
         act(sys.modules[module])
     else:
         ImportWatch(module, before=lambda: None, after=act).install()
+
+
+def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
+    """Call a function right before an object of a library's is made, by a line of the user's or by anybody.
+
+    Of `TrainingArguments` the object has its arguments as attributes by then, which may still be changed.
+    """
+    modules, name, method = PLACES[library]
+
+    def made(original: Any, this: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not only_users or _is_called_by_user():
+            when_called(this, keywords)
+        return original(this, *arguments, **keywords)
+
+    for module in modules:
+        when_imported(module, lambda there: wrap(getattr(there, name), method, made))
+
+
+def _is_called_by_user() -> bool:
+    """Tell whether the user's own line makes the object, and not a library for itself.
+
+    Between the two stand decorators of the library's, and `__init__` of classes that are derived.
+    """
+    frame = sys._getframe(3)
+    for _ in range(8):
+        if is_users(frame.f_code.co_filename):
+            return True
+        name = frame.f_code.co_name
+        is_between = name in ("__init__", "__post_init__", "insert_env_defaults", "wrapper", "inner")
+        if not is_between or frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False

@@ -63,7 +63,7 @@ class Instruments:
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
-            self.loop = install(request.changes, note, journal if request.diagnose else None)
+            self.loop = install(request.changes, journal if request.diagnose else None)
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ullage.predicting.advice.candidates import candidates_of
+from ullage.predicting.advice.trial import candidates_of
 from ullage.predicting.changes.change import ChangeCost
 from ullage.predicting.changes.training.facts import LoopFacts, LossForm, ModelFacts, TrainingFacts
 from ullage.predicting.prediction.request import Request
@@ -26,6 +26,7 @@ def facts(loss: LossForm, batch_norms: int = 0) -> TrainingFacts:
 )
 def test_parts_with_other_gradients_are_as_dear_as_other_numbers(given: TrainingFacts, cost: ChangeCost) -> None:
     """A change with the same gradients is chosen before it."""
-    found = candidates_of(given, Request.of("train.py", gpu="T4")).settings["accumulate"]
+    settings, _ = candidates_of(given, Request.of("train.py", gpu="T4"))
+    found = settings["accumulate"]
     assert [each.setting for each in found] == ["2", "4", "8"]
     assert {each.change.cost for each in found} == {cost}

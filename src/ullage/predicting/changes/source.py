@@ -1,9 +1,30 @@
-"""The statements from the forward pass to before the backward pass: where a `with` around them would be written."""
+"""The user's own source: a file's text, and where a `with` around the forward pass of a script would be written."""
 
-from ullage.predicting.changes.source.user_source import source_of
+import io
+import tokenize
+from pathlib import Path
+from typing import Final
+
+from ullage.base.foreign_files import read_regular
 from ullage.predicting.changes.training.facts import PassFacts, TrainingFacts
 from ullage.predicting.editing.edit import AddImport, NotCertain, SourceEdit, WrapStatements
 from ullage.predicting.editing.scope import common_level, end_line, levels_to, parse, scope_of
+
+_MOST_BYTES: Final = 1 << 24
+
+
+def source_of(file: str) -> str:
+    """Return the text of a Python file.
+
+    Raises:
+        NotCertain: it cannot be read.
+    """
+    try:
+        content = read_regular(Path(file), most_bytes=_MOST_BYTES)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+        raise NotCertain(f"{Path(file).name} cannot be read") from None
 
 
 def around_forward(facts: TrainingFacts, header: str) -> list[SourceEdit]:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from ullage.base.errors import UsageError
-from ullage.predicting.changes.activations.block_choice import expression, positions, setting_of
+from ullage.predicting.changes.activations.block_choice import choices, choose_blocks, expression, positions, setting_of
 from ullage.predicting.changes.activations.checkpoint import CHANGE
-from ullage.predicting.changes.activations.checkpoint_choice import choices, choose_blocks
 from ullage.predicting.changes.training.facts import BlockList, ModelFacts, TrainingFacts
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,1 +1,0 @@
-"""The user's own source, for changes that are written into it."""
