@@ -10,10 +10,9 @@ from ullage.base.public import public
 from ullage.predicting.options import PredictOptions
 from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import ALL
-from ullage.predicting.prediction.several.compiled import predict_beside_eager
 from ullage.predicting.prediction.several.draws import predict_with_draws
 from ullage.predicting.prediction.several.every_rank import predict_all_ranks
-from ullage.predicting.prediction.several.resumed import predict_resumed
+from ullage.predicting.prediction.several.twice import predict_beside_eager, predict_resumed
 
 
 @public

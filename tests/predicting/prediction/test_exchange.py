@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from ullage.predicting.prediction.ranks.exchange import MOST_HELPERS, NO_ROOM, TOO_MANY, Exchange, _Variant
-from ullage.predicting.prediction.ranks.host_room import HostRoom
 from ullage.predicting.prediction.ranks.lone_post import LonePost
+from ullage.predicting.prediction.ranks.processes import HostRoom
 
 RUN = "run"
 Act = Callable[[LonePost], None]

@@ -13,7 +13,7 @@ from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, to
 from tests.forked import client
 from tests.shared.commands import Predict, command, environment_of, slow
 from ullage.predicting.prediction.ranks.exchange import NO_ROOM
-from ullage.predicting.prediction.ranks.host_room import HostRoom
+from ullage.predicting.prediction.ranks.processes import HostRoom
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.every_rank import predict_all_ranks
 

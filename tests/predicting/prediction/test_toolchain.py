@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.predicting.prediction.verdict.toolchain import missing_tool
+from ullage.predicting.prediction.verdict.failure import missing_tool
 
 BUILD = "CalledProcessError: Command '['/bin/gcc', '/lib/triton/nvidia/driver.c']' returned non-zero exit status 1."
 

@@ -16,8 +16,7 @@ from ullage.gpu.emulator.torch_build import find_torch
 from ullage.gpu.values.likely_reads import seems_to_read_none
 from ullage.predicting.made_up.folder import with_folder
 from ullage.predicting.prediction.data.prediction import Prediction
-from ullage.predicting.prediction.process.listener import Progress
-from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.process.listener import ChildReport, Progress
 from ullage.predicting.prediction.process.start import run, run_command
 from ullage.predicting.prediction.ranks.exchange import Exchange
 from ullage.predicting.prediction.request import ALL, Request, helper_of
@@ -79,7 +78,6 @@ def _may_begin_without_values(request: Request) -> bool:
 
 
 def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> Prediction:
-    gpu = request.gpu
     request.check()
     torch = find_torch()
     began = time.perf_counter()
@@ -87,7 +85,7 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
         reports = _run(replace(request, made_up_folder=made_up.folder), progress, cancelled)
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
-    result = result_of(request, gpu, reports[0])
+    result = result_of(request, reports[0])
     failed_again = []
     if result.missed_values and request.values.mode == "auto":
         progress("once more, as values are read after all")
@@ -104,7 +102,7 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
             with suppress(ScriptError):  # as where it makes a folder that is there by now: the first error counts
                 return _predict(replace(request, asks_all=True), progress, cancelled)
         raise failure_of(request, result, reports[0])
-    prediction = assemble(request, gpu, torch, reports, time.perf_counter() - began)
+    prediction = assemble(request, torch, reports, time.perf_counter() - began)
     return replace(prediction, notes=[*prediction.notes, *failed_again])
 
 

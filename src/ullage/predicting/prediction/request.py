@@ -1,13 +1,14 @@
 """What a prediction is asked for. It knows no process and no torch."""
 
+import json
 import math
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from ullage.base.errors import UsageError
 from ullage.base.options import check_choices, defaults_of
@@ -21,7 +22,7 @@ from ullage.predicting.made_up.choice import MadeUpChoice
 from ullage.predicting.options import RunChanges, RunOptions
 from ullage.predicting.prediction.command.notebook import cells_of
 from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
-from ullage.predicting.prediction.data.plain_data import from_plain, to_plain
+from ullage.predicting.prediction.data.plain_data import PlainData
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _STEPS: Final = 3
 _MORE_STEPS: Final = 6
 _MOST_EDITED: Final = 1 << 16
 """The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
+_VARIABLE: Final = "ULLAGE_PREDICTION"
+"""The variable that ties the processes of a predicted command to the parent that listens to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildRequest(RunRequest):
+class ChildRequest(RunRequest, PlainData):
     """What the script's process has to know, with nothing in it of the caller's folder."""
 
     script: str
@@ -139,15 +142,27 @@ class ChildRequest(RunRequest):
     variant: str = ""
     """The name of the run there."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment(PlainData):
+    """What every process of a predicted command knows, by a variable of its environment."""
+
+    address: str
+    """The name of the parent's socket, in the kernel's abstract namespace."""
+    request: ChildRequest
+    processes: str
+    """The processes of a launcher that run: `ALONE`, `REAL` or `ALL`."""
+    nodes: int
+    """The number of machines that the command as it was typed is one of."""
+
+    def put_into(self, environment: MutableMapping[str, str]) -> None:
+        """Have every Python process with this environment be measured."""
+        environment[_VARIABLE] = json.dumps(self.to_json())
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ChildRequest":
-        """Read what `to_json` returned."""
-        return from_plain(cls, data)
+    def inherited(cls) -> "Attachment":
+        """Return what the process that started this one has put into the environment."""
+        return cls.from_json(json.loads(os.environ[_VARIABLE]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

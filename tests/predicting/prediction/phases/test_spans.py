@@ -8,7 +8,7 @@ import pytest
 
 from ullage.gpu.tracing.journal import ENTRY, Entries, EntryKind, Phase
 from ullage.predicting.prediction.data.prediction import PhaseUse
-from ullage.predicting.prediction.description.phases import moment_of_peak
+from ullage.predicting.prediction.description.tables import moment_of_peak
 from ullage.predicting.prediction.phases.name import PhaseName
 from ullage.predicting.prediction.phases.spans import (
     Emptied,

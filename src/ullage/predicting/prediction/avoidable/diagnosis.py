@@ -11,8 +11,7 @@ from ullage.gpu.emulator.emulate import Emulation
 from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.values.start import Values
 from ullage.predicting.prediction.avoidable.gain import Gains
-from ullage.predicting.prediction.avoidable.held_over import held_over
-from ullage.predicting.prediction.avoidable.held_over_rows import rows_of_held_over
+from ullage.predicting.prediction.avoidable.held_over import held_over, rows_of_held_over
 from ullage.predicting.prediction.avoidable.holder_watch import HolderWatch
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
 from ullage.predicting.prediction.avoidable.of_allocator import fragmentation, workspaces
@@ -22,8 +21,7 @@ from ullage.predicting.prediction.avoidable.of_optimizer import (
     optimizer_temporaries,
     stale_gradients,
 )
-from ullage.predicting.prediction.avoidable.passes import TrainingPasses
-from ullage.predicting.prediction.avoidable.uses import LastUses, UseLog
+from ullage.predicting.prediction.avoidable.uses import LastUses, TrainingPasses, UseLog
 from ullage.predicting.prediction.avoidable.weight_copies import WeightCopy, rows_of_copies, weight_copies
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable
 from ullage.predicting.prediction.measurement.placement import rebuilt_of

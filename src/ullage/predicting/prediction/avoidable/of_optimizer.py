@@ -10,8 +10,7 @@ from ullage.base.block_role import Role
 from ullage.gpu.tracing.journal import Phase
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
-from ullage.predicting.prediction.avoidable.passes import TrainingPasses
-from ullage.predicting.prediction.avoidable.uses import LastUses, UseTable
+from ullage.predicting.prediction.avoidable.uses import LastUses, TrainingPasses, UseTable
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")

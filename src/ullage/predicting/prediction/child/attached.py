@@ -1,38 +1,41 @@
 """A process that a predicted command has started: it is measured like a script, and tells the parent what came of it.
 
-`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process with `attachment.VARIABLE` in its
-environment.
-Nothing happens until the process imports torch. One that does nothing on the card tells nothing, so launchers, helpers
-and workers are left alone. One that was stopped after enough steps ends with exit code 0, so that whoever started it
-takes it for done.
+`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process with `ULLAGE_PREDICTION` in its
+environment. Nothing happens until the process imports torch. One that does nothing on the card tells nothing, so
+launchers, helpers and workers are left alone. One that was stopped after enough steps ends with exit code 0, so that
+whoever started it takes it for done.
 """
 
 import atexit
+import gc
+import multiprocessing
 import os
 import socket
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
+from ullage.base.child_process import run_exit_handlers
 from ullage.gpu.emulator.emulate import inherited
 from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.tracing.compiled import hurry_workers
 from ullage.gpu.tracing.edited_source import EditedSources
 from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.made_up.install import install as install_made_up
-from ullage.predicting.prediction.child.attachment import Attachment
-from ullage.predicting.prediction.child.channel import Channel
-from ullage.predicting.prediction.child.context import RunContext
-from ullage.predicting.prediction.child.leaving import end_in_the_middle
+from ullage.predicting.prediction.child.context import Channel, RunContext
 from ullage.predicting.prediction.child.run import Run
 from ullage.predicting.prediction.data.run_result import ExitReport, Outcome, RunResult
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, announce
-from ullage.predicting.prediction.request import ALONE, REAL
+from ullage.predicting.prediction.request import ALONE, REAL, Attachment
 
 _WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_HANDLERS_SECONDS: Final = 3.0  # for handlers of others, which may wait for what never comes
 
 
 def attach() -> None:
@@ -170,3 +173,33 @@ class AttachedRun(Run):
     def _on_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():
             super()._on_signals()
+
+
+def end_in_the_middle(end: Callable[[], None]) -> None:
+    """Shut workers down, run exit handlers, and end; where that takes too long, end without them.
+
+    A script of ours is unwound by an exception that nobody else handles. A process of a launcher's has frames of others
+    below its script that would take that for a failure, so it ends where it stands, and does what its frames would do.
+    """
+
+    def end_late() -> None:
+        time.sleep(_HANDLERS_SECONDS)
+        end()
+
+    threading.Thread(target=end_late, daemon=True).start()
+    with suppress(Exception):
+        _shut_loaders()
+    hurry_workers()
+    run_exit_handlers()
+    end()
+
+
+def _shut_loaders() -> None:
+    """Have the workers of torch's loaders end by themselves: those that are killed leave folders of multiprocessing."""
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    kind = getattr(loaders, "_MultiProcessingDataLoaderIter", None)
+    if kind is None or not multiprocessing.active_children():
+        return
+    for each in gc.get_objects():
+        if issubclass(type(each), kind):
+            each._shutdown_workers()

@@ -10,7 +10,6 @@ from ullage.gpu.tracing.compiled import compiled_graphs
 from ullage.predicting.epoch.result import RunFigures, use_of
 from ullage.predicting.epoch.use import EpochUse, WorstBatch
 from ullage.predicting.epoch.watch import EpochWatch
-from ullage.predicting.prediction.child.allocator_history import AllocatorHistory
 from ullage.predicting.prediction.child.context import RunContext
 from ullage.predicting.prediction.measurement import trace
 from ullage.predicting.prediction.observation.observer import Observer
@@ -31,13 +30,13 @@ class EpochRun:
     """Follows the loader that feeds training, and puts the epoch together at the end."""
 
     def __init__(
-        self, context: RunContext, observer: Observer, history: AllocatorHistory, finish: Callable[[], None]
+        self, context: RunContext, observer: Observer, clear_history: Callable[[], None], finish: Callable[[], None]
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
         """The use of the epoch, once it is foreseen; None where no loader fed the training."""
         self.watch = EpochWatch(
-            clear_history=history.clear,
+            clear_history=clear_history,
             backward_passes=lambda: len(observer.backward_lines),
             steps_ended=lambda: len(observer.step_ends),
             journal_length=context.journal.length,

@@ -6,14 +6,19 @@ CHANNEL, one JSON object a line: {"event": "start" | "import" | "imported" | "st
 imports it.
 """
 
+import builtins
 import faulthandler
+import io
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from types import FrameType
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage.base.child_process import run_exit_handlers, tie_to_parent
@@ -26,14 +31,14 @@ from ullage.gpu.tracing.journal import EntryKind, Journal
 from ullage.gpu.tracing.source import callers_line
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.made_up.install import install as install_made_up
-from ullage.predicting.prediction.child.channel import Channel
-from ullage.predicting.prediction.child.context import RunContext
+from ullage.predicting.prediction.child.context import Channel, RunContext
 from ullage.predicting.prediction.child.import_choices import (
     check_allocator_settings,
     choose_allocator_settings,
     choose_cards,
 )
-from ullage.predicting.prediction.child.script import execute
+from ullage.predicting.prediction.command.notebook import run_notebook
+from ullage.predicting.prediction.command.words import NOTEBOOK
 from ullage.predicting.prediction.data.run_result import Outcome, RunResult
 from ullage.predicting.prediction.observation import ending
 from ullage.predicting.prediction.ranks import lone_rank
@@ -342,3 +347,26 @@ def main() -> None:
         run.run()
     if os.getpid() == process:  # not what the script forked
         end()
+
+
+def execute(request: ChildRequest, edited: EditedSources) -> None:
+    """Run the script to its end as `python SCRIPT ARGS` would, as the main module of this process."""
+    script = request.script
+    sys.argv = [request.name, *request.arguments]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path(script).resolve().parent))
+    module = ModuleType("__main__")
+    loader = SourceFileLoader("__main__", script)
+    vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader, __cached__=None)
+    sys.modules["__main__"] = module  # for good: pickled classes, spawned processes and exit handlers look there
+    if script.endswith(NOTEBOOK):
+        run_notebook(Path(script), module)
+    else:
+        source: str | bytes | None = edited.text_of(script)
+        if source is None:
+            with io.open_code(script) as stream:
+                source = stream.read()
+        exec(compile(source, script, "exec", dont_inherit=True), vars(module))
+    # A script whose threads train has not ended when its last line has.
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself does next

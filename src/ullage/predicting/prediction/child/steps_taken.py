@@ -52,7 +52,8 @@ class StepsTaken:
     def is_reached(self, number: int) -> bool:
         """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
         wanted, more = self._request.steps, self._request.more_steps
-        if number < wanted or not self._is_far_enough():
+        until = self._request.options["until"]
+        if number < wanted or (until is not None and until not in self._observer.reached()):
             return False
         if more and number < wanted + _STEPS_FOR_A_GRAPH:
             graphs = self._observer.graphs
@@ -78,11 +79,6 @@ class StepsTaken:
     def reserved_bytes(self, device: int) -> list[int]:
         """Return what a card had reserved at the end of each step."""
         return [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_bytes]
-
-    def _is_far_enough(self) -> bool:
-        """Tell whether the run has come to what it is to go on to."""
-        until = self._request.options["until"]
-        return until is None or until in self._observer.reached()
 
     def _has_settled(self) -> bool:
         entries, observer = self._journal.entries(), self._observer

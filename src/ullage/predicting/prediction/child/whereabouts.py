@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.tracing.source import Line, is_librarys, is_users
-from ullage.predicting.prediction.child.channel import Channel
 
 if TYPE_CHECKING:
     from ullage.gpu.values.reads import Reads
+    from ullage.predicting.prediction.child.context import Channel
 
 _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
@@ -31,7 +31,7 @@ _WARNS_OF_THREADS: Final = (3, 12)
 class Whereabouts:
     """Tells the parent where the script's main thread is; it begins once, in that thread."""
 
-    def __init__(self, channel: Channel, journal: Journal, reads: "Reads") -> None:
+    def __init__(self, channel: "Channel", journal: Journal, reads: "Reads") -> None:
         self._channel, self._stacks, self._reads = channel, journal.stacks, reads
         self._is_over = False
         self.note_step()

@@ -53,8 +53,9 @@ def cells_of(file: Path) -> list[str]:
         raise UsageError(f"{file} is a notebook of {language}; expected one of Python")
     kept = [_INSTALLING.sub(r"\1pass", source) for source in sources if source.strip()]
     for number, source in enumerate(kept, 1):
-        if (line := _magic(source)) and importlib.util.find_spec("IPython") is None:
-            raise UsageError(f"cell {number} of {file} has {line!r}, which IPython runs: pip install ipython")
+        magic = next((line for line in source.splitlines() if line.lstrip().startswith(("%", "!"))), None)
+        if magic is not None and importlib.util.find_spec("IPython") is None:
+            raise UsageError(f"cell {number} of {file} has {magic!r}, which IPython runs: pip install ipython")
     return kept
 
 
@@ -68,11 +69,6 @@ def _shell(module: ModuleType) -> Any:
     vars(module).setdefault("get_ipython", shell.get_ipython)
     builtins.get_ipython = shell.get_ipython  # type: ignore[attr-defined]  # as a kernel has it for imported modules
     return shell
-
-
-def _magic(source: str) -> str:
-    """Return the first line that only IPython understands; "" if there is none."""
-    return next((line for line in source.splitlines() if line.lstrip().startswith(("%", "!"))), "")
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:

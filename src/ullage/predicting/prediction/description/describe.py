@@ -12,9 +12,16 @@ from ullage.predicting.prediction.command.words import shown
 from ullage.predicting.prediction.data.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.predicting.prediction.description import epoch
 from ullage.predicting.prediction.description.host import host_sections
-from ullage.predicting.prediction.description.peaks import TONES, table_of_peaks
-from ullage.predicting.prediction.description.phases import bands_of, moment_of_peak, phases_table, resumed_tables
-from ullage.predicting.prediction.description.place import place_of, shortened
+from ullage.predicting.prediction.description.tables import (
+    TONES,
+    bands_of,
+    moment_of_peak,
+    phases_table,
+    place_of,
+    resumed_tables,
+    shortened,
+    table_of_peaks,
+)
 from ullage.predicting.prediction.verdict import outside
 from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.workspace import doubt_of, less_or_more, rows_of
@@ -218,10 +225,6 @@ def _leading(lines: list[LineUse]) -> str:
     return sizes.most_common(1)[0][0]
 
 
-def _short_place(line: LineUse) -> str:
-    return f"{Path(line.file).name}:{line.line}" if line.file and line.line else "(no line)"
-
-
 def _place(line: LineUse) -> str:
     """Return the place of a line."""
     return place_of(line.file, line.line, "(no line of yours)")
@@ -229,7 +232,8 @@ def _place(line: LineUse) -> str:
 
 def _purpose(line: LineUse) -> str:
     if line.module:
-        return f"{_role(line)}, {_short_place(line)}"
+        place = f"{Path(line.file).name}:{line.line}" if line.file and line.line else "(no line)"
+        return f"{_role(line)}, {place}"
     return f"{_role(line)}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage.base.units import text_of_bytes
-from ullage.predicting.prediction.description.place import place_of
+from ullage.predicting.prediction.description.tables import place_of
 from ullage.predicting.prediction.host.memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 

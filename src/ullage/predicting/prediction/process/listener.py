@@ -18,9 +18,9 @@ from typing import Any, Final
 from ullage.base.child_process import ChildProcess
 from ullage.predicting.prediction.child.whereabouts import words_for
 from ullage.predicting.prediction.data.run_result import ExitReport, RunResult
+from ullage.predicting.prediction.host.memory import WorkersUse
 from ullage.predicting.prediction.host.watch import HostWatch
-from ullage.predicting.prediction.process.report import ChildReport, Refusal
-from ullage.predicting.prediction.ranks.peer import is_running, peer_of, starters_of
+from ullage.predicting.prediction.ranks.processes import is_running, peer_of, starters_of
 from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
 
 Progress = Callable[[str], None]
@@ -36,6 +36,42 @@ _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error of ours that the child raised instead of a run."""
+
+    type: str
+    """The name of its class."""
+    text: str
+
+
+@dataclass(slots=True)
+class ChildReport:
+    """What the child has said, and how it ended."""
+
+    result: RunResult | None = None
+    refused: Refusal | None = None
+    broken: str | None = None
+    """The traceback of an error of ours."""
+    started: bool = False
+    hung: bool = False
+    """It had to be killed before it said anything final."""
+    exit_code: int | None = None
+    """The exit code of the process; negative: the signal that ended it."""
+    output: str = ""
+    """The end of what the script printed."""
+    name: str = ""
+    """The name of the program that the process runs, of a command's."""
+    rank: int = 0
+    workers: WorkersUse = field(default_factory=WorkersUse)
+    """The host's memory that the processes had that it started."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.result is not None or self.refused is not None or self.broken is not None
 
 
 @dataclass(slots=True)

@@ -10,23 +10,30 @@ import json
 import os
 import secrets
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Final
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, Final
 
 from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.base.foreign_files import open_regular
 from ullage.gpu.emulator.emulate import emulate_in
-from ullage.predicting.prediction.child.attachment import Attachment
-from ullage.predicting.prediction.command.standard_input import standard_input
 from ullage.predicting.prediction.command.words import command_of
-from ullage.predicting.prediction.process.listener import Listener, Progress
-from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.process.listener import ChildReport, Listener, Progress
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
-from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.request import Attachment, Request
 
 _HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
+_OUR_INPUT: Final = Path("/dev/fd/0")
+_ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
+"""Words of a command that say that it reads standard input."""
+_input_lock: Final = Lock()
+_input_piped: list[bytes] = []
+"""The content of the pipe, once it was read: that can be done once, and a prediction may take several runs."""
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
@@ -132,7 +139,7 @@ def _started(
         environment: its variables.
         inherited: the file descriptors that it gets.
     """
-    with standard_input(words) or nullcontext() as given:
+    with _standard_input(words) or nullcontext() as given:
         return ChildProcess(
             module,
             arguments,
@@ -150,3 +157,31 @@ def _environment(request: Request) -> dict[str, str]:
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
+
+
+def _standard_input(words: Sequence[str]) -> BinaryIO | None:
+    """Open the standard input of a run, where it began: a file that ours is, or a pipe of a command that has "-".
+
+    Returns:
+        None: it is to be empty. A terminal is not asked, and a pipe that the command does not name is not waited for.
+    """
+    with suppress(OSError):
+        kind = os.fstat(0).st_mode
+        if stat.S_ISREG(kind):
+            file = open_regular(_OUR_INPUT)
+            file.seek(os.lseek(0, 0, os.SEEK_CUR))
+            return file
+        if (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and not _ASKING_FOR_INPUT.isdisjoint(words):
+            again = os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b")
+            again.write(_all_of_the_pipe())
+            again.seek(0)
+            return again
+    return None
+
+
+def _all_of_the_pipe() -> bytes:
+    with _input_lock:
+        if not _input_piped:
+            with open_regular(_OUR_INPUT) as pipe:
+                _input_piped.append(pipe.read())
+        return _input_piped[0]

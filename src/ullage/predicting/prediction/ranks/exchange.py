@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ullage.base.errors import UllageError
-from ullage.predicting.prediction.ranks.host_room import HostRoom
-from ullage.predicting.prediction.ranks.peer import peer_of
+from ullage.predicting.prediction.ranks.processes import HostRoom, peer_of
 
 MOST_HELPERS: Final = 64
 NO_ROOM: Final = "the host has too little memory free for one more rank"

@@ -3,10 +3,12 @@
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, TypeVar
 
 from ullage.base.errors import ScriptError, ValuesError
 from ullage.base.units import text_of_bytes
@@ -14,9 +16,12 @@ from ullage.gpu.values.choice import ValuesMode
 from ullage.predicting.prediction.data.prediction import DrawPeaks, Prediction, Verdict
 from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.several.at_once import at_once
 from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.reason import deciding
+
+T = TypeVar("T")
+R = TypeVar("R")
+AT_ONCE: Final = 2  # a run needs a core and some memory
 
 
 def predict_with_draws(
@@ -190,3 +195,22 @@ def together(runs: list[Prediction]) -> Prediction:
         draws=[DrawPeaks.of(each, seed=each.values.seed) for each in runs],
         seconds=runs[0].seconds,
     )
+
+
+def at_once(work: Callable[[T], R], items: Iterable[T], stop: threading.Event, *, most: int = AT_ONCE) -> list[R]:
+    """Return what the work gives for each item; the first that raises an error ends them all.
+
+    Args:
+        work: called in threads.
+        items: what it is called with.
+        stop: set where one has raised an error, so that the others end.
+        most: how many are done at once.
+    """
+    with ThreadPoolExecutor(most) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise

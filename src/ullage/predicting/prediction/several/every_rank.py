@@ -9,8 +9,7 @@ from ullage.base.errors import ScriptError, UsageError
 from ullage.predicting.prediction.data.prediction import Prediction, RankPeaks, fullness_of
 from ullage.predicting.prediction.ranks.exchange import Exchange
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.several.at_once import AT_ONCE, at_once
-from ullage.predicting.prediction.several.draws import predict_with_draws
+from ullage.predicting.prediction.several.draws import AT_ONCE, at_once, predict_with_draws
 
 MOST: Final = 64
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from ullage.base.errors import ScriptError, UllageError
 from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.several.at_once import at_once
-from ullage.predicting.prediction.several.draws import predict_with_draws
+from ullage.predicting.prediction.several.draws import at_once, predict_with_draws
 
 
 @dataclass(slots=True)

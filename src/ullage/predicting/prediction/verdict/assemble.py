@@ -3,38 +3,37 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from ullage.base.secrets import without_secrets
 from ullage.gpu.emulator.profile import profile_of
-from ullage.gpu.emulator.torch_build import TorchBuild
-from ullage.gpu.gpus import Gpu
-from ullage.predicting.prediction.data.prediction import Oom, Prediction, ProcessPeaks, Verdict
+from ullage.gpu.emulator.torch_build import TESTED, TorchBuild
+from ullage.predicting.prediction.data.prediction import CudnnUse, Oom, Prediction, ProcessPeaks, Verdict
 from ullage.predicting.prediction.data.run_result import Measured, Outcome, RunResult
 from ullage.predicting.prediction.host.memory import host_use, reason_of_host
 from ullage.predicting.prediction.job_request import JobNeeds, job_request_of
-from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.phases.name import PhaseName
+from ullage.predicting.prediction.process.listener import ChildReport
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.verdict.epoch import with_epoch
-from ullage.predicting.prediction.verdict.judgement import expected_use_of, judgement_of
-from ullage.predicting.prediction.verdict.notes import notes_of
+from ullage.predicting.prediction.verdict import workspace
+from ullage.predicting.prediction.verdict.judgement import expected_use_of, judgement_of, with_epoch
 from ullage.predicting.prediction.verdict.reason import limit_that_refused
 
+_PHASE_OF_UNTIL: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING}
 
-def assemble(
-    request: Request, gpu: Gpu, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float
-) -> Prediction:
+
+def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float) -> Prediction:
     """Return the prediction that processes' reports lead to; its figures are those of the first, which has a result.
 
     Args:
         request: what was asked for.
-        gpu: the card.
         torch: the installed torch.
         reports: what each process has told; of a script one, of a command the fullest first.
         seconds: the time that all of it took.
     """
     told = reports[0]
     assert told.result is not None
-    prediction = _prediction_of(request, gpu, torch, told.result, seconds)
+    prediction = _prediction_of(request, torch, told.result, seconds)
     host = host_use(
         told.result.host, told.workers, world_size=prediction.world_size, given_bytes=request.host_memory_bytes
     )
@@ -45,15 +44,15 @@ def assemble(
     if request.options["request"] is not None:
         asked = job_request_of(request.options["request"], _needs_of(request, prediction))
         prediction = replace(prediction, job_request=asked)
-    return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+    return replace(prediction, processes=_processes(request, torch, reports)) if reports[1:] else prediction
 
 
-def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
+def _prediction_of(request: Request, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
     """Return the prediction that one process's result leads to, without the host's memory."""
     result = with_epoch(result)
     measured = result.measured or Measured()
-    use = expected_use_of(request, gpu, result, measured)
-    verdict, reason = judgement_of(request, gpu, result, measured, use)
+    use = expected_use_of(request, result, measured)
+    verdict, reason = judgement_of(request, result, measured, use)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     step_seconds = {f"step_{number}": value for number, value in enumerate(result.step_seconds, 1)}
     return Prediction(
@@ -61,14 +60,14 @@ def _prediction_of(request: Request, gpu: Gpu, torch: TorchBuild, result: RunRes
         reason=reason,
         script=str(request.script),
         arguments=list(without_secrets(request.arguments)),
-        gpu=gpu.driver_name,
+        gpu=request.gpu.driver_name,
         torch=result.torch,
         world_size=result.world_size,
         rank=result.rank,
         total_memory_bytes=use.total_bytes,
         context_bytes=use.context_bytes,
         context_interval_bytes=use.context_interval_bytes,
-        context_source="given" if request.context_bytes is not None else profile_of(gpu).source,
+        context_source="given" if request.context_bytes is not None else profile_of(request.gpu).source,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         cached_bytes=measured.reserved_at_peak_bytes - allocated,
@@ -145,11 +144,58 @@ def _needs_of(request: Request, prediction: Prediction) -> JobNeeds:
     )
 
 
-def _processes(request: Request, gpu: Gpu, torch: TorchBuild, reports: Sequence[ChildReport]) -> list[ProcessPeaks]:
+def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildReport]) -> list[ProcessPeaks]:
     """Return the peaks of all processes of a command, in the order of their ranks."""
     found = [
-        ProcessPeaks.of(_prediction_of(request, gpu, torch, told.result, 0.0), name=told.name, rank=told.rank)
+        ProcessPeaks.of(_prediction_of(request, torch, told.result, 0.0), name=told.name, rank=told.rank)
         for told in reports
         if told.result is not None and told.result.measured is not None
     ]
     return sorted(found, key=lambda each: (each.rank, each.name))
+
+
+def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
+    """Return the notes of a prediction: those that the script's process has made, and those by its result."""
+    notes = list(result.notes)
+    if result.values.failures:
+        notes.append(
+            "the host could not compute " + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
+        )
+    notes += workspace.notes_of(cudnn, torch)
+    notes += result.epoch.notes if result.epoch is not None else []
+    if result.unwritten:
+        notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
+    if result.world_size:
+        notes.append(
+            "what a collective used is let go by a thread of PyTorch's that looks a few times a second, so a peak may "
+            "differ by a bucket from run to run"
+        )
+    if result.oom_count and result.outcome.kind != "oom":
+        times = "once" if result.oom_count == 1 else f"{result.oom_count} times"
+        notes.append(f"memory ran out {times}, and the script went on")
+    if result.outcome.kind == "ended" and result.measured is not None and not result.step_seconds:
+        notes.append("no optimizer took a step: the whole run counts as one")
+    notes += _unreached(request.options["until"], result)
+    if result.outcome.kind == "time":
+        notes.append(f"stopped after {request.limit_seconds:g} s; give it longer with --seconds")
+    if not torch.is_tested:
+        notes.append(f"torch {torch.version} is outside the tested range {TESTED[0]} to {TESTED[1]}")
+    if result.measured is not None and result.measured.history_is_partial:
+        notes.append(
+            "PyTorch's memory history was too short for the whole run: the oldest blocks count as not rounded, without "
+            "their lines; run fewer steps"
+        )
+    if result.lost_entries:
+        notes.append(f"{result.lost_entries} events were not recorded: the host ran out of memory")
+    return notes
+
+
+def _unreached(until: str | None, result: RunResult) -> list[str]:
+    """Return what there is to say where a run did not come as far as it was to."""
+    wanted = _PHASE_OF_UNTIL.get(until or "")
+    phases = result.measured.phases if result.measured else []
+    if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):
+        return []
+    if result.outcome.kind == "time":
+        return [f"no {wanted} was reached in the given time"]
+    return [f"no {wanted} was reached: the script ended before it"] if result.outcome.kind == "ended" else []

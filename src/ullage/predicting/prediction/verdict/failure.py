@@ -2,20 +2,20 @@
 
 import re
 import signal
+import sysconfig
+from pathlib import Path
 from typing import Final
 
 import ullage.base.errors
 from ullage.base.errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError
 from ullage.gpu.emulator.torch_build import has_code_for
-from ullage.gpu.gpus import Gpu
 from ullage.gpu.tracing.source import is_users
 from ullage.predicting.prediction.command.words import clearing
 from ullage.predicting.prediction.data.run_result import Outcome, RunResult
-from ullage.predicting.prediction.process.report import ChildReport
+from ullage.predicting.prediction.process.listener import ChildReport
 from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.verdict.reason import deciding
-from ullage.predicting.prediction.verdict.toolchain import missing_tool
 
 _TAIL_LINES: Final = 15
 _PLACES_SHOWN: Final = 3
@@ -27,9 +27,14 @@ _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
 """The errors that no number of another rank's would cure."""
+_TRITON: Final = (
+    "Triton, which torch.compile uses, builds C code when a script runs, beside a real card as well, and this machine "
+    "has"
+)
+_WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to have the script run without torch.compile"
 
 
-def result_of(request: Request, gpu: Gpu, told: ChildReport) -> RunResult:
+def result_of(request: Request, told: ChildReport) -> RunResult:
     """Return the result of a process that has told one.
 
     Raises:
@@ -43,7 +48,7 @@ def result_of(request: Request, gpu: Gpu, told: ChildReport) -> RunResult:
         raise EmulationError(
             f"ullage itself failed while it measured {request.name}; please report this:\n{told.broken}"
         )
-    result = told.result
+    result, gpu = told.result, request.gpu
     if result is None:
         kind = ScriptKilledError if told.exit_code == -signal.SIGKILL and not told.hung else ScriptError
         raise kind((_command_text if request.is_command else _death_text)(request, told) + _said(told))
@@ -148,3 +153,18 @@ def _said(told: ChildReport) -> str:
     text = told.output.partition("\nThread 0x")[0].partition("\nCurrent thread 0x")[0]
     tail = "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
     return f"; it said:\n{tail}" if tail else ""
+
+
+def missing_tool(error: str) -> str | None:
+    """Say what Triton misses on this machine, and what to do, where the text of a script's error means that; else None.
+
+    Triton builds C code on the machine that launches its kernels, on an emulated card as beside a real one. What else
+    may go wrong with a build is not known here.
+    """
+    if "Failed to find C compiler" in error:
+        return f"{_TRITON} no C compiler; install gcc, or name a compiler in CC, {_WITHOUT_IT}"
+    if "CalledProcessError" in error and "triton" in error:
+        headers = Path(sysconfig.get_path("include")) / "Python.h"
+        if not headers.exists():
+            return f"{_TRITON} no headers of its Python ({headers}); install them (Debian: python3-dev), {_WITHOUT_IT}"
+    return None

@@ -1,13 +1,12 @@
 """Whether a run fits: the interval of the memory that the driver would report as used, and what is decided by it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ullage.gpu.emulator.profile import profile_of
-from ullage.gpu.gpus import Gpu
-from ullage.predicting.prediction.data.prediction import CudnnUse, Guess, Outside, Placement, Verdict
-from ullage.predicting.prediction.data.run_result import Measured, RunResult
+from ullage.predicting.epoch.use import EpochUse
+from ullage.predicting.prediction.data.prediction import CudnnUse, Growth, Guess, Outside, Placement, Verdict
+from ullage.predicting.prediction.data.run_result import Elsewhere, Measured, RunResult
 from ullage.predicting.prediction.request import Request
-from ullage.predicting.prediction.verdict.epoch import judged_with
 from ullage.predicting.prediction.verdict.outside import outside_of
 from ullage.predicting.prediction.verdict.reason import (
     deciding,
@@ -36,9 +35,9 @@ class ExpectedUse:
     placement: Placement | None
 
 
-def expected_use_of(request: Request, gpu: Gpu, result: RunResult, measured: Measured) -> ExpectedUse:
+def expected_use_of(request: Request, result: RunResult, measured: Measured) -> ExpectedUse:
     """Return what a real card would use for what was measured."""
-    profile, given = profile_of(gpu), request.context_bytes
+    profile, given = profile_of(request.gpu), request.context_bytes
     low_context = profile.context_low_bytes if given is None else given
     high_context = profile.context_high_bytes if given is None else given
     cudnn, guesses = cudnn_of(measured), guesses_of(measured)
@@ -59,14 +58,12 @@ def expected_use_of(request: Request, gpu: Gpu, result: RunResult, measured: Mea
     )
 
 
-def judgement_of(
-    request: Request, gpu: Gpu, result: RunResult, measured: Measured, use: ExpectedUse
-) -> tuple[Verdict, str]:
+def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
     """Decide, and say why: of the whole epoch, where one was gone through."""
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
-        verdict, reason = _judgement_of_run(request, gpu, result, measured, use)
+        verdict, reason = _judgement_of_run(request, result, measured, use)
     if result.epoch is None:
         return verdict, reason
     least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
@@ -74,15 +71,13 @@ def judgement_of(
     return judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
 
 
-def _judgement_of_run(
-    request: Request, gpu: Gpu, result: RunResult, measured: Measured, use: ExpectedUse
-) -> tuple[Verdict, str]:
+def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
     """Decide about the steps that were run, and say why."""
     spare = spare_of(measured)
     timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
     if result.outcome.kind == "oom":
         elsewhere = use.placement is not None and use.placement.fits_somewhere
-        is_guessed = lacking_bytes(request, gpu, measured.at_oom) <= spare
+        is_guessed = lacking_bytes(request, measured.at_oom) <= spare
         verdict = Verdict.UNKNOWN if is_guessed or elsewhere else Verdict.DOES_NOT_FIT
     elif use.low_bytes > use.total_bytes:
         verdict = Verdict.DOES_NOT_FIT
@@ -90,8 +85,72 @@ def _judgement_of_run(
         verdict = Verdict.UNKNOWN
     else:
         verdict = Verdict.FITS
-    reason = reason_of_ending(request, gpu, result, use.placement, timed_out=timed_out, spare=spare)
+    reason = reason_of_ending(request, result, use.placement, timed_out=timed_out, spare=spare)
     if reason is None:
         size = reason_of_size(verdict, use.low_bytes, use.high_bytes, use.total_bytes, use.cudnn, use.placement)
         reason = size + growth_text(measured.growth, use.total_bytes - use.high_bytes)
     return verdict, reason
+
+
+def with_epoch(result: RunResult) -> RunResult:
+    """Let the epoch's reserved memory count, where it is known, and not that of the order in which steps were run."""
+    measured, epoch = result.measured, result.epoch
+    if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
+        return result
+    reserved = epoch.peak_reserved_bytes
+    if not epoch.is_exact:
+        reserved = max(reserved, measured.peak_reserved_bytes)
+    reserved = max(reserved, measured.peak_allocated_bytes)
+    elsewhere = measured.elsewhere
+    if elsewhere is not None:
+        low, high = epoch.elsewhere_bytes or (reserved, reserved)
+        elsewhere = Elsewhere(
+            ties=epoch.ties,
+            low_bytes=min(low, reserved),
+            high_bytes=max(high, reserved),
+            fits_somewhere=epoch.runs_out_at is None and elsewhere.fits_somewhere,
+            is_certain=epoch.is_exact and epoch.elsewhere_bytes is not None,
+        )
+    used = result.outside.peak_used_bytes + reserved - measured.peak_reserved_bytes
+    return replace(
+        result,
+        outside=replace(result.outside, peak_used_bytes=used),
+        measured=replace(
+            measured,
+            peak_reserved_bytes=reserved,
+            elsewhere=elsewhere,
+            growth=_growth(measured.growth, epoch),
+            settled=epoch.is_exact,
+        ),
+    )
+
+
+def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
+    """The growth over the epoch: steps that were run in another order grow and shrink by chance."""
+    if not epoch.growth_bytes_per_batch:
+        return None
+    if of_the_run is not None:
+        return replace(of_the_run, bytes_per_step=epoch.growth_bytes_per_batch)
+    return Growth(bytes_per_step=epoch.growth_bytes_per_batch, file=None, line=None)
+
+
+def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bool) -> tuple[Verdict, str]:
+    """Say what the epoch changes about a verdict, and name its worst batch.
+
+    Args:
+        epoch: the use.
+        verdict: the verdict by the figures.
+        reason: the reason for it.
+        is_beyond: whether what was allocated by steps that were run is more than the card has.
+    """
+    worst = epoch.worst
+    if not epoch.is_foreseen or worst is None:
+        return verdict, reason
+    named = f"the worst batch of the epoch is number {worst.index:,}, {worst.items:,} items of up to {worst.longest:,}"
+    if epoch.runs_out_at is not None and (epoch.is_exact or is_beyond):
+        return Verdict.DOES_NOT_FIT, f"memory runs out at batch {epoch.runs_out_at:,} of the epoch; {named}"
+    if not epoch.is_exact and verdict is not Verdict.UNKNOWN and (epoch.runs_out_at is not None or not is_beyond):
+        is_doubtful = epoch.runs_out_at is not None or verdict is Verdict.DOES_NOT_FIT
+        if is_doubtful:
+            return Verdict.UNKNOWN, f"{reason}, by an estimate of what the epoch reserves; {named}"
+    return verdict, f"{reason}; {named}"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ullage.base.units import text_of_bytes
-from ullage.gpu.gpus import Gpu
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
 from ullage.predicting.prediction.data.run_result import AtOom, Measured, RunResult
@@ -38,7 +37,7 @@ def reason_of_unknown(reads: Sequence[HostRead]) -> str:
     return f"values that an emulated card does not have may decide ({places[0]}{more}); they were read as zero"
 
 
-def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:
+def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
     """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
     if at_oom is None:
         return request.total_bytes
@@ -68,13 +67,13 @@ def _driver_bytes(requested: int) -> int:
 
 
 def reason_of_ending(
-    request: Request, gpu: Gpu, result: RunResult, placement: Placement | None, *, timed_out: bool, spare: int
+    request: Request, result: RunResult, placement: Placement | None, *, timed_out: bool, spare: int
 ) -> str | None:
     measured = result.measured
     if result.outcome.kind == "oom":
         if measured is None or measured.at_oom is None:
             return "the script ran out of memory at its first allocation"
-        is_enough = lacking_bytes(request, gpu, measured.at_oom) <= spare
+        is_enough = lacking_bytes(request, measured.at_oom) <= spare
         guessed = (
             f"; up to {text_of_bytes(spare)} of that and of what was in use is guessed, and decides"
             if is_enough

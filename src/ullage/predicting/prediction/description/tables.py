@@ -1,13 +1,16 @@
-"""The phases of a run as parts of a report."""
+"""Tables of a prediction's report: the peaks of runs (ranks, processes, seeds) and of phases, and places in source."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.data.prediction import PhaseBand, PhaseUse, Prediction
-from ullage.predicting.prediction.description.peaks import table_of_peaks
+from ullage.predicting.prediction.data.prediction import Peaks, PhaseBand, PhaseUse, Prediction, Verdict
 from ullage.predicting.prediction.phases.name import STEPS, PhaseName
-from ullage.report.report import Band, Table, TableRow
+from ullage.report.report import Band, Table, TableRow, Tone
+
+TONES: Final = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
+_PLACE_CHARACTERS: Final = 34  # as a column is wide
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
@@ -85,3 +88,55 @@ def _place(phase: PhaseUse) -> str:
     if phase.before_bytes == phase.peak_allocated_bytes:
         return "what was there before"
     return "no line of yours"
+
+
+def table_of_peaks(
+    title: str,
+    names: tuple[str, ...],
+    runs: Iterable[tuple[tuple[str, ...], Peaks | Prediction]],
+    *,
+    fullest: Peaks | Prediction | None = None,
+    mark: str = "",
+    has_bars: bool = False,
+    has_tones: bool = False,
+) -> Table:
+    """Return a table with a row for each run.
+
+    Args:
+        title: the table's title.
+        names: the headings of the columns before the peaks.
+        runs: what these columns hold, and the run.
+        fullest: the run whose row is marked.
+        mark: how it is marked.
+        has_bars: whether each row has a bar for its reserved memory.
+        has_tones: whether each row has the colour of its verdict.
+    """
+    runs = list(runs)
+    most = max((run.peak_reserved_bytes for _, run in runs), default=0) or 1
+    return Table(
+        title=title,
+        columns=(*names, "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    *cells,
+                    text_of_bytes(run.peak_allocated_bytes),
+                    text_of_bytes(run.peak_reserved_bytes),
+                    run.verdict.value + (mark if run is fullest else ""),
+                ),
+                tone=TONES[run.verdict] if has_tones else Tone.PLAIN,
+                share=run.peak_reserved_bytes / most if has_bars else None,
+            )
+            for cells, run in runs
+        ),
+    )
+
+
+def place_of(file: str | None, line: int | None, otherwise: str) -> str:
+    """Return a line's place; another text where there is no line."""
+    return otherwise if file is None or line is None else shortened(str(Line(file, line)))
+
+
+def shortened(name: str) -> str:
+    """Cut a long path or name from the left, so that the line number or the innermost module stays."""
+    return f"…{name[1 - _PLACE_CHARACTERS :]}" if len(name) > _PLACE_CHARACTERS else name

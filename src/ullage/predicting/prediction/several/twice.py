@@ -1,14 +1,16 @@
-"""A script that is run twice: as it was given, until it has saved, and once more to resume from that."""
+"""A script that is run twice: with torch.compile and without it, or until it has saved and once more to resume."""
 
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from ullage.base.errors import ScriptError, UsageError, quoted
+from ullage.base.errors import ScriptError, UllageError, UsageError, quoted
 from ullage.base.secrets import without_secrets
-from ullage.predicting.prediction.data.prediction import PhaseUse, Prediction, RunPeaks, fullness_of
+from ullage.predicting.prediction.data.prediction import Peaks, PhaseUse, Prediction, RunPeaks, fullness_of
 from ullage.predicting.prediction.phases.name import PhaseName
+from ullage.predicting.prediction.predict import predict
 from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.several.draws import predict_with_draws
 
 
 def arguments_of(text: str) -> tuple[str, ...]:
@@ -80,3 +82,25 @@ def _resuming(run: Prediction) -> PhaseUse:
         line=highest.line if highest else None,
         count=1,
     )
+
+
+def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
+    """Predict a script; if it used torch.compile, predict it once more without, to tell how that changes its memory.
+
+    Raises:
+        UllageError: as `predict` does. An eager run that fails is a note of the prediction.
+    """
+    prediction = predict_with_draws(request, progress=progress)
+    if not prediction.compiled_graphs:
+        return prediction
+    try:
+        eager = predict(
+            replace(request, eager=True, picture=False).with_options(
+                values_seed=prediction.values.seed, snapshot=None, output=False
+            ),
+            progress=lambda text: progress(f"without torch.compile: {text}"),
+        )
+    except UllageError as error:
+        note = f"without torch.compile the script fails: {str(error).splitlines()[0]}"
+        return replace(prediction, notes=[*prediction.notes, note])
+    return replace(prediction, eager=Peaks.of(eager))
