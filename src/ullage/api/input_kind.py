@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ullage.api.text import STANDARD_INPUT, looks_like_text, opened
 from ullage.base.errors import UsageError
 from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
-from ullage.recorded.snapshot.form import is_archive
+from ullage.recorded.snapshot.file import is_archive
 
 if TYPE_CHECKING:
     from ullage.recorded.snapshot.snapshot import Snapshot

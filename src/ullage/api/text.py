@@ -13,7 +13,7 @@ from ullage.base.foreign_files import open_regular
 from ullage.base.packed import DAMAGED, unpacked
 from ullage.base.units import text_of_bytes
 from ullage.recorded.message.notebook import is_notebook, printed_by
-from ullage.recorded.snapshot.form import is_no_log
+from ullage.recorded.snapshot.file import is_no_log
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20

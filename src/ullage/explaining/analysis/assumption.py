@@ -23,8 +23,7 @@ from ullage.recorded.history import Action, History
 from ullage.recorded.program import Op, is_one_of
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
-from ullage.recorded.rebuild.pool import pool_of_rows
-from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives
+from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool_of_rows
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300

@@ -1,5 +1,6 @@
 """A recorded run, ready for questions: its program, the moment that matters, and the lines behind its blocks."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -7,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from ullage.base.errors import UsageError
-from ullage.base.source_location import is_library, short_place
+from ullage.base.source_location import is_library, short_place, shortened
 from ullage.explaining.analysis.card import recorded_card
-from ullage.explaining.analysis.operation_name import NO_STACK, operation_name
 from ullage.explaining.analysis.step import step_ops
 from ullage.recorded.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
 from ullage.recorded.history import Action, Frame, History
@@ -17,7 +17,44 @@ from ullage.recorded.program import Column, Op, Program
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import Settings
 
+NO_LINE: Final = "(no line of yours)"
+"""The text shown in place of a line where no frame tells anything."""
+
+NO_STACK: Final = "(no stack was recorded)"
+"""The text shown in place of a line where an entry has no stack."""
+
+_KINDS: Final = (
+    (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
+    (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
+    (re.compile(r"\bc10d::|\bnccl\w*\("), "(communication between cards: c10d)"),
+    (
+        re.compile(r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace)"),
+        "(workspace of cuBLAS)",
+    ),
+    (re.compile(r"\bautograd::Engine::"), "(backward)"),
+)
+"""The text for an allocation with such a frame, the clearest first."""
+_OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
+
+
+def operation_name(frames: Sequence[Frame]) -> str:
+    """Return what allocated where no line of the user's is on a stack, in brackets because it is no line.
+
+    Backward runs in threads of PyTorch's engine, so that a stack has the operation (`torch::autograd::generated::
+    DivBackward0::apply`) and none of Python's frames. Names are those of torch 2.1 to 2.15.
+
+    Args:
+        frames: the frames of C++ that were recorded, the innermost first.
+    """
+    names = [frame.name for frame in frames]
+    for pattern, text in _KINDS:
+        found = next(filter(None, map(pattern.search, names)), None)
+        if found is not None:
+            return shortened(text.format(*found.groups()))
+    # The outermost operation is the one that somebody called.
+    called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
+    return f"(operation {shortened(called[1])}, called from C++)" if called is not None else NO_LINE
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:

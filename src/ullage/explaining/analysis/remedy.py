@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVarTuple
 
 from ullage.base.units import text_of_bytes
-from ullage.explaining.analysis.accumulation import Accumulation
-from ullage.explaining.analysis.growth import StepGrowth
+from ullage.explaining.analysis.growth import Accumulation, StepGrowth
 from ullage.explaining.analysis.recording import Recording, insert
 from ullage.explaining.analysis.step import largest_first
 from ullage.recorded.program import Op, Program

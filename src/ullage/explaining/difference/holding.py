@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.explaining.analysis.operation_name import operation_name
-from ullage.explaining.analysis.recording import cut, users_frame
+from ullage.explaining.analysis.recording import cut, operation_name, users_frame
 from ullage.recorded.allocator.replay import ReplayDevice, State, replay
 from ullage.recorded.history import PENDING, Action, History
 from ullage.recorded.rebuild import program_of

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ullage.base.block_role import Role
-from ullage.explaining.analysis.accumulation import accumulation_of
 from ullage.explaining.analysis.card import card_to_explain, recorded_card, recorded_cards
 from ullage.explaining.analysis.cause import cause_of, evidence_of
 from ullage.explaining.analysis.explain import explain
-from ullage.explaining.analysis.growth import growth_of
+from ullage.explaining.analysis.growth import accumulation_of, growth_of
 from ullage.explaining.analysis.holder import holders_of
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role import RoleColumns, role_shares, roles_of

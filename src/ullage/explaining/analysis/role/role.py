@@ -13,8 +13,7 @@ import numpy as np
 
 from ullage.base.block_role import Role
 from ullage.explaining.analysis.recording import Recording
-from ullage.explaining.analysis.role.again import counterparts
-from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, next_of, passes_of, previous_of
+from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, counterparts, next_of, passes_of, previous_of
 from ullage.explaining.analysis.role.maker import Makers, Mask, Pass, makers_of
 from ullage.recorded.history import Action
 from ullage.recorded.program import Column, is_one_of

@@ -28,7 +28,7 @@ def judge_other(message: Message, statement: str | None, context: tuple[str, ...
     Args:
         message: the message.
         statement: the user's line that raised it, if known.
-        context: what the program was doing, by the names of `ullage.recorded.message.context`.
+        context: what the program was doing, by the names of `ullage.recorded.message.log`.
     """
     if message.kind is MessageKind.DRIVER:
         own = _DRIVERS.get(message.backend or "")
