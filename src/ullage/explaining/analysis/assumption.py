@@ -395,11 +395,7 @@ def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None
     program, places = rebuilt.program, comparison.done.places
     assert op is not None
     assert places is not None
-    blocks = replay(
-        cut(program, op),
-        rebuilt.settings,
-        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
-    ).blocks
+    blocks = replay(cut(program, op), rebuilt.settings, ReplayDevice.of(rebuilt)).blocks
     row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None

@@ -29,8 +29,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
     """Return the blocks of a run and the segments that they lie in; blocks can be coloured by `roles` where known."""
     program, rebuilt = recording.program, recording.rebuilt
-    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
-    done = replay(program, rebuilt.settings, device, places=True, calls=True)
+    done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
     assert done.places is not None
     assert done.calls is not None
     keys, blocks = _lives(recording, done.places)

@@ -135,23 +135,15 @@ class Recording:
                 beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
             until = cut(program, failing + 1)
-            device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+            device = ReplayDevice.of(rebuilt)
             done, held_back = _whole_replay(until, rebuilt.settings, device), frozenset[int]()
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
                 done = _whole_replay(until, rebuilt.settings, device)
             if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
-                return cls(
-                    history=history,
-                    rebuilt=rebuilt,
-                    program=until,
-                    failing_op=failing,
-                    done=done,
-                    moment=done,
-                    refused_bytes=refused,
-                    held_back=held_back,
-                )
-        device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+                found = cls(history=history, rebuilt=rebuilt, program=until, failing_op=failing, done=done, moment=done)
+                return replace(found, refused_bytes=refused, held_back=held_back)
+        device = ReplayDevice.of(rebuilt)
         done = moment = _whole_replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
@@ -173,13 +165,9 @@ class Recording:
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
-        # A fraction is one of the room.
-        is_part = settings.per_process_memory_fraction < 1
-        device = (
-            ReplayDevice(total_bytes=self.rebuilt.room_bytes)
-            if is_part
-            else ReplayDevice(total_bytes=self.rebuilt.card_bytes, others_bytes=self.rebuilt.beyond_room_bytes)
-        )
+        device = ReplayDevice.of(self.rebuilt)
+        if settings.per_process_memory_fraction < 1:  # a fraction is one of the room
+            device = ReplayDevice(total_bytes=self.rebuilt.room_bytes)
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
@@ -319,13 +307,7 @@ def _kept_alive(program: Program, keys: frozenset[int]) -> Program:
 
 def cut(program: Program, length: int) -> Program:
     """Return a program's first operations."""
-    return replace(
-        program,
-        op=program.op[:length],
-        key=program.key[:length],
-        size=program.size[:length],
-        stream=program.stream[:length],
-    )
+    return program.of_rows(slice(length))
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:

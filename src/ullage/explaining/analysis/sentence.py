@@ -161,7 +161,8 @@ def cure_of(
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
-        return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
+        put_off = f" A setting only delays the failure: {best.setting} {_by(left, growth)}." if best is not None else ""
+        return _LET_GO + put_off
     if cause is Cause.DID_NOT_FAIL and "room_bytes" not in evidence:
         return lower_with(remedies, evidence)
     if "requested_bytes" not in evidence:
@@ -185,10 +186,6 @@ def _empty_first(recording: Recording) -> str:
     if recording.failing_op is None or not recording.pool_of_ops()[recording.failing_op]:
         return ""
     return " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
-
-
-def _put_off(setting: Remedy, left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    return f" A setting only delays the failure: {setting.setting} {_by(left_bytes, growth)}."
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:

@@ -150,7 +150,7 @@ def _ends(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
 def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
     more = rank.allocated_bytes - usual.allocated_bytes
     if abs(more) > GAP * usual.allocated_bytes:
-        yield f"{_amount(more)} allocated{_of(rank, usual, more)}"
+        yield f"{text_of_bytes(abs(more))} {'more' if more > 0 else 'less'} allocated{_of(rank, usual, more)}"
         return  # and what is reserved follows from that
     spare = rank.peak_reserved_bytes - rank.peak_allocated_bytes
     usual_spare = usual.peak_reserved_bytes - usual.peak_allocated_bytes
@@ -161,10 +161,6 @@ def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
         )
     elif spare - usual_spare < -GAP * usual.peak_reserved_bytes:
         yield f"{text_of_bytes(usual_spare - spare)} less reserved, for the same allocated"
-
-
-def _amount(more: int) -> str:
-    return f"{text_of_bytes(abs(more))} {'more' if more > 0 else 'less'}"
 
 
 def _of(rank: RankSummary, usual: RankSummary, more: int) -> str:

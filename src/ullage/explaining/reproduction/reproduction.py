@@ -6,7 +6,7 @@ empties the cache, and what was there when recording began is made first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -65,17 +65,9 @@ class Reproduction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
-        names = (
-            *("requested_bytes", "needed_bytes", "room_bytes", "free_bytes", "cached_bytes", "allocated_bytes"),
-            *("recorded_free_bytes", "recorded_cached_bytes"),
-            *("allocations", "recorded_allocations", "expandable_helps", "trials", "finished"),
-        )
-        return {
-            "schema": SCHEMA,
-            "cause": self.cause.value,
-            **{name: getattr(self, name) for name in names},
-            "notes": list(self.notes),
-        }
+        names = [field.name for field in fields(self) if field.name not in ("sketch", "settings")]
+        told = {name: getattr(self, name) for name in names}
+        return {"schema": SCHEMA, **told, "cause": self.cause.value, "notes": list(self.notes)}
 
 
 def reproduce(

@@ -116,7 +116,7 @@ class FoundMessage:
     statement: str | None = None
     """The source text of that line."""
     context: tuple[str, ...] = ()
-    """The program whose log it is and what that did, by the lines before: names of `message.context`."""
+    """The program whose log it is and what that did, by the lines before: names of `_SIGNS`."""
     server: ServerMemory | None = None
     """The figures of its memory that a server of models has written before this message."""
 

@@ -64,11 +64,6 @@ class Rebuilt:
     """The entries of each block's place, in order."""
     notes: tuple[str, ...]
 
-    @property
-    def card_bytes(self) -> int:
-        """The whole card, as far as it is known: the room, and what is beyond it."""
-        return self.room_bytes + self.beyond_room_bytes
-
     def ops_of(self, rows: Column) -> Column:
         """Return the operations behind entries, which are given in order."""
         first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")

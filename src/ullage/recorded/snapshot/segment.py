@@ -140,8 +140,5 @@ def _of_sizes(history: History) -> Iterator[str]:
     """Yield entries of nothing: no allocator gives 0 bytes out, nor fails to."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
-        yield f"entry {row}, {_name(history, row)}, is of {history.size[row]} bytes"
-
-
-def _name(history: History, row: int) -> str:
-    return Action(int(history.action[row])).name.lower()
+        name = Action(int(history.action[row])).name.lower()
+        yield f"entry {row}, {name}, is of {history.size[row]} bytes"
