@@ -33,11 +33,11 @@ from figure import Measured
 
 from ullage.recorded.history import History
 from ullage.recorded.snapshot.snapshot import load_snapshot
-from ullage.recorded.snapshot.writer import plain_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from benchmarks.snapshot_tools import END, END_OF_VIEWER, KEPT, PEAK, PEAK_OF_MOSAIC, mosaic  # noqa: E402
+from tests.recorded.snapshot.writer import plain_of  # noqa: E402
 
 DATA = ROOT / "tests" / "snapshots"
 LARGE_BYTES = 50_000_000

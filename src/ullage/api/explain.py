@@ -322,8 +322,7 @@ def _explain_snapshot(
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
     """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
     from ullage.explaining.analysis.cause import Cause
-    from ullage.explaining.analysis.explain import Explanation
-    from ullage.explaining.analysis.run_summary import RunSummary
+    from ullage.explaining.analysis.explain import Explanation, RunSummary
     from ullage.running.supervision.summary import summary_of
     from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run, with_run
 

@@ -16,7 +16,7 @@ from ullage.base.packed import DAMAGED, unpacked
 from ullage.base.units import text_of_bytes
 from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
 from ullage.recorded.message.notebook import is_notebook, printed_by
-from ullage.recorded.snapshot.form import is_archive, is_no_log
+from ullage.recorded.snapshot.file import is_archive, is_no_log
 
 if TYPE_CHECKING:
     from ullage.recorded.snapshot.snapshot import Snapshot

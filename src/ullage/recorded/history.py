@@ -26,16 +26,8 @@ class Action(IntEnum):
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
-    "alloc": Action.ALLOC,
+    **{action.name.lower(): action for action in Action if action is not Action.OTHER},
     "free": Action.FREE_COMPLETED,
-    "free_requested": Action.FREE_REQUESTED,
-    "free_completed": Action.FREE_COMPLETED,
-    "segment_alloc": Action.SEGMENT_ALLOC,
-    "segment_free": Action.SEGMENT_FREE,
-    "segment_map": Action.SEGMENT_MAP,
-    "segment_unmap": Action.SEGMENT_UNMAP,
-    "oom": Action.OOM,
-    "snapshot": Action.SNAPSHOT,
 }
 """Actions by PyTorch's names; any other name is `Action.OTHER`."""
 

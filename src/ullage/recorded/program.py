@@ -1,7 +1,7 @@
 """A program: the operations to run on an allocator, as columns. It knows no results: those are a `Replay`'s."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
@@ -92,6 +92,10 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def of_rows(self, rows: slice | Column) -> "Program":
+        """Return the program of some of its operations only, or of all in another order."""
+        return replace(self, op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
 
 @dataclass(slots=True)

@@ -269,12 +269,9 @@ def text_of_settings(settings: Settings) -> str:
         parts.append("throw_on_cudamalloc_oom:True")
     if settings.reserve is not None:
         kind, value = settings.reserve
-        parts.append(f"expandable_segments_reserve:{value!r}" if kind == "fraction" else _reserve_of(value))
+        size = repr(value) if kind == "fraction" else f"{value / GIB!r}G"
+        parts.append(f"expandable_segments_reserve:{size}")
     return ",".join(parts)
-
-
-def _reserve_of(n_bytes: float) -> str:
-    return f"expandable_segments_reserve:{n_bytes / GIB!r}G"
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ullage.explaining.analysis.role.again import counterparts
-from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes
+from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, counterparts
 from ullage.explaining.analysis.role.maker import Pass
 
 STACKS, SIZES = 6, (512, 1024)

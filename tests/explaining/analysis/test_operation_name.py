@@ -3,7 +3,7 @@
 import pytest
 
 from ullage.base.source_location import is_library
-from ullage.explaining.analysis.operation_name import NO_LINE, operation_name
+from ullage.explaining.analysis.recording import NO_LINE, operation_name
 from ullage.recorded.history import Frame
 
 ENGINE = (

@@ -7,8 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.explaining.fleet.alike import RankFigures, groups_of
-from ullage.explaining.fleet.difference_of_rank import why_it_differs
+from ullage.explaining.fleet.alike import RankFigures, groups_of, why_it_differs
 from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import RankSummary
 

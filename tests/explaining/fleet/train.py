@@ -1,7 +1,6 @@
 """One rank of a training run, recorded: `train.py OUT [--batch N] [--leak] [--lengths 96,128,...]`.
 
-`tests.explaining.fleet.made` runs it on emulated cards: what a rank of a fleet would dump, and those that differ
-from it.
+`tests.explaining.fleet.made` runs it on emulated cards: the ranks of a fleet, and those that differ from them.
 """
 
 import argparse

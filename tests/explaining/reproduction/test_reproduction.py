@@ -18,9 +18,8 @@ from ullage.base.errors import UsageError
 from ullage.cli.app import main
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.recording import Recording, cut
-from ullage.explaining.reproduction.beginning import beginning_of
 from ullage.explaining.reproduction.oracle import Oracle
-from ullage.explaining.reproduction.reproduction import Reproduction, reproduce, sketch_of
+from ullage.explaining.reproduction.reproduction import Reproduction, beginning_of, reproduce, sketch_of
 from ullage.explaining.reproduction.shrink import Sketch, shrink
 from ullage.explaining.reproduction.transcript import script_of, statement_of
 from ullage.recorded.allocator.placement import PLACEMENTS

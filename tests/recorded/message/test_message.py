@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.explaining.analysis.text.explain import explain_text
-from ullage.recorded.message.counted_messages import MOST_READ, CountedMessages, Unread
+from ullage.recorded.message.counted_messages import MOST_READ, TABLE, CountedMessages, Unread
 from ullage.recorded.message.log import FoundMessage, find_messages, scan
 from ullage.recorded.message.message import OtherProcess, hits_of, read_message
-from ullage.recorded.message.table import TABLE
 from ullage.recorded.message.wording import MessageKind, Words
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

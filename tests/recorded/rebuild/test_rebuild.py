@@ -13,8 +13,8 @@ from ullage.recorded.allocator.replay import Replay, ReplayDevice, replay
 from ullage.recorded.history import Action, History, Labels, Segment
 from ullage.recorded.program import Op
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded, program_of, rebuild
-from ullage.recorded.rebuild.pool import given_up, pool_of_rows
 from ullage.recorded.rebuild.ranges import Ranges
+from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows
 from ullage.recorded.settings import parse_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorded.snapshot.writer import plain_of
 from ullage.api.explain import explain
 from ullage.api.input import InputKind, input_of
 from ullage.base.errors import UsageError
 from ullage.base.packed import unpacked
 from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
-from ullage.recorded.snapshot.writer import plain_of
 
 PICKLE = gzip.decompress((Path(__file__).parents[2] / "snapshots" / "oom.pickle.gz").read_bytes())
 ERROR = (

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.recorded.snapshot.writer import write_snapshot
 from tests.shared import fresh
 from ullage.recorded.history import Action
 from ullage.recorded.snapshot.snapshot import load_snapshot
-from ullage.recorded.snapshot.writer import write_snapshot
 
 MIB = 1 << 20
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.recorded.snapshot.writer import write_snapshot
 from ullage.recorded.history import History, Labels
 from ullage.recorded.snapshot.snapshot import load_snapshot
-from ullage.recorded.snapshot.writer import write_snapshot
 
 DATA = Path(__file__).parents[2] / "snapshots"
 NAMES = sorted(path.name.removesuffix(".pickle.gz") for path in DATA.glob("*.pickle.gz"))

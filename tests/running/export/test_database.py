@@ -18,8 +18,7 @@ import ullage
 from tests.explaining.reproduction.test_reproduction import made_of
 from ullage.base.errors import UsageError
 from ullage.explaining.analysis.assumption import Assumptions, closest
-from ullage.explaining.analysis.operation_name import operation_name
-from ullage.explaining.analysis.recording import short_line, users_frame
+from ullage.explaining.analysis.recording import operation_name, short_line, users_frame
 from ullage.explaining.difference.holding import peak_allocated_bytes
 from ullage.recorded.history import Action, History, Segment
 from ullage.recorded.snapshot.snapshot import load_snapshot

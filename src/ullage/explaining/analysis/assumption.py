@@ -23,8 +23,7 @@ from ullage.recorded.history import Action, History
 from ullage.recorded.program import Op, is_one_of
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
-from ullage.recorded.rebuild.pool import pool_of_rows
-from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives
+from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool_of_rows
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
@@ -396,11 +395,7 @@ def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None
     program, places = rebuilt.program, comparison.done.places
     assert op is not None
     assert places is not None
-    blocks = replay(
-        cut(program, op),
-        rebuilt.settings,
-        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
-    ).blocks
+    blocks = replay(cut(program, op), rebuilt.settings, ReplayDevice.of(rebuilt)).blocks
     row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None

@@ -6,19 +6,21 @@ A moment is the state after one operation of the program; moment 0 is what was t
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
 
 from ullage.base.source_location import is_library, shortened
 from ullage.base.units import text_of_bytes
-from ullage.explaining.analysis.extents import segments_of
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role import ROLES, RoleColumns, role_shares
-from ullage.recorded.allocator.replay import Places, ReplayDevice, replay
-from ullage.recorded.program import Column, Op, is_one_of
+from ullage.recorded.allocator.replay import Call, Calls, Places, ReplayDevice, replay
+from ullage.recorded.program import UNMAPPED_KEY, Column, Op, StartSegment, is_one_of
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
-from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
+from ullage.recorded.rebuild.ranges import Ranges
+from ullage.recorded.settings import SMALL_SEGMENT_BYTES
+from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
 
 _TITLE: Final = "Memory over the run: every block, from its allocation to its free"
 _NEVER: Final = np.iinfo(np.int64).max
@@ -27,8 +29,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
     """Return the blocks of a run and the segments that they lie in; blocks can be coloured by `roles` where known."""
     program, rebuilt = recording.program, recording.rebuilt
-    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
-    done = replay(program, rebuilt.settings, device, places=True, calls=True)
+    done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
     assert done.places is not None
     assert done.calls is not None
     keys, blocks = _lives(recording, done.places)
@@ -199,3 +200,94 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
         texts=tuple(f"{shortened(frame.file)}:{frame.line} {shortened(frame.name)}" for frame in table),
         is_own=tuple(not is_library(frame.file) for frame in table),
     ), where[1:] - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """What one piece of memory is: a segment, or pages that were mapped at once and are still there."""
+
+    born: int
+    kind: str
+    is_page: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ExtentLife:
+    """A piece of memory from when it was taken to when it was given back (-1: never)."""
+
+    address: int
+    size_bytes: int
+    extent: _Extent
+    gone: int
+
+
+def segments_of(recording: Recording, calls: Calls) -> SegmentColumns:
+    """Return every segment with its life in moments; pages of an expandable segment are pieces of their own.
+
+    Args:
+        recording: the run.
+        calls: what its replay asked of the driver.
+    """
+    moments = len(recording.program) + 1
+    lives = list(_extent_lives(recording, calls))
+    kinds = sorted({life.extent.kind for life in lives}, key=lambda kind: ("pool" in kind, kind))
+    return SegmentColumns(
+        born=_column(life.extent.born for life in lives),
+        life=_column((life.gone if life.gone >= 0 else moments) - life.extent.born for life in lives),
+        address=_column(life.address for life in lives),
+        size_bytes=_column(life.size_bytes for life in lives),
+        is_page=_column(life.extent.is_page for life in lives),
+        kind=_column(kinds.index(life.extent.kind) for life in lives),
+        kinds=tuple(kinds),
+    )
+
+
+def _column(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.fromiter(values, np.int64)
+
+
+def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
+    """Yield the pieces of memory, in no order: those that were given back, then those that never were."""
+    held: Ranges[_Extent] = Ranges()
+    naming = _Naming(recording)
+    for segment in recording.program.start:
+        kind = naming.kind(segment.is_small, segment.stream, segment.pool)
+        for address, size in _mapped(segment):
+            held.put(address, address + size, _Extent(0, kind, segment.is_expandable))
+    columns = (calls.op, calls.call, calls.size, calls.count, calls.address)
+    for op, call, size, count, address in zip(*(column.tolist() for column in columns), strict=True):
+        end = address + size * (count or 1)
+        if call in (Call.MALLOC, Call.MAP):
+            held.put(address, end, _Extent(op + 1, naming.kind_of(op, size), call == Call.MAP))
+        elif call in (Call.FREE, Call.UNMAP):
+            yield from (_ExtentLife(low, high - low, extent, op + 1) for low, high, extent in held.cut(address, end))
+    yield from (_ExtentLife(low, high - low, extent, -1) for low, high, extent in held)
+
+
+def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
+    """Yield the address and the bytes of each stretch of a segment that has memory."""
+    at = segment.address
+    for is_mapped, blocks in groupby(segment.blocks, key=lambda block: block[2] != UNMAPPED_KEY):
+        size = sum(size for size, *_ in blocks)
+        if is_mapped:
+            yield at, size
+        at += size
+
+
+class _Naming:
+    """Names of what segments are told apart by: the size of their blocks, and pool and stream where it is not 0."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._program = recording.program
+        self._pools = recording.pool_of_ops()
+
+    def kind_of(self, op: int, size: int) -> str:
+        """Name a segment or a page of this size that an operation took."""
+        is_request = self._program.op[op] == Op.ALLOCATE
+        pool = int(self._pools[op]) if is_request else 0
+        return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)
+
+    def kind(self, is_small: bool, stream: int, pool: int) -> str:  # noqa: FBT001  one of three that tell them apart
+        name = "small blocks (up to 1 MiB)" if is_small else "large blocks"
+        name += f", private pool {pool}" if pool else ""
+        return name + (f", stream {stream:#x}" if stream else "")

@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 
 from ullage.base.units import BOGUS_BYTES, MIB
-from ullage.explaining.analysis.accumulation import Accumulation
-from ullage.explaining.analysis.growth import StepGrowth
+from ullage.explaining.analysis.growth import Accumulation, StepGrowth
 from ullage.explaining.analysis.recording import Recording, segment_bytes
 from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.rebuild import UNBOUNDED_BYTES

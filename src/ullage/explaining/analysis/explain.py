@@ -9,28 +9,48 @@ from typing import Any, Final
 
 from ullage.base.public import public
 from ullage.base.units import BOGUS_BYTES
-from ullage.explaining.analysis.accumulation import Accumulation, accumulation_of
 from ullage.explaining.analysis.assumption import Assumptions, closest
 from ullage.explaining.analysis.blocks import block_history_of
 from ullage.explaining.analysis.card import RecordedCard
 from ullage.explaining.analysis.cause import Cause, Evidence, cause_of, evidence_of
 from ullage.explaining.analysis.contradiction import contradiction_of, sentence_of_contradiction
 from ullage.explaining.analysis.fidelity import Fidelity, fidelity_of
-from ullage.explaining.analysis.growth import StepGrowth, growth_of
+from ullage.explaining.analysis.growth import Accumulation, StepGrowth, accumulation_of, growth_of
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
 from ullage.explaining.analysis.note import notes_of
 from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.explaining.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
-from ullage.explaining.analysis.role.advice import advice_of
-from ullage.explaining.analysis.run_summary import RunSummary
+from ullage.explaining.analysis.role.share import advice_of
 from ullage.explaining.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.recorded.history import History
 from ullage.recorded.rebuild import Rebuilt
 from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run that `ullage run` has recorded."""
+
+    name: str
+    """The name of its folder."""
+    evidence: str | None
+    """The folder of the evidence that is explained; None where there is nothing to explain."""
+    summary: tuple[str, ...]
+    """The lines that `ullage run` prints at the end."""
+    remarks: tuple[str, ...]
+    """Sentences: the process that failed, its step and line, how its ranks differ, and its settings."""
+    beside: int = 0
+    """The number of runs in the given folder, of which it is the newest; 0 where the folder is the run's own."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a run adds to the JSON of an explanation."""
+        if self.evidence is None:
+            return {"summary": list(self.summary)}
+        return {"run": {"evidence": self.evidence, "summary": list(self.summary)}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +99,7 @@ class Explanation:
     """The verdict in a few words, where it differs from the cause's name."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """The summary of the run whose folder was given; None for a file."""
+    """The lines and the remarks of the folder of a run; None for a file."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

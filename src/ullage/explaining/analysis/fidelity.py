@@ -61,13 +61,7 @@ def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> C
         rebuilt: its program.
         done: the replay with its calls and places, where it was made already.
     """
-    done = done or replay(
-        rebuilt.program,
-        rebuilt.settings,
-        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
-        calls=True,
-        places=True,
-    )
+    done = done or replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     failed = set(_failed_ops(history, rebuilt))
     fails = {*done.oom_ops.tolist(), *done.rejected_ops.tolist()}

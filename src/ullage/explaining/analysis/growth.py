@@ -1,5 +1,15 @@
-"""Growth from step to step, and the line that keeps more at every step."""
+"""Growth: the line that keeps more at every step, and blocks that a loop keeps, whether or not an optimizer steps.
 
+Blocks of one line that a loop allocates and never frees are `Accumulation`; other blocks are alive for a good reason.
+Parameters are allocated by modules. The activations of one step are few compared with the blocks that were there
+before, however deep the net, since every layer has parameters of its own. Where a backward pass has freed as many
+blocks of the line before, that many do not count as kept. A loop that uses the same layers again and again within one
+step (an unrolled recurrent net) cannot be told from a loop that evaluates: both keep blocks.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -8,12 +18,215 @@ from typing import Final
 import numpy as np
 
 from ullage.base.growth import StepBlock, growing
-from ullage.explaining.analysis.accumulation import is_optimizers
-from ullage.explaining.analysis.recording import Recording
+from ullage.base.source_location import is_library
+from ullage.explaining.analysis.recording import Recording, short_line
+from ullage.recorded.allocator.replay import State
 from ullage.recorded.program import Column, Op
 
+_LEAST_BLOCKS: Final = 32
+_LEAST_SHARE_OF_ALLOCATED: Final = 0.5
+"""The share of the allocated bytes that the kept blocks must have."""
+_TIMES_OTHER_BLOCKS: Final = 10
+"""Factor by which the kept blocks must outnumber all other blocks, an optimizer's state not counted. One step of a net
+keeps at most about five blocks for each parameter."""
+_TIMES_FREED_BLOCKS: Final = 3
+"""Factor by which the kept blocks must exceed the most blocks of the line that were ever freed together."""
+_MOST_LINES_TRIED: Final = 3
+_SECTIONS: Final = 4
+_KEEP_ONE_IN: Final = 8
+_LEAST_FREED_BLOCKS: Final = 8
+"""Fewer blocks of a line than this, freed together, prove nothing about the line."""
+_MADE_ONCE: Final = re.compile(r"^(__init__|_apply|_?load_.*|from_pretrained|to_empty|reset_parameters)$")
+"""Functions that create or move parameters or load data once: their blocks are meant to stay."""
+_OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _OF_THE_LEVEL: Final = 200
 """Growth is left out that adds up to less than one part in this many of what was alive: it explains no failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulation:
+    """The blocks of one line that a loop keeps, and those allocated along with them; sizes in bytes after rounding."""
+
+    line: str
+    called_at: str
+    """The user's line from which `line` is reached; equal to `line` where there is no other."""
+    blocks: int
+    bytes: int
+    other_blocks: int
+    """Number of blocks that other lines allocated along with them."""
+    other_bytes: int
+    seconds: float | None
+    """Seconds from the first of the blocks to the failure; None where times were not recorded, or some of the blocks
+    are older than the recording."""
+    is_older: bool
+    """Whether some of the blocks were there before recording began."""
+    keys: tuple[int, ...]
+    """Keys of all these blocks and of those allocated along with them, oldest first."""
+    frees: tuple[tuple[int, int], ...]
+    """Pairs (operation, block): the frees that would keep only the newest eighth of the blocks alive."""
+
+    @property
+    def round_bytes(self) -> int:
+        """Bytes that come with each further block of the line, on average."""
+        return (self.bytes + self.other_bytes) // self.blocks
+
+
+def accumulation_of(recording: Recording) -> Accumulation | None:
+    """Return the kept blocks that hold most of the memory when a request fails; None where there are none."""
+    if recording.failing_op is None:
+        return None
+    alive = _AliveAtFailure.of(recording)
+    # Without a line, one loop cannot be told from many places.
+    candidates = [
+        line for line in alive.by_size() if not line.startswith("(") and len(alive.rows_of(line)) >= _LEAST_BLOCKS
+    ]
+    return next(
+        filter(None, (_accumulated_at(recording, alive, line) for line in candidates[:_MOST_LINES_TRIED])), None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AliveAtFailure:
+    """The blocks that are alive when the request fails, oldest first."""
+
+    key: Column
+    size: Column
+    born: Column
+    """The operation that allocated each block; -1: allocated before the recording."""
+    stack: Column
+    lines: dict[int, str]
+    """The user's line of each stack that allocates again and again; stacks that allocate once are left out."""
+
+    @classmethod
+    def of(cls, recording: Recording) -> "_AliveAtFailure":
+        blocks, program = recording.moment.blocks, recording.program
+        chosen = (blocks.state == State.ALLOCATED) & ~np.isin(blocks.key, list(recording.held_back))
+        key, size = blocks.key[chosen], blocks.size[chosen]
+        made = np.full(len(recording.rebuilt.stack_of_key), -1, np.int64)
+        allocations = np.flatnonzero(program.op == Op.ALLOCATE)
+        made[program.key[allocations]] = allocations
+        born = np.where(key >= 0, made[key], -1)
+        order = np.argsort(born, kind="stable")
+        key, size, born = key[order], size[order], born[order]
+        stack = np.array([recording.stack_of(one) for one in key.tolist()], np.int64)
+        lines = {
+            one: recording.line_of_stack(one)
+            for one in np.unique(stack[stack >= 0]).tolist()
+            if not _is_made_once(recording, one)
+        }
+        return cls(key=key, size=size, born=born, stack=stack, lines=lines)
+
+    def by_size(self) -> list[str]:
+        """Return the lines, the one with most bytes first."""
+        sizes: Counter[str] = Counter()
+        for stack, size in zip(self.stack.tolist(), self.size.tolist(), strict=True):
+            if stack in self.lines:
+                sizes[self.lines[stack]] += size
+        return [line for line, _ in sizes.most_common()]
+
+    def rows_of(self, line: str) -> Column:
+        """Return the indices of a line's blocks."""
+        return np.flatnonzero(np.isin(self.stack, [stack for stack, one in self.lines.items() if one == line]))
+
+
+def _is_made_once(recording: Recording, stack: int) -> bool:
+    frames = recording.history.stacks.frames_of(stack)
+    return any(_MADE_ONCE.match(frame.name) for frame in frames) or is_optimizers(recording, stack)
+
+
+def is_optimizers(recording: Recording, stack: int) -> bool:
+    """Tell whether one of PyTorch's optimizers allocates with a stack, given as `Recording.stack_of` returns it."""
+    return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
+
+
+def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
+    """Return the kept blocks of a line; None where the line keeps none."""
+    end = len(recording.program) - 1
+    own = _without_stragglers(alive.rows_of(line), alive.born, end)
+    first = max(0, int(alive.born[own[0]]))
+    marks = np.linspace(first, end, _SECTIONS + 1)
+    seen = own[alive.born[own] >= 0]
+    if np.histogram(alive.born[seen], marks)[0].min() * _SECTIONS * 2 < len(seen):
+        return None  # it has stopped, or came all at once
+    late = np.unique(alive.stack[alive.born >= marks[-2]])
+    together = {alive.lines[stack] for stack in late.tolist() if stack in alive.lines}
+    stacks = [stack for stack, name in alive.lines.items() if name in together]
+    rows = np.flatnonzero(np.isin(alive.stack, stacks) & ((alive.born >= first) | (alive.born < 0)))
+    state = [one for one in np.unique(alive.stack).tolist() if is_optimizers(recording, one)]
+    before = len(alive.key) - len(rows) - int(np.isin(alive.stack, state).sum())
+    total, size = int(alive.size[rows].sum()), int(alive.size[own].sum())
+    if total < _LEAST_SHARE_OF_ALLOCATED * int(alive.size.sum()):
+        return None
+    most = _most_freed_together(recording, line)
+    if len(own) < _TIMES_FREED_BLOCKS * most or (
+        most < _LEAST_FREED_BLOCKS and len(rows) < _TIMES_OTHER_BLOCKS * before
+    ):
+        return None
+    is_older = bool((alive.born[own] < 0).any())
+    return Accumulation(
+        line=line,
+        called_at=_called_at(recording, int(alive.stack[own[-1]])),
+        blocks=len(own),
+        bytes=size,
+        other_blocks=len(rows) - len(own),
+        other_bytes=total - size,
+        seconds=None if is_older else _seconds(recording, first),
+        is_older=is_older,
+        keys=tuple(alive.key[rows].tolist()),
+        frees=tuple(_frees_of(alive.key[rows].tolist(), alive.born[rows].tolist())),
+    )
+
+
+def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
+    """Leave out the few blocks that something else allocated long before the loop."""
+    for number in range(len(rows) // _SECTIONS**2):
+        at, following = born[rows[number : number + 2]].tolist()
+        if at < 0 or 2 * (following - at) <= end - at:
+            return rows[number:]
+    return rows[len(rows) // _SECTIONS**2 :]
+
+
+def _most_freed_together(recording: Recording, line: str) -> int:
+    """Return the most blocks of a line that were alive at once and of which at least half were then freed."""
+    program = recording.program
+    made = np.unique(recording.rebuilt.stack_of_key)
+    stacks = [stack for stack in made[made >= 0].tolist() if recording.line_of_stack(stack) == line]
+    is_of_line = np.zeros(max(stacks, default=-1) + 2, np.bool_)  # the last one for what has no stack
+    is_of_line[stacks] = True
+    of_line = is_of_line[np.minimum(recording.rebuilt.stack_of_key, len(is_of_line) - 1)]
+    change = np.where(program.op == Op.ALLOCATE, 1, np.where(program.op == Op.FREE, -1, 0))
+    change = change[of_line[program.key] & (change != 0)]
+    most = peak = now = 0
+    for one in change.tolist():
+        now += one
+        if now > peak:
+            peak = now
+        if 2 * now <= peak:
+            most, peak = max(most, peak), max(now, 0)
+    return most
+
+
+def _called_at(recording: Recording, stack: int) -> str:
+    """The user's line at which the outermost module is called, or else the line that allocates."""
+    place = None
+    for frame in reversed(recording.history.stacks.frames_of(stack)):
+        if frame.name in ("_call_impl", "_wrapped_call_impl") and place is not None:
+            return place
+        if not is_library(frame.file):
+            place = short_line(frame)
+    return recording.line_of_stack(stack)
+
+
+def _seconds(recording: Recording, first: int) -> float | None:
+    rows = recording.rebuilt.row_of_op
+    begun, failed = (int(recording.history.time_us[rows[op]]) for op in (first, len(recording.program) - 1))
+    return (failed - begun) / 1e6 if 0 <= begun <= failed else None
+
+
+def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
+    kept = max(1, len(keys) // _KEEP_ONE_IN)
+    for old, op in zip(keys, born[kept:], strict=False):
+        yield max(op, 0), old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """A recorded run, ready for questions: its program, the moment that matters, and the lines behind its blocks."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -7,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from ullage.base.errors import UsageError
-from ullage.base.source_location import is_library, short_place
+from ullage.base.source_location import is_library, short_place, shortened
 from ullage.explaining.analysis.card import recorded_card
-from ullage.explaining.analysis.operation_name import NO_STACK, operation_name
 from ullage.explaining.analysis.step import step_ops
 from ullage.recorded.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
 from ullage.recorded.history import Action, Frame, History
@@ -17,7 +17,44 @@ from ullage.recorded.program import Column, Op, Program
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import Settings
 
+NO_LINE: Final = "(no line of yours)"
+"""The text shown in place of a line where no frame tells anything."""
+
+NO_STACK: Final = "(no stack was recorded)"
+"""The text shown in place of a line where an entry has no stack."""
+
+_KINDS: Final = (
+    (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
+    (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
+    (re.compile(r"\bc10d::|\bnccl\w*\("), "(communication between cards: c10d)"),
+    (
+        re.compile(r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace)"),
+        "(workspace of cuBLAS)",
+    ),
+    (re.compile(r"\bautograd::Engine::"), "(backward)"),
+)
+"""The text for an allocation with such a frame, the clearest first."""
+_OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
+
+
+def operation_name(frames: Sequence[Frame]) -> str:
+    """Return what allocated where no line of the user's is on a stack, in brackets because it is no line.
+
+    Backward runs in threads of PyTorch's engine, so that a stack has the operation (`torch::autograd::generated::
+    DivBackward0::apply`) and none of Python's frames. Names are those of torch 2.1 to 2.15.
+
+    Args:
+        frames: the frames of C++ that were recorded, the innermost first.
+    """
+    names = [frame.name for frame in frames]
+    for pattern, text in _KINDS:
+        found = next(filter(None, map(pattern.search, names)), None)
+        if found is not None:
+            return shortened(text.format(*found.groups()))
+    # The outermost operation is the one that somebody called.
+    called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
+    return f"(operation {shortened(called[1])}, called from C++)" if called is not None else NO_LINE
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
@@ -98,23 +135,15 @@ class Recording:
                 beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
             until = cut(program, failing + 1)
-            device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+            device = ReplayDevice.of(rebuilt)
             done, held_back = _whole_replay(until, rebuilt.settings, device), frozenset[int]()
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
                 done = _whole_replay(until, rebuilt.settings, device)
             if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
-                return cls(
-                    history=history,
-                    rebuilt=rebuilt,
-                    program=until,
-                    failing_op=failing,
-                    done=done,
-                    moment=done,
-                    refused_bytes=refused,
-                    held_back=held_back,
-                )
-        device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+                found = cls(history=history, rebuilt=rebuilt, program=until, failing_op=failing, done=done, moment=done)
+                return replace(found, refused_bytes=refused, held_back=held_back)
+        device = ReplayDevice.of(rebuilt)
         done = moment = _whole_replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
@@ -136,13 +165,9 @@ class Recording:
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
-        # A fraction is one of the room.
-        is_part = settings.per_process_memory_fraction < 1
-        device = (
-            ReplayDevice(total_bytes=self.rebuilt.room_bytes)
-            if is_part
-            else ReplayDevice(total_bytes=self.rebuilt.card_bytes, others_bytes=self.rebuilt.beyond_room_bytes)
-        )
+        device = ReplayDevice.of(self.rebuilt)
+        if settings.per_process_memory_fraction < 1:  # a fraction is one of the room
+            device = ReplayDevice(total_bytes=self.rebuilt.room_bytes)
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
@@ -282,13 +307,7 @@ def _kept_alive(program: Program, keys: frozenset[int]) -> Program:
 
 def cut(program: Program, length: int) -> Program:
     """Return a program's first operations."""
-    return replace(
-        program,
-        op=program.op[:length],
-        key=program.key[:length],
-        size=program.size[:length],
-        stream=program.stream[:length],
-    )
+    return program.of_rows(slice(length))
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:

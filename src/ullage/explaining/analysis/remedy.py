@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVarTuple
 
 from ullage.base.units import text_of_bytes
-from ullage.explaining.analysis.accumulation import Accumulation
-from ullage.explaining.analysis.growth import StepGrowth
+from ullage.explaining.analysis.growth import Accumulation, StepGrowth
 from ullage.explaining.analysis.recording import Recording, insert
 from ullage.explaining.analysis.step import largest_first
 from ullage.recorded.program import Op, Program
@@ -32,16 +31,16 @@ _Arguments = TypeVarTuple("_Arguments")
 class Remedy:
     """One change and its effect on this run: bytes, and driver calls (its cost)."""
 
-    setting: str | None
+    setting: str | None = None
     """The allocator option that is changed, such as "expandable_segments:True"; None where the remedy is an action."""
-    action: str | None
+    action: str | None = None
     """The action in words; None where the remedy is a setting."""
     proved: bool
     """Whether the run was replayed with the change; else the remedy is arithmetic."""
-    fits: bool | None
-    peak_reserved_bytes: int | None
-    driver_calls: int | None
-    more_calls: int | None
+    fits: bool | None = None
+    peak_reserved_bytes: int | None = None
+    driver_calls: int | None = None
+    more_calls: int | None = None
     """Driver calls beyond those that the run makes without it."""
     remark: str = ""
     alloc_conf: str | None = None
@@ -257,13 +256,4 @@ def higher_limit(free_bytes: int) -> Remedy:
 
 
 def _estimate(action: str, because: str) -> Remedy:
-    return Remedy(
-        setting=None,
-        action=action,
-        proved=False,
-        fits=None,
-        peak_reserved_bytes=None,
-        driver_calls=None,
-        more_calls=None,
-        remark=f"an estimate: {because}",
-    )
+    return Remedy(action=action, proved=False, remark=f"an estimate: {because}")

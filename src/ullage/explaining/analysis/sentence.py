@@ -1,21 +1,20 @@
 """The headline and the first sentence of an explanation: the cause in words, with its numbers."""
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from ullage.base.units import text_of_bytes, text_of_seconds
-from ullage.explaining.analysis.accumulation import Accumulation
 from ullage.explaining.analysis.cause import Cause, Evidence, is_full
-from ullage.explaining.analysis.growth import StepGrowth
+from ullage.explaining.analysis.growth import Accumulation, StepGrowth
 from ullage.explaining.analysis.holder import LineHolder
-from ullage.explaining.analysis.peak import lower_with, peak_sentence
 from ullage.explaining.analysis.recording import HeldBlock, Recording, allocated_by, placed
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.role import RoleShare
-from ullage.explaining.analysis.role.advice import most_of
+from ullage.explaining.analysis.role.share import most_of
 from ullage.recorded.history import Action
 from ullage.recorded.settings import line_to_paste
 
@@ -28,6 +27,13 @@ _RECORD: Final = (
 _TOLD_BYTES: Final = 1 << 62
 """The size from which on requests that failed are not told apart."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
+_LET_GO: Final = (
+    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
+    "empty the list or cache that holds them; where the loop trains, call backward() more often."
+)
+_HOLDERS_NAMED: Final = 3
+_WORTH_NAMING: Final = 0.02
+"""The least share of the reserved peak by which a setting has to lower it to be named."""
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
@@ -155,7 +161,8 @@ def cure_of(
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
-        return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
+        put_off = f" A setting only delays the failure: {best.setting} {_by(left, growth)}." if best is not None else ""
+        return _LET_GO + put_off
     if cause is Cause.DID_NOT_FAIL and "room_bytes" not in evidence:
         return lower_with(remedies, evidence)
     if "requested_bytes" not in evidence:
@@ -179,16 +186,6 @@ def _empty_first(recording: Recording) -> str:
     if recording.failing_op is None or not recording.pool_of_ops()[recording.failing_op]:
         return ""
     return " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
-
-
-_LET_GO: Final = (
-    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
-    "empty the list or cache that holds them; where the loop trains, call backward() more often."
-)
-
-
-def _put_off(setting: Remedy, left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    return f" A setting only delays the failure: {setting.setting} {_by(left_bytes, growth)}."
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
@@ -281,3 +278,50 @@ def _pinned(blocks: Sequence[HeldBlock]) -> str:
     held = text_of_bytes(sum(block.size_bytes for block in blocks))
     where = ", ".join(map(allocated_by, lines))
     return f"; {count} {where} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} it from being used"
+
+
+def peak_sentence(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
+    """Return what a run that did not fail needed at most, when, and who held it."""
+    peak, reserved = evidence["peak_allocated_bytes"], evidence["peak_reserved_bytes"]
+    beyond = reserved - peak
+    cached = f", {text_of_bytes(beyond)} more than was ever allocated at once" if beyond > 0 else ""
+    held = ", ".join(_held(holders, evidence["allocated_bytes"]))
+    return (
+        f"No request failed. At its fullest, {_when(recording)}, {text_of_bytes(peak)} were allocated"
+        f"{': ' + held if held else ''}. At most {text_of_bytes(reserved)} were reserved{cached}."
+    )
+
+
+def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
+    for holder in holders[:_HOLDERS_NAMED]:
+        yield f"{text_of_bytes(holder.bytes)} ({100 * holder.bytes / max(1, total_bytes):.0f} %) {placed(holder.line)}"
+
+
+def _when(recording: Recording) -> str:
+    """Say at which moment most was allocated."""
+    op = recording.done.peak_allocated_op
+    if op < recording.program.setup:
+        return "when recording began"
+    ends = recording.step_ops()
+    if ends:
+        step = bisect_left(ends, op) + 1
+        return f"in step {step} of {len(ends)}" if step <= len(ends) else f"after step {len(ends)}, the last"
+    times = recording.history.time_us
+    now = int(times[recording.rebuilt.row_of_op[op]])
+    if now >= 0 and times[0] >= 0:
+        return f"{text_of_seconds((now - int(times[0])) / 1e6)} after recording began"
+    return f"{100 * op / max(1, len(recording.program)):.0f} % into the recording"
+
+
+def lower_with(remedies: Sequence[Remedy], evidence: Evidence) -> str:
+    """Return the setting that would have lowered the reserved peak of a run that did not fail; empty if none does."""
+    now = evidence["peak_reserved_bytes"]
+    settings = [remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits]
+    best = min(settings, key=lambda remedy: remedy.peak_reserved_bytes or now, default=None)
+    less = now - (best.peak_reserved_bytes or now) if best is not None else 0
+    if best is None or less < _WORTH_NAMING * now:
+        return ""
+    return (
+        f"\n{best.setting} would have reserved {text_of_bytes(less)} less (replayed). Before the process starts:\n"
+        f"  {line_to_paste(best.alloc_conf or best.setting or '')}"
+    )

@@ -91,13 +91,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
     target = place[own] + step_of - own
     into[target > steps - 1] = 1
     sequence = np.lexsort((into, np.minimum(target, steps - 1)))  # of equals the first stays first
-    return replace(
-        program,
-        op=program.op[sequence],
-        key=program.key[sequence],
-        size=program.size[sequence],
-        stream=program.stream[sequence],
-    )
+    return program.of_rows(sequence)
 
 
 def _ended(program: Program, start: int) -> Program:

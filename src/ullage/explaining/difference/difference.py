@@ -139,29 +139,29 @@ def _by_growth(changes: Iterable[LineChange]) -> list[LineChange]:
 def _lines(old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]) -> list[LineChange]:
     pairs = _pairs(old, new)
     came_from = {after: before for before, after in pairs.items()}
-    found = [_change(place, came_from.get(place), old, new) for place in new]
-    found += [_change(None, place, old, new) for place in old if place not in pairs]
-    return found
+    found = []
+    for place, now in new.items():
+        before = came_from.get(place)
+        moved_from = str(before) if before not in (None, place) else None
+        was = old[before] if before is not None else None
+        found.append(_change(str(place), was, now, function=place.function, moved_from=moved_from))
+    gone = (place for place in old if place not in pairs)
+    return found + [_change(str(place), old[place], None, function=place.function) for place in gone]
 
 
 def _change(
-    after: Place | None, before: Place | None, old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]
+    name: str, was: HeldBytes | None, now: HeldBytes | None, *, function: str = "", moved_from: str | None = None
 ) -> LineChange:
-    place = after or before
-    assert place is not None
-    if before is None or after is None:
-        kind = ChangeKind.NEW if before is None else ChangeKind.VANISHED
+    if was is None or now is None:
+        kind = ChangeKind.NEW if was is None else ChangeKind.VANISHED
     else:
-        kind = ChangeKind.SAME if before == after else ChangeKind.MOVED
-    was, now = (
-        old.get(before, HeldBytes()) if before else HeldBytes(),
-        new.get(after, HeldBytes()) if after else HeldBytes(),
-    )
+        kind = ChangeKind.SAME if moved_from is None else ChangeKind.MOVED
+    was, now = was or HeldBytes(), now or HeldBytes()
     return LineChange(
-        name=str(place),
-        function=place.function,
+        name=name,
+        function=function,
         kind=kind,
-        moved_from=str(before) if kind is ChangeKind.MOVED else None,
+        moved_from=moved_from,
         before_bytes=was.bytes,
         after_bytes=now.bytes,
         before_blocks=was.blocks,
@@ -208,23 +208,7 @@ def _annotations(
         return []
     old = old or {UNNAMED: sum(first.places.values(), HeldBytes())}
     new = new or {UNNAMED: sum(second.places.values(), HeldBytes())}
-    return [
-        LineChange(
-            name=name,
-            function="",
-            kind=ChangeKind.SAME
-            if name in old and name in new
-            else ChangeKind.NEW
-            if name in new
-            else ChangeKind.VANISHED,
-            moved_from=None,
-            before_bytes=old.get(name, HeldBytes()).bytes,
-            after_bytes=new.get(name, HeldBytes()).bytes,
-            before_blocks=old.get(name, HeldBytes()).blocks,
-            after_blocks=new.get(name, HeldBytes()).blocks,
-        )
-        for name in dict.fromkeys((*old, *new))
-    ]
+    return [_change(name, old.get(name), new.get(name)) for name in dict.fromkeys((*old, *new))]
 
 
 def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:

@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.explaining.analysis.operation_name import operation_name
-from ullage.explaining.analysis.recording import cut, users_frame
+from ullage.explaining.analysis.recording import cut, operation_name, users_frame
 from ullage.recorded.allocator.replay import ReplayDevice, State, replay
 from ullage.recorded.history import PENDING, Action, History
 from ullage.recorded.rebuild import program_of
@@ -75,8 +74,7 @@ def holding_at_peak(histories: Iterable[History], *, semantics: str | None = Non
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
     """Return the most that a device had allocated, by replaying the run."""
     rebuilt = program_of(history, semantics=semantics)
-    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
-    return replay(rebuilt.program, rebuilt.settings, device).peak.allocated_bytes
+    return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def _at_end(history: History) -> MomentHolding:
 
 def _at_peak(history: History, semantics: str | None) -> MomentHolding:
     rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
-    device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
+    device = ReplayDevice.of(rebuilt)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
     done = replay(cut(rebuilt.program, max(rebuilt.program.setup, peak + 1)), rebuilt.settings, device)
     alive = done.blocks.state == State.ALLOCATED

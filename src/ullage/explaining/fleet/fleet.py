@@ -11,8 +11,7 @@ from ullage.base.errors import UsageError
 from ullage.base.public import public
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
 from ullage.explaining.analysis.explain import Explanation, explain
-from ullage.explaining.fleet.alike import RankFigures, RankGroup, groups_of
-from ullage.explaining.fleet.difference_of_rank import why_it_differs
+from ullage.explaining.fleet.alike import RankFigures, RankGroup, groups_of, why_it_differs
 from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import RankSummary
 from ullage.explaining.fleet.readers import default_workers, read_ranks, read_ranks_on

@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ullage.base.block_role import Role
-from ullage.explaining.analysis.accumulation import accumulation_of
 from ullage.explaining.analysis.card import card_to_explain, recorded_card, recorded_cards
 from ullage.explaining.analysis.cause import cause_of, evidence_of
 from ullage.explaining.analysis.explain import explain
-from ullage.explaining.analysis.growth import growth_of
+from ullage.explaining.analysis.growth import accumulation_of, growth_of
 from ullage.explaining.analysis.holder import holders_of
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role import RoleColumns, role_shares, roles_of
 from ullage.recorded.history import History
 from ullage.recorded.rebuild import program_of
 from ullage.recorded.settings import recorded_settings
-from ullage.recorded.snapshot.snapshot import Snapshot, load_snapshot
+from ullage.recorded.snapshot.snapshot import load_snapshot
 
 _MOST_LINES: Final = 48
 """The most lines that are kept of a rank; the others are one."""
@@ -84,18 +83,11 @@ def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
     snapshot = load_snapshot(path)
     device = card_to_explain(recorded_cards(snapshot.devices))
     history = snapshot.devices[device]
-    found = _summary(history, Recording.of(history, program_of(_with_requests(history))))
+    rebuilt = program_of(history if history.has_requests else history.without_trace())
+    found = _summary(history, Recording.of(history, rebuilt))
     if not is_whole:
         return found
-    return _explained(found, snapshot, device)
-
-
-def _with_requests(history: History) -> History:
-    return history if history.has_requests else history.without_trace()
-
-
-def _explained(found: RankSummary, snapshot: Snapshot, device: int) -> RankSummary:
-    told = explain(snapshot.devices[device], source=snapshot.path)
+    told = explain(history, source=snapshot.path)
     return replace(found, cause=told.cause.value, headline=told.headline, sentence=told.sentence)
 
 

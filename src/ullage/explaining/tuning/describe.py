@@ -175,7 +175,7 @@ def _shown(tuning: Tuning) -> list[Trial]:
     chosen = [trial for trial in trials if trial in thinned or (trial.text == _WELL_KNOWN and trial not in top)]
     leaders: dict[frozenset[str], Trial] = {}
     for trial in trials:
-        leaders.setdefault(_names(trial), trial)
+        leaders.setdefault(frozenset(name for name, _ in split_options(trial.text)), trial)
     came_to = {_outcome(trial) for trial in (*top, *chosen)}
     for trial in sorted(leaders.values(), key=lambda trial: trial.options):
         is_better = trial.fits and (not now.fits or trial.peak_reserved_bytes < now.peak_reserved_bytes)
@@ -183,10 +183,6 @@ def _shown(tuning: Tuning) -> list[Trial]:
             chosen.append(trial)
             came_to.add(_outcome(trial))
     return top + [trial for trial in trials if trial in chosen]
-
-
-def _names(trial: Trial) -> frozenset[str]:
-    return frozenset(name for name, _ in split_options(trial.text))
 
 
 def _outcome(trial: Trial) -> tuple[int, ...]:

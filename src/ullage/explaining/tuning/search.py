@@ -166,9 +166,6 @@ class SettingsSearch:
         assert self.present is not None
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
-    def _few_calls(self) -> int:
-        return max(10, self.run.allocations // 1000)
-
     def better(self) -> Trial | None:
         """Return a trial to recommend: it fits where the present settings do not, or saves bytes or calls."""
         assert self.present is not None
@@ -180,7 +177,7 @@ class SettingsSearch:
         saved = now.peak_reserved_bytes - best.peak_reserved_bytes
         if saved > 0 and saved >= self._least_gain() and not self._needs_many_calls(best):
             return best
-        worth = max(self._few_calls(), now.driver_calls // 10)
+        worth = max(10, self.run.allocations // 1000, now.driver_calls // 10)
         fewer = [
             trial
             for trial in self.trials.values()

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ullage.base.errors import UsageError, quoted
 from ullage.recorded.allocator._allocator import replay as _run
 from ullage.recorded.allocator._allocator import survey as _survey
 from ullage.recorded.allocator.placement import PLACEMENTS, placement_of
 from ullage.recorded.program import Column, Program
+from ullage.recorded.rebuild import Rebuilt
 from ullage.recorded.settings import ALLOCATORS, SMALL_SEGMENT_BYTES, Settings
 
 _MOST_KEYS: Final = 1 << 31
@@ -56,6 +57,11 @@ class ReplayDevice:
     placement: str | None = None
     """One of `allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. Under
     "linux" and "windows" recorded addresses are used first."""
+
+    @classmethod
+    def of(cls, rebuilt: Rebuilt) -> Self:
+        """Return the whole card of a recorded run, as far as it is known: the room, and what is beyond it."""
+        return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from ullage.recorded.message.table import BY_FIND
+from ullage.recorded.message import program_wording, wording
 from ullage.recorded.message.wording import MessageKind, Words
+
+TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
+"""All wordings. The first that fits counts where two begin with the same words, so a program's own go before."""
+BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
+    find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
+}
+
 
 MOST_READ: Final = 1000
 """Number of messages with the same beginning that are read; further ones cannot change the verdict."""

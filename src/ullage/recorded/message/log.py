@@ -10,13 +10,40 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.base.source_location import is_library, short_place
-from ullage.recorded.message.context import context_of
 from ullage.recorded.message.counted_messages import CountedMessages, Unread
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
 from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
+_CONTEXT_CHARACTERS: Final = 6000
+"""Number of characters before a message that are looked at: a traceback's length."""
+_ROW_CHARACTERS: Final = 200
+"""The most that is looked at of what stands behind a message in its row."""
+_SIGNS: Final = {
+    "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
+    "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
+    "text-generation-inference": ("text_generation_server",),
+    "TensorFlow": ("tensorflow/", "tensorflow\\"),
+    "CuPy": ("cupy.cuda", "cupy\\cuda"),
+    "CTranslate2": ("ctranslate2", "faster_whisper", "CUDA failed with error out of memory"),
+    "onnxruntime": ("onnxruntime", "ONNXRuntime"),
+    "another framework": (
+        *("mxnet", "MXNet", "paddle", "theano", "XGBoost", "allocation error on worker"),
+        *(".julia/", ".julia\\", "(code #2", "cycles"),
+    ),
+    "CUDA graphs": (
+        "capture_model",
+        "capture_end",
+        "torch.cuda.graph(",
+        "Capturing cudagraphs",
+        "Capturing CUDA graph",
+        "apture cuda graph",
+    ),
+    "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
+    "wake_up": ("wake_up",),
+    "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
+}
 _CHARACTERS_BEFORE: Final = 1 << 16
 """Number of characters before a message that are searched for its traceback."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
@@ -25,7 +52,6 @@ _MOST_GUESSES: Final = 100  # places with the same words, of each piece of a tex
 _MOST_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
 _MOST_ROWS_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
 _LONGEST_ROW: Final = 2000  # characters of a row: a longer one is none of a traceback
-
 _FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
 _NOTEBOOK: Final = re.compile(
     r"\b(?:File (?P<file>\S{1,400}?):(?P<line>\d{1,7}), in |(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})\b)"
@@ -61,6 +87,21 @@ _CUT_MARKUP: Final = re.compile(
 _LONGEST_MARKUP: Final = 320
 
 
+def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
+    """Return the names of the signs that stand before a message or in its row, in the order of `_SIGNS`.
+
+    Args:
+        text: the log.
+        floor: where the message before this one ended.
+        start: where the message begins.
+        end: where it ends.
+    """
+    begin = max(floor, start - _CONTEXT_CHARACTERS)
+    row = text.find("\n", end, end + _ROW_CHARACTERS)
+    end = row if row >= 0 else end + _ROW_CHARACTERS
+    return tuple(name for name, signs in _SIGNS.items() if any(text.find(sign, begin, end) >= 0 for sign in signs))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
     """A message and its place in a text."""
@@ -75,7 +116,7 @@ class FoundMessage:
     statement: str | None = None
     """The source text of that line."""
     context: tuple[str, ...] = ()
-    """The program whose log it is and what that did, by the lines before: names of `message.context`."""
+    """The program whose log it is and what that did, by the lines before: names of `_SIGNS`."""
     server: ServerMemory | None = None
     """The figures of its memory that a server of models has written before this message."""
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ullage.base.units import BOGUS_BYTES
-from ullage.recorded.message.counted_messages import EXCEPTIONS, CountedMessages
+from ullage.recorded.message.counted_messages import BY_FIND, EXCEPTIONS, CountedMessages
 from ullage.recorded.message.figure import bytes_of, read_figures
-from ullage.recorded.message.table import BY_FIND
 from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096

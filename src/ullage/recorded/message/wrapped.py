@@ -49,13 +49,9 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
     while left and row < len(rows) - 1:  # each row that was not put behind the one before is one of these
         left -= lengths[row] < width
         row += 1
-    while row < len(rows) - 1 and lengths[row] == width and not _holds(rows[row], hit.message):
+    while row < len(rows) - 1 and lengths[row] == width and hit.message.text[:12] not in rows[row]:
         row += 1
     return hit, together, row
-
-
-def _holds(row: str, message: Message) -> bool:
-    return message.text[:12] in row
 
 
 def _joined(rows: list[str], width: int, glue: str = "") -> str:

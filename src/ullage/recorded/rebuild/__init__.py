@@ -1,7 +1,7 @@
 """Reconstruction of a program from a history."""
 
+from ullage.recorded.rebuild.before import Unrecorded
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES
 from ullage.recorded.rebuild.rebuild import Rebuilder, Rebuilt, program_of
-from ullage.recorded.rebuild.unrecorded import Unrecorded
 
 __all__ = ["UNBOUNDED_BYTES", "Rebuilder", "Rebuilt", "Unrecorded", "program_of"]

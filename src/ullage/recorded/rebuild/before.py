@@ -1,4 +1,4 @@
-"""The blocks that were there before recording began: freed later, or there at the end, without an allocation."""
+"""What was there before recording began: blocks freed later or there at the end without an allocation; segments."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,14 +11,31 @@ from ullage.base.units import GIB
 from ullage.recorded.history import PENDING, Action, History, Segment
 from ullage.recorded.program import UNMAPPED_KEY, Column, StartSegment, is_one_of
 from ullage.recorded.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
-from ullage.recorded.rebuild.mapped import reserved_before
+from ullage.recorded.rebuild.ranges import Ranges
 from ullage.recorded.rebuild.segment_life import SegmentLives
-from ullage.recorded.rebuild.unrecorded import Unrecorded
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
 """The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
 addresses of 9/8 of its card's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unrecorded:
+    """What a history does not say, as it is assumed: nothing by default, or what brings a replay closer to it."""
+
+    block_bytes: Mapping[int, int] = field(default_factory=dict)
+    """Sizes of blocks from before recording began, by address, where a rest was not split off."""
+    beyond_room_bytes: int = 0
+    """The memory that the card has beyond the room: contexts and other processes. An expandable segment takes addresses
+    for 9/8 of the whole card, and of free blocks that can grow the allocator prefers the one that can grow least."""
+    oom_pool: int = 0
+    """The private pool in which requests failed; 0: the default pool."""
+    pools: Mapping[int, int] = field(default_factory=dict)
+    """The private pools of segments that were given back, by their number among the segments' lives."""
+    emptied: Mapping[int, bool] = field(default_factory=dict)
+    """Whether the program itself gave back the cache before an entry that allocates, or the allocator for lack of room;
+    where nothing is assumed, it was the allocator if room was needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,3 +290,66 @@ class _StartLayout:
             return following  # blocks above max_split_size_mb are never split
         behind = self.holes.first_in(end, following, block.freed_row)
         return behind if behind is not None and behind - end <= LARGEST_SMALL_BYTES else end
+
+
+def reserved_before(history: History, settings: Settings) -> list[Segment]:
+    """Return the segments that no entry of a history created, by address, without their blocks.
+
+    What is there at the end is taken back event by event. Ranges of addresses are followed, not their beginnings: an
+    expandable segment gives pages back in its middle, and a snapshot then shows its pieces as segments of their own.
+
+    Of an expandable segment each stretch that was mapped is one entry; the settings tell the size of its pages.
+    """
+    ranges: Ranges[Segment] = Ranges()
+    for segment in history.segments:
+        ranges.put(segment.address, segment.address + segment.size, segment)
+    moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
+    columns = (history.action, history.address, history.size, history.stream)
+    rows = zip(*(column[moved].tolist() for column in columns), strict=True)
+    taken = {int(action) for action in TAKEN}
+    for action, address, size, stream in reversed(list(rows)):
+        if action in taken:
+            ranges.cut(address, address + size)
+            continue
+        large_page = settings.large_segment_bytes if action == Action.SEGMENT_UNMAP else None
+        ranges.put(address, address + size, _given_back(ranges, address, size, stream, large_page))
+    return [
+        Segment(  # written out: a run may have thousands of segments, and `replace` is slow
+            address=start,
+            size=stop - start,
+            stream=segment.stream,
+            is_large=segment.is_large,
+            is_expandable=segment.is_expandable,
+            pool=segment.pool,
+            blocks=(),
+        )
+        for start, stop, segment in ranges
+    ]
+
+
+def _given_back(ranges: Ranges[Segment], address: int, size: int, stream: int, large_page: int | None) -> Segment:
+    """Return the segment that an entry gave back, or the stretch of an expandable one; what touches it is of its kind.
+
+    Args:
+        ranges: what there is behind it in time.
+        address: where it begins.
+        size: its bytes.
+        stream: the stream that it was for.
+        large_page: bytes of a page of the large pool; None: the segment was no expandable one.
+    """
+    is_expandable = large_page is not None
+    if is_expandable:
+        touching = ranges.overlapping(address - 1, address + size + 1)
+        beside = next((each for *_, each in touching if each.is_expandable and each.stream == stream), None)
+        if beside is not None:
+            return replace(beside, address=address, size=size)
+    is_large = size % large_page == 0 if large_page is not None else size != SMALL_SEGMENT_BYTES
+    return Segment(
+        address=address,
+        size=size,
+        stream=stream,
+        is_large=is_large,
+        is_expandable=is_expandable,
+        pool=0,
+        blocks=(),
+    )

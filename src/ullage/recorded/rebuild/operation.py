@@ -9,10 +9,9 @@ import numpy as np
 
 from ullage.recorded.history import Action, History
 from ullage.recorded.program import Column, Op, is_one_of
-from ullage.recorded.rebuild.before import Before
+from ullage.recorded.rebuild.before import Before, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
-from ullage.recorded.rebuild.pool import given_up, pool_of_rows, pool_uses
-from ullage.recorded.rebuild.unrecorded import Unrecorded
+from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows, pool_uses
 from ullage.recorded.settings import DRIVER_PAGE_BYTES
 
 UNBOUNDED_BYTES: Final = 1 << 60

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from ullage.base.units import text_of_bytes
 from ullage.recorded.history import Action, History
 from ullage.recorded.program import Column, Program, is_one_of
-from ullage.recorded.rebuild.before import Before
+from ullage.recorded.rebuild.before import Before, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES, whole_pages, write_operations
 from ullage.recorded.rebuild.segment_life import SegmentLives
-from ullage.recorded.rebuild.unrecorded import Unrecorded
 from ullage.recorded.settings import (
     UNLIMITED,
     USUAL,
@@ -64,11 +63,6 @@ class Rebuilt:
     block_lives: BlockLives
     """The entries of each block's place, in order."""
     notes: tuple[str, ...]
-
-    @property
-    def card_bytes(self) -> int:
-        """The whole card, as far as it is known: the room, and what is beyond it."""
-        return self.room_bytes + self.beyond_room_bytes
 
     def ops_of(self, rows: Column) -> Column:
         """Return the operations behind entries, which are given in order."""

@@ -18,9 +18,17 @@ from ullage.base.units import text_of_bytes
 from ullage.recorded.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
 from ullage.recorded.program import Column
 from ullage.recorded.snapshot._pickle import PickleError, read
-from ullage.recorded.snapshot.contradiction import Contradiction, check
 from ullage.recorded.snapshot.file import SnapshotError, read_file
-from ullage.recorded.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_of, list_of, segments_of
+from ullage.recorded.snapshot.segment import (
+    MOST_ADDRESS,
+    MOST_BYTES,
+    MOST_DEVICES,
+    Contradiction,
+    check,
+    int_of,
+    list_of,
+    segments_of,
+)
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 

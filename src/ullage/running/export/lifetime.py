@@ -155,12 +155,7 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
     """Return, for each entry that allocates, the bytes that its block takes in a replay."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
-        done = replay(
-            rebuilt.program,
-            rebuilt.settings,
-            ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
-            places=True,
-        )
+        done = replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True)
     except UllageError:
         return sizes
     assert done.places is not None

@@ -12,8 +12,7 @@ from rich.console import Console
 from ullage.base.errors import UllageError, UsageError
 from ullage.base.own_files import OwnFolder
 from ullage.explaining.analysis.card import card_to_explain, recorded_cards
-from ullage.explaining.analysis.explain import Explanation, explain
-from ullage.explaining.analysis.run_summary import RunSummary
+from ullage.explaining.analysis.explain import Explanation, RunSummary, explain
 from ullage.recorded.settings import semantics_of
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.page import draw_page

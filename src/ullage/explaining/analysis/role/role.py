@@ -5,6 +5,7 @@ finds is an activation; what an optimizer's step makes and leaves is its state. 
 gradient has its parameter's. A script's own names play no part, except that a function called `forward` is one.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -13,8 +14,7 @@ import numpy as np
 
 from ullage.base.block_role import Role
 from ullage.explaining.analysis.recording import Recording
-from ullage.explaining.analysis.role.again import counterparts
-from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, next_of, passes_of, previous_of
+from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, counterparts, next_of, passes_of, previous_of
 from ullage.explaining.analysis.role.maker import Makers, Mask, Pass, makers_of
 from ullage.recorded.history import Action
 from ullage.recorded.program import Column, is_one_of
@@ -240,15 +240,10 @@ class _Roles:
         if not len(self._passes.backward_starts):
             return
         left = _count(self._size[self._gradients()])
-        owned = self._role == ROLES.index(Role.PARAMETERS)
-        for size, count in _count(self._size[owned]).items():
-            left[size] = left.get(size, 0) - count
+        left.subtract(_count(self._size[self._role == ROLES.index(Role.PARAMETERS)]))
         first = int(self._passes.backward_starts[0])
-        for key in np.flatnonzero(kept & (self._role < 0) & (self._lives.born < first)).tolist():
-            size = int(self._size[key])
-            if left.get(size, 0) > 0:
-                left[size] -= 1
-                self._role[key], self._sureness[key] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
+        chosen = self._as_many(np.flatnonzero(kept & (self._role < 0) & (self._lives.born < first)), left)
+        self._role[chosen], self._sureness[chosen] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
 
     def _gradients(self) -> Mask:
         """Blocks that the first whole backward pass leaves behind."""
@@ -296,15 +291,19 @@ class _Roles:
         """The oldest of some blocks, as many of each size as there are parameters without a gradient."""
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
-        for size, count in _count(self._size[has]).items():
-            left[size] = left.get(size, 0) - count
+        left.subtract(_count(self._size[has]))
         found = np.zeros(len(chosen), bool)
         order = self._lives.order
-        for key in order[chosen[order] & (self._role[order] < 0)].tolist():
-            size = int(self._size[key])
-            if left.get(size, 0) > 0:
+        found[self._as_many(order[chosen[order] & (self._role[order] < 0)], left)] = True
+        return found
+
+    def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
+        """Return the first of some blocks, of each size as many as are left."""
+        found = []
+        for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):
+            if left[size] > 0:
                 left[size] -= 1
-                found[key] = True
+                found.append(key)
         return found
 
     # ---- where a run failed
@@ -386,6 +385,6 @@ def _age_of(recording: Recording, keys: int) -> Column:
     return age
 
 
-def _count(sizes: Column) -> dict[int, int]:
+def _count(sizes: Column) -> Counter[int]:
     values, counts = np.unique(sizes, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))

@@ -9,6 +9,7 @@ from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, est
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.wording import MessageKind
 
+_Judge = TextVerdict | Callable[[Message], TextVerdict]
 _NAMES: Final = {
     "CUBLAS": "cuBLAS",
     "CUDNN": "cuDNN",
@@ -20,6 +21,55 @@ _NAMES: Final = {
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
 }
+_VULKAN: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence=(
+        "Vulkan's driver had no memory of the card left for a program that asks it directly; the text has no figures."
+    ),
+    remedies=(estimate("a smaller tile, image, batch or model", "less is needed at once, whatever the program is"),),
+    notes=("other programs may hold the card, the screen's among them",),
+)
+"""The verdict on a driver that PyTorch does not use: programs ask it for their buffers themselves."""
+_KERNEL_DRIVER: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence=(
+        "NVIDIA's kernel driver got no memory; its line in the system's log does not say whether of the card or of "
+        "the machine, how much, nor for which process."
+    ),
+    remedies=(
+        estimate(
+            "a lower gpu_memory_utilization, mem_fraction_static or batch",
+            "on a machine with unified memory (GB10 in DGX Spark, Jetson) the card's share is the machine's, too",
+        ),
+    ),
+    notes=(
+        "with unified memory there is no error that a program could catch: the machine may stop. Leave it 10 GiB, "
+        "and watch free -h, since nvidia-smi has no figures there",
+        "what ran then is told by the lines around it: dmesg -T",
+    ),
+)
+"""The verdict on what NVIDIA's kernel driver writes into the system's log."""
+_WITHOUT_NVML: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence=(
+        "The card's memory ran out: PyTorch was about to say so, asked the driver's library (NVML) who holds it, "
+        "and that failed; this assertion is in place of the error, so that there are no figures."
+    ),
+    remedies=(estimate("a smaller batch or model", "the driver has refused a request of PyTorch's"),),
+    notes=(
+        "NVML fails on Jetson, on slices of a card (MIG), under WSL and in some containers",
+        "torch.cuda.memory_summary() where the error is caught has PyTorch's figures",
+    ),
+)
+"""The verdict on a failure of NVML: PyTorch asks it who is on the card only where the driver has refused a request."""
+_WARNED: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    sentence=(
+        "No request failed in this text: the driver had no memory, and PyTorch's allocator gave its cache back and "
+        "asked again."
+    ),
+    notes=("that costs time: each retry waits for the card and calls the driver for every cached segment",),
+)
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
@@ -28,12 +78,15 @@ def judge_other(message: Message, statement: str | None, context: tuple[str, ...
     Args:
         message: the message.
         statement: the user's line that raised it, if known.
-        context: what the program was doing, by the names of `ullage.recorded.message.context`.
+        context: what the program was doing, by the names that `ullage.recorded.message.log` finds.
     """
     if message.kind is MessageKind.DRIVER:
-        own = _DRIVERS.get(message.backend or "")
-        return own(message) if own is not None else _driver(statement, context)
-    return _JUDGES[message.kind](message)
+        judge = _DRIVERS.get(message.backend or "")
+        if judge is None:
+            return _driver(statement, context)
+    else:
+        judge = _JUDGES[message.kind]
+    return judge(message) if callable(judge) else judge
 
 
 def _address_space(message: Message) -> TextVerdict:
@@ -96,21 +149,6 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
     )
 
 
-def _vulkan(message: Message) -> TextVerdict:
-    """Judge a driver that PyTorch does not use: programs ask it for their buffers themselves."""
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=(
-            "Vulkan's driver had no memory of the card left for a program that asks it directly; the text has no "
-            "figures."
-        ),
-        remedies=(
-            estimate("a smaller tile, image, batch or model", "less is needed at once, whatever the program is"),
-        ),
-        notes=("other programs may hold the card, the screen's among them",),
-    )
-
-
 def _level_zero(message: Message) -> TextVerdict:
     """Judge an error of Intel's driver (Level Zero): one that PyTorch did not get as an error of memory."""
     less = estimate("a smaller batch, image or model", "Intel's driver often answers so where PyTorch's cards raise")
@@ -134,31 +172,9 @@ def _level_zero(message: Message) -> TextVerdict:
     )
 
 
-def _kernel_driver(message: Message) -> TextVerdict:
-    """Judge what NVIDIA's kernel driver writes into the system's log."""
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=(
-            "NVIDIA's kernel driver got no memory; its line in the system's log does not say whether of the card or of "
-            "the machine, how much, nor for which process."
-        ),
-        remedies=(
-            estimate(
-                "a lower gpu_memory_utilization, mem_fraction_static or batch",
-                "on a machine with unified memory (GB10 in DGX Spark, Jetson) the card's share is the machine's, too",
-            ),
-        ),
-        notes=(
-            "with unified memory there is no error that a program could catch: the machine may stop. Leave it 10 GiB, "
-            "and watch free -h, since nvidia-smi has no figures there",
-            "what ran then is told by the lines around it: dmesg -T",
-        ),
-    )
-
-
 def _library(message: Message) -> TextVerdict:
     if message.wording == "nvml":
-        return _without_nvml()
+        return _WITHOUT_NVML
     name = _NAMES.get(message.backend or "", message.backend or "a library")
     if message.is_certain:
         sentence = (
@@ -175,22 +191,6 @@ def _library(message: Message) -> TextVerdict:
     )
     notes = () if message.is_certain else (doubt,)
     return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(LEAVE_ROOM,), notes=notes)
-
-
-def _without_nvml() -> TextVerdict:
-    """PyTorch asks NVML who is on the card only where the driver has refused a request."""
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=(
-            "The card's memory ran out: PyTorch was about to say so, asked the driver's library (NVML) who holds it, "
-            "and that failed; this assertion is in place of the error, so that there are no figures."
-        ),
-        remedies=(estimate("a smaller batch or model", "the driver has refused a request of PyTorch's"),),
-        notes=(
-            "NVML fails on Jetson, on slices of a card (MIG), under WSL and in some containers",
-            "torch.cuda.memory_summary() where the error is caught has PyTorch's figures",
-        ),
-    )
 
 
 def _host(message: Message) -> TextVerdict:
@@ -261,28 +261,17 @@ def _on_chip(message: Message) -> TextVerdict:
     )
 
 
-def _warned(message: Message) -> TextVerdict:
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=(
-            "No request failed in this text: the driver had no memory, and PyTorch's allocator gave its cache back and "
-            "asked again."
-        ),
-        notes=("that costs time: each retry waits for the card and calls the driver for every cached segment",),
-    )
-
-
-_JUDGES: Final[dict[MessageKind, Callable[[Message], TextVerdict]]] = {
+_JUDGES: Final[dict[MessageKind, _Judge]] = {
     MessageKind.ADDRESS_SPACE: _address_space,
     MessageKind.BOGUS_SIZE: _bogus,
     MessageKind.LIBRARY: _library,
     MessageKind.HOST: _host,
     MessageKind.KILLED: _killed,
     MessageKind.ON_CHIP: _on_chip,
-    MessageKind.WARNING: _warned,
+    MessageKind.WARNING: _WARNED,
 }
-_DRIVERS: Final[dict[str, Callable[[Message], TextVerdict]]] = {
+_DRIVERS: Final[dict[str, _Judge]] = {
     "LEVEL_ZERO": _level_zero,
-    "NVRM": _kernel_driver,
-    "VULKAN": _vulkan,
+    "NVRM": _KERNEL_DRIVER,
+    "VULKAN": _VULKAN,
 }

@@ -22,17 +22,9 @@ class TextVerdict:
 
 def estimate(name: str, arithmetic: str) -> Remedy:
     """Return a remedy that nothing proves: a setting or an action, and the arithmetic behind it."""
-    is_setting = name.startswith(_SETTINGS)
-    return Remedy(
-        setting=name if is_setting else None,
-        action=None if is_setting else name,
-        proved=False,
-        fits=None,
-        peak_reserved_bytes=None,
-        driver_calls=None,
-        more_calls=None,
-        remark=arithmetic,
-    )
+    if name.startswith(_SETTINGS):
+        return Remedy(setting=name, proved=False, remark=arithmetic)
+    return Remedy(action=name, proved=False, remark=arithmetic)
 
 
 def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:

@@ -9,7 +9,7 @@ from typing import Final
 
 from ullage.base.units import GIB
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES
-from ullage.explaining.analysis.text.programs import libraries, others, ray, servers, sglang, vllm
+from ullage.explaining.analysis.text.programs import libraries, others, servers, sglang, vllm
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
@@ -37,8 +37,8 @@ _JUDGES: Final[dict[str, TextVerdict | Callable[[Message, ServerMemory | None], 
     "tensorrt_driver": servers.TENSORRT_DRIVER,
     "tensorrt_no_way": servers.tensorrt_no_way,
     "lmdeploy": servers.LMDEPLOY,
-    "ray": ray.node,
-    "ray_perhaps": ray.PERHAPS,
+    "ray": servers.ray,
+    "ray_perhaps": servers.RAY_PERHAPS,
     "onnxruntime": libraries.onnxruntime,
     "bitsandbytes": libraries.bitsandbytes,
     "triton_driver": libraries.TRITON_DRIVER,
