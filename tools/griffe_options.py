@@ -1,4 +1,4 @@
-"""Show the options of a function, which it has from a list (`ullage.base.options`), on the page of the API.
+"""Show the options of a function, which it has from a list (`ullage.base.option`), on the page of the API.
 
 The site's generator reads source without running it, and sees `**options` there. This replaces that by the list.
 """
@@ -13,8 +13,8 @@ import griffe
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-import ullage.predicting.options as lists
-from ullage.base.options import documented, options_of
+import ullage.options as lists
+from ullage.base.option import documented, options_of
 
 
 class ListedOptions(griffe.Extension):

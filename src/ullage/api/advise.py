@@ -6,14 +6,14 @@ from typing import Unpack
 
 from ullage.api.values import check_page, request_of, with_page
 from ullage.base.errors import UsageError
-from ullage.base.options import takes
+from ullage.base.option import takes
 from ullage.base.output import check_output
 from ullage.base.own_files import write_whole
 from ullage.base.public import public
+from ullage.options import AdviseOptions
 from ullage.predicting.advice.advice import Advice
 from ullage.predicting.advice.advice import advise as find_advice
 from ullage.predicting.fitting.axis import Axis
-from ullage.predicting.options import AdviseOptions
 
 
 @public

@@ -6,12 +6,12 @@ from typing import Unpack
 
 from ullage.api.values import check_page, margin_of, request_of, with_page
 from ullage.base.errors import UsageError
-from ullage.base.options import takes
+from ullage.base.option import takes
 from ullage.base.public import public
+from ullage.options import FitOptions
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.fit import Fit
 from ullage.predicting.fitting.fit import fit as run_fit
-from ullage.predicting.options import FitOptions
 
 
 @public

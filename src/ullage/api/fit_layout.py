@@ -7,15 +7,15 @@ from typing import Unpack
 from ullage.api.values import check_page, margin_of, request_of, with_page
 from ullage.base.engines.chosen import open_engine
 from ullage.base.errors import UsageError
-from ullage.base.options import check_choices, takes
+from ullage.base.option import check_choices, takes
 from ullage.base.public import public
+from ullage.options import FitLayoutOptions
 from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.layouts.fit_layouts import LayoutQuestion, fit_layouts
 from ullage.predicting.layouts.layout import LayoutSpace
 from ullage.predicting.layouts.layout_fit import LayoutFit
 from ullage.predicting.layouts.option_map import map_of
 from ullage.predicting.layouts.result_store import ResultStore, store_path
-from ullage.predicting.options import FitLayoutOptions
 
 
 @public

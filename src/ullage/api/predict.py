@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Unpack
 
 from ullage.api.values import check_page, request_of, with_page
-from ullage.base.options import takes
+from ullage.base.option import takes
 from ullage.base.public import public
-from ullage.predicting.options import PredictOptions
+from ullage.options import PredictOptions
 from ullage.predicting.prediction.data.prediction import Prediction
 from ullage.predicting.prediction.request import ALL
 from ullage.predicting.prediction.several.draws import predict_with_draws

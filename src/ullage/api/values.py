@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ullage.base.errors import UsageError, quoted, shortened
-from ullage.base.options import options_of
+from ullage.base.option import options_of
 from ullage.base.output import check_output
 from ullage.base.units import is_size, parse_bytes, size_of
 from ullage.recorded.settings import semantics_of
@@ -30,7 +30,7 @@ def request_of(
     Raises:
         UsageError: an option is not what is expected.
     """
-    from ullage.predicting.options import RunOptions  # what runs a script is not for those who ask other commands
+    from ullage.options import RunOptions  # what runs a script is not for those who ask other commands
     from ullage.predicting.prediction.request import Request
 
     chosen: dict[str, Any] = {name: options[name] for name in options_of(RunOptions) if name in options}

@@ -6,10 +6,10 @@ from typing import Any, Final
 import typer
 
 from ullage.base.errors import ExitCode
-from ullage.cli import options
+from ullage.cli import parameters
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
-from ullage.predicting.options import AdviseOptions
+from ullage.options import AdviseOptions
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -21,8 +21,10 @@ EPILOG: Final = (
 )
 
 
-@options.with_options(AdviseOptions)
-def advise(command: typer.Context, script: options.Script, *, as_json: options.Json = False, **given: Any) -> None:
+@parameters.with_options(AdviseOptions)
+def advise(
+    command: typer.Context, script: parameters.Script, *, as_json: parameters.Json = False, **given: Any
+) -> None:
     """Find what to change so that a script fits on an emulated GPU.
 
     Checkpointing, mixed precision, accumulation, leaner optimizers and more: each is run on the script, unmodified, and

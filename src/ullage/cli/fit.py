@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import typer
 
 from ullage.base.errors import UsageError
-from ullage.base.options import defaults_of, options_of
-from ullage.cli import options
+from ullage.base.option import defaults_of, options_of
+from ullage.cli import parameters
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
-from ullage.predicting.options import FitLayoutOptions, FitOptions
+from ullage.options import FitLayoutOptions, FitOptions
 
 if TYPE_CHECKING:
     from ullage.predicting.layouts.layout_fit import LayoutFit
@@ -24,13 +24,13 @@ EPILOG: Final = (
     "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
     "ullage fit train.py --gpu H100 --cards 64 --layout 'dp*tp*pp' --layout-map torchtitan --most tp=8 "
     "--vary --training.local_batch_size=1..16\n\n"
-    f"{options.WORKSPACES}\n\n"
+    f"{parameters.WORKSPACES}\n\n"
     f"{exit_codes('fit')}"
 )
 
 
-@options.with_options(FitOptions, FitLayoutOptions, draws=1)
-def fit(command: typer.Context, script: options.Script, *, as_json: options.Json = False, **given: Any) -> None:
+@parameters.with_options(FitOptions, FitLayoutOptions, draws=1)
+def fit(command: typer.Context, script: parameters.Script, *, as_json: parameters.Json = False, **given: Any) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on an emulated GPU.
 
     Every value is run, in a process of its own, two at a time: the answer fits and the next does not, both proved.

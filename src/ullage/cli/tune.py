@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import options
+from ullage.cli import parameters
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -33,8 +33,8 @@ def tune(
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
     budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
-    html: options.Page = None,
-    as_json: options.Json = False,
+    html: parameters.Page = None,
+    as_json: parameters.Json = False,
 ) -> None:
     """Search the settings of PyTorch's allocator by replaying a recorded run, and print the line to paste.
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from ullage.base.errors import UsageError
-from ullage.base.options import check_choices, defaults_of
+from ullage.base.option import check_choices, defaults_of
 from ullage.base.output import check_output
 from ullage.base.units import size_of, text_of_bytes
 from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.gpus import Gpu, find_gpu
 from ullage.gpu.tracing.edited_source import packed
 from ullage.gpu.values.choice import ValuesChoice
+from ullage.options import RunChanges, RunOptions
 from ullage.predicting.made_up.choice import MadeUpChoice
-from ullage.predicting.options import RunChanges, RunOptions
 from ullage.predicting.prediction.command.notebook import cells_of
 from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
 from ullage.predicting.prediction.data.plain_data import PlainData

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import ullage
 from ullage.base.errors import UsageError
-from ullage.base.options import Option, check_choices, options_of, takes
-from ullage.cli.options import with_options
-from ullage.predicting.options import AdviseOptions, FitLayoutOptions, FitOptions, PredictOptions, RunOptions
+from ullage.base.option import Option, check_choices, options_of, takes
+from ullage.cli.parameters import with_options
+from ullage.options import AdviseOptions, FitLayoutOptions, FitOptions, PredictOptions, RunOptions
 from ullage.predicting.prediction.request import ChildRequest, Request
 
 LISTS = (PredictOptions, FitOptions, FitLayoutOptions, AdviseOptions, RunOptions)
@@ -120,5 +120,5 @@ def test_a_fixed_set_of_values_is_a_type(function: Any) -> None:
 
 
 def test_the_lists_load_no_library() -> None:
-    code = "import sys, ullage.predicting.options; print({'torch', 'numpy', 'typer', 'rich'} & sys.modules.keys())"
+    code = "import sys, ullage.options; print({'torch', 'numpy', 'typer', 'rich'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,3 +1,4 @@
+// How sizes are rounded under the settings: requests, and the segments that are made for them.
 #include "settings.hpp"
 
 namespace ullage {

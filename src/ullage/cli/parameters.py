@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar, get_origin
 
 import typer
 
-from ullage.base.options import Listed, alternatives_of, options_of, required_of
+from ullage.base.option import Listed, alternatives_of, options_of, required_of
 
 Command = TypeVar("Command", bound=Callable[..., None])
 WORKSPACES: Final = (
@@ -30,7 +30,7 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Command], 
     """Decorate a command whose last parameter is `**options: Any`: it gets every option of the lists.
 
     Args:
-        listings: the lists, as `ullage.base.options` reads them; of an option that several have, the first counts.
+        listings: the lists, as `ullage.base.option` reads them; of an option that several have, the first counts.
         other_defaults: defaults that differ from those of the lists.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Required, TypedDict
 
-from ullage.base.options import Option
+from ullage.base.option import Option
 from ullage.gpu.emulator.library import Placement
 from ullage.gpu.values.choice import ValuesMode
 
