@@ -18,7 +18,7 @@ from snapshot import make
 
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 from ullage.report.report import Report, Tone
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,7 +28,7 @@ from ullage.predicting.layouts.describe import describe as describe_layouts
 from ullage.predicting.prediction.description.describe import describe
 from ullage.predicting.prediction.predict import Request, predict
 from ullage.recorded.snapshot.snapshot import load_snapshot
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 from ullage.report.report import Report
 from ullage.report.terminal import draw
 

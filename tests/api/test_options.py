@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import ullage
 from ullage.base.errors import UsageError
 from ullage.base.option import Option, check_choices, options_of, takes
-from ullage.cli.parameters import with_options
+from ullage.cli.command import with_options
 from ullage.options import AdviseOptions, FitLayoutOptions, FitOptions, PredictOptions, RunOptions
 from ullage.predicting.prediction.request import ChildRequest, Request
 

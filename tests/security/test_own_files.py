@@ -417,7 +417,7 @@ READERS = {
     "predicting/prediction/ranks/processes.py": "/proc of the processes that run ranks",
     "predicting/prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
     "gpu/tracing/journal/host.py": "/proc of this process",
-    "report/page/__init__.py": "its own scripts and plotly's",
+    "report/page/html.py": "its own scripts and plotly's",
     "recorded/snapshot/file.py": "/sys/fs/cgroup",
     "running/watch/source.py": "/proc",
     "running/watch/target.py": "/proc of this user's processes",

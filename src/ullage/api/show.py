@@ -66,6 +66,6 @@ def write_page(answer: object, page: str | Path) -> None:
         UsageError: it is none of these.
         OSError: the file cannot be written; nothing of it is left.
     """
-    from ullage.report.page import draw_page  # its template engine is not for those who do not ask
+    from ullage.report.page.html import draw_page  # its template engine is not for those who do not ask
 
     write_whole(Path(page), draw_page(report_of(answer)).encode(errors="replace"))

@@ -1,7 +1,7 @@
 """Options of a question, each defined once: what a command line and a Python function are both made of.
 
 A list of options is a `TypedDict` whose fields carry an `Option`. `takes` gives a Python function the signature and the
-documentation of such a list; `ullage.cli.parameters` makes a command of it.
+documentation of such a list; `ullage.cli.command` makes a command of it.
 """
 
 import inspect

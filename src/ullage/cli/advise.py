@@ -6,7 +6,7 @@ from typing import Any, Final
 import typer
 
 from ullage.base.errors import ExitCode
-from ullage.cli import parameters
+from ullage.cli.command import Json, Script, with_options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
 from ullage.options import AdviseOptions
@@ -21,10 +21,8 @@ EPILOG: Final = (
 )
 
 
-@parameters.with_options(AdviseOptions)
-def advise(
-    command: typer.Context, script: parameters.Script, *, as_json: parameters.Json = False, **given: Any
-) -> None:
+@with_options(AdviseOptions)
+def advise(command: typer.Context, script: Script, *, as_json: Json = False, **given: Any) -> None:
     """Find what to change so that a script fits on an emulated GPU.
 
     Checkpointing, mixed precision, accumulation, leaner optimizers and more: each is run on the script, unmodified, and

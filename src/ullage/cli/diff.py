@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import parameters
+from ullage.cli.command import Json
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import DeviceOption, TorchVersionOption
 from ullage.cli.show import show
@@ -28,7 +28,7 @@ def diff(
     device: DeviceOption = None,
     torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page, which needs no network.")] = None,
-    as_json: parameters.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Say what grew between two snapshots, by your own source lines: new, gone, moved; in bytes and in blocks.
 

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import parameters
+from ullage.cli.command import Json
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show
 
@@ -21,7 +21,7 @@ def doctor(
     gpu: Annotated[
         str | None, typer.Option(help="Emulate this GPU. By default, the GPUs of this machine are examined.")
     ] = None,
-    as_json: parameters.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Say which settings of memory are in force here, what is wrong, and what to do.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import parameters
+from ullage.cli.command import Json, Page
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -57,12 +57,12 @@ def explain(
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    html: parameters.Page = None,
+    html: Page = None,
     sql: Annotated[
         Path | None,
         typer.Option(help="Write events, blocks, segments and stacks as tables of SQLite, to ask them yourself."),
     ] = None,
-    as_json: parameters.Json = False,
+    as_json: Json = False,
     is_whole: Annotated[
         bool, typer.Option("--all", help="Print every change that was tried, the segments and all notes.")
     ] = False,

@@ -8,7 +8,7 @@ import typer
 
 from ullage.base.errors import UsageError
 from ullage.base.option import defaults_of, options_of
-from ullage.cli import parameters
+from ullage.cli.command import WORKSPACES, Json, Script, with_options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
 from ullage.options import FitLayoutOptions, FitOptions
@@ -24,13 +24,13 @@ EPILOG: Final = (
     "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
     "ullage fit train.py --gpu H100 --cards 64 --layout 'dp*tp*pp' --layout-map torchtitan --most tp=8 "
     "--vary --training.local_batch_size=1..16\n\n"
-    f"{parameters.WORKSPACES}\n\n"
+    f"{WORKSPACES}\n\n"
     f"{exit_codes('fit')}"
 )
 
 
-@parameters.with_options(FitOptions, FitLayoutOptions, draws=1)
-def fit(command: typer.Context, script: parameters.Script, *, as_json: parameters.Json = False, **given: Any) -> None:
+@with_options(FitOptions, FitLayoutOptions, draws=1)
+def fit(command: typer.Context, script: Script, *, as_json: Json = False, **given: Any) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on an emulated GPU.
 
     Every value is run, in a process of its own, two at a time: the answer fits and the next does not, both proved.

@@ -8,7 +8,7 @@ import typer
 
 from ullage.base.errors import ExitCode, UsageError, quoted
 from ullage.base.option import options_of
-from ullage.cli import parameters
+from ullage.cli.command import WORKSPACES, Json, Script, with_options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
 from ullage.options import AdviseOptions, PredictOptions
@@ -24,17 +24,17 @@ EPILOG: Final = (
     "ullage predict --gpu H100 --count 8 torchrun --nproc-per-node 8 train.py --batch-size 4\n\n"
     "ullage predict --gpu H100 -m package.train (also trl, accelerate launch, deepspeed, a notebook)\n\n"
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
-    f"{parameters.WORKSPACES}\n\n"
+    f"{WORKSPACES}\n\n"
     f"{exit_codes('predict')}"
 )
 
 
-@parameters.with_options(PredictOptions)
+@with_options(PredictOptions)
 def predict(
     command: typer.Context,
-    script: parameters.Script,
+    script: Script,
     *,
-    as_json: parameters.Json = False,
+    as_json: Json = False,
     advise: Annotated[
         bool, typer.Option("--advise", help="Where it does not fit, find what to change too, as ullage advise does.")
     ] = False,

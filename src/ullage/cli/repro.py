@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import parameters
+from ullage.cli.command import Json
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -39,7 +39,7 @@ def repro(
     keep_sizes: Annotated[
         bool, typer.Option("--keep-sizes", help="Only leave allocations out; neither merge them nor round sizes.")
     ] = False,
-    as_json: parameters.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Write a script of a few lines that runs out of memory as a recorded run did.
 

@@ -45,7 +45,7 @@ def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -
 
 def _write(report: "Report", page: Path) -> None:
     from ullage.base.own_files import write_whole
-    from ullage.report.page import draw_page  # its template engine is not for those who do not ask
+    from ullage.report.page.html import draw_page  # its template engine is not for those who do not ask
 
     write_whole(page, draw_page(report).encode(errors="replace"))
     sys.stderr.write(f"ullage: wrote {page}\n")

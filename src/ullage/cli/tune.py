@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli import parameters
+from ullage.cli.command import Json, Page
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -33,8 +33,8 @@ def tune(
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
     budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
-    html: parameters.Page = None,
-    as_json: parameters.Json = False,
+    html: Page = None,
+    as_json: Json = False,
 ) -> None:
     """Search the settings of PyTorch's allocator by replaying a recorded run, and print the line to paste.
 

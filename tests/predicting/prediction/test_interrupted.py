@@ -79,7 +79,7 @@ sys.meta_path.insert(0, Watch())
         pytest.param("typer", id="the command begins"),
         pytest.param("ullage.predicting.prediction.predict", id="what predicts is loaded"),
         pytest.param("torch.optim", id="the script imports torch", marks=slow),
-        pytest.param("ullage.report.page", id="the report is made"),
+        pytest.param("ullage.report.page.html", id="the report is made"),
     ],
 )
 def test_while_something_is_loaded(workplace: Path, module: str) -> None:

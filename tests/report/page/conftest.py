@@ -12,7 +12,7 @@ from ullage.explaining.analysis.describe import describe
 from ullage.explaining.analysis.explain import Explanation, explain
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.blocks import BlockHistory
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "snapshots"

@@ -12,7 +12,7 @@ import pytest
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.describe import describe
 from ullage.report.blocks import Facet
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 
 from .conftest import DATA, ROOT, Shown
 

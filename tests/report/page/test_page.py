@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 from ullage.report.page.slim import packed, packed_within, slimmed
 from ullage.report.page.tree import tree_of
 from ullage.report.report import Icicle, Meter, Quote, Remarks, Report, Shares, SizedPart, Stack, Table, TableRow, Tone

@@ -15,7 +15,7 @@ from ullage.explaining.analysis.card import card_to_explain, recorded_cards
 from ullage.explaining.analysis.explain import Explanation, RunSummary, explain
 from ullage.recorded.settings import semantics_of
 from ullage.recorded.snapshot.snapshot import load_snapshot
-from ullage.report.page import draw_page
+from ullage.report.page.html import draw_page
 from ullage.report.report import Report
 from ullage.report.terminal import draw
 from ullage.running.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run, shown

@@ -1,0 +1,157 @@
+"""Draw a report as one page that needs no network, from the same object as the terminal's text.
+
+Everything is inside the file. Blocks over time (`BlockHistory`) are drawn by scripts of our own on a canvas: a general
+library draws 10^5 rectangles in seconds, and keeps an object for each; ours fills the pixels of one column after the
+other, in slices of 10 ms, at any zoom, from every block of the run. So there are no levels of detail to prepare: the
+page has the blocks themselves, as compressed columns (`columns`), some 1 MB for a million events; only where that would
+be too much are the smallest summed up (`slim`).
+plotly.js (4.8 MB) draws what has few points, the curves of a prediction and trials; a page without such has none of it.
+The tree and named bars are HTML.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ullage.base.secrets import hidden_data
+from ullage.base.units import text_of_bytes
+from ullage.report.blocks import BlockHistory
+from ullage.report.page.slim import packed_within
+from ullage.report.page.tree import tree_of
+from ullage.report.report import Bars, Curve, Icicle, Picture, Report, Section, Stack
+
+_ROLES: Final = (
+    *("parameters", "gradients", "optimizer state", "activations"),
+    *("temporaries", "inputs", "workspaces", "buffers"),
+)
+_STATES: Final = {
+    "allocated": "allocated",
+    "cached": "cached",
+    "cached beside it": "cached",
+    "freed, pending": "pending",
+    "CUDA context": "context",
+    "context, libraries": "context",
+    "not attributed": "context",
+    "outside PyTorch's allocator": "outside",
+    "other processes": "processes",
+    "rounding": "other",
+    "unknown": "other",
+}
+_LINES: Final = 7
+_BLOCKS: Final = (
+    "columns",
+    "lives",
+    "strata",
+    "stage",
+    "looks",
+    "words",
+    "segments",
+    "panel",
+    "overlay",
+    "hand",
+    "explorer",
+)
+"""The scripts that draw blocks over time, in the order in which they are read."""
+
+
+def draw_page(report: Report) -> str:
+    """Return the report as HTML, without secrets that its texts may quote: a page is made to be shown."""
+    report = hidden_data(report)
+    first, rest = _in_order((*report.sections, *report.details))
+    colours = colours_of(report)
+    plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle | Bars)]
+    blocks = [one for one in report.pictures if isinstance(one, BlockHistory)]
+    data = {"pictures": [{"kind": _kind(one), **asdict(one)} for one in plotted], "colours": colours}
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            first=first,
+            rest=rest,
+            colours=colours,
+            pictures=[(_kind(one), one, _prepared(one)) for one in report.pictures],
+            data=_embedded(data),
+            style=_own("page.css") + (_own("blocks.css") if blocks else ""),
+            scripts=[_own(f"{name}.js") for name in ("base", *(_BLOCKS if blocks else ()))],
+            plotly=Markup(_plotly()) if plotted else None,
+            plots=_own("plots.js") if plotted else None,
+        )
+    )
+
+
+def _prepared(picture: Picture) -> Any:
+    """Return what the template shows of a picture: packed blocks, or the branches of a tree."""
+    if isinstance(picture, BlockHistory):
+        return packed_within(picture)
+    return tree_of(picture) if isinstance(picture, Icicle) else None
+
+
+def _own(name: str) -> Markup:
+    return Markup((files(__package__) / name).read_text(encoding="utf-8"))
+
+
+Named = list[tuple[str, Section]]
+
+
+def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
+    """Return the sections before the pictures (meters and the answer's table), and those after them.
+
+    A curve is a picture of its own, so that only its remark is left of it.
+    """
+    named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
+    meters = [one for one in named if one[0] == "meter"]
+    others = [one for one in named if one[0] != "meter"]
+    has_answer = bool(others) and others[0][0] == "table"
+    return [*meters, *others[:has_answer]], others[has_answer:]
+
+
+def _kind(thing: Section | Picture) -> str:
+    return type(thing).__name__.lower()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = text_of_bytes
+    return environment
+
+
+def _embedded(data: Any) -> Markup:
+    """Return JSON that is safe inside a script element: a file's name may contain `</script>`."""
+    text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
+
+
+def _plotly() -> str:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def colours_of(report: Report) -> dict[str, str]:
+    """Return the colour of each label that has one, by its name in page.css: one colour for one meaning on a page.
+
+    The first lines that the pictures name get colours of their own.
+    """
+    found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
+    named = [label for label in dict.fromkeys(_labels(report)) if label not in found]
+    return found | {label: f"l{index}" for index, label in enumerate(named[:_LINES])}
+
+
+def _labels(report: Report) -> Iterator[str]:
+    for picture in report.pictures:
+        if isinstance(picture, BlockHistory) and picture.facets:
+            yield from picture.facets[0].labels[:_LINES]
+        elif isinstance(picture, Stack):
+            yield from (label for label, _ in picture.series)
