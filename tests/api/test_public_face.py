@@ -33,7 +33,8 @@ NAMES = {
     *("Snapshot", "Emulation", "FleetExplanation"),
     *("Holding", "Holdings", "Certificate"),
     *("UllageError", "UsageError", "UnknownGpuError", "EmulationError", "ScriptError", "IsolationError"),
-    "TorchMissingError",
+    *("TorchMissingError", "SnapshotError", "SettingsError", "ValuesError", "ScriptKilledError", "EngineError"),
+    *("SharedFolderError", "RankError"),
 }
 
 

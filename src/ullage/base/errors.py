@@ -87,6 +87,7 @@ class ScriptError(UllageError):
     exit_code: int = ExitCode.SCRIPT_FAILED
 
 
+@public
 class ScriptKilledError(ScriptError):
     """Report that the process of the user's script was killed from outside, as where the host ran out of memory."""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self, TypeVar
 
 from ullage.base.errors import UsageError
+from ullage.base.public import public
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW: Final = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,6 +33,7 @@ _TRIES: Final = 8
 Made = TypeVar("Made")
 
 
+@public
 class SharedFolderError(UsageError):
     """Raised for a folder that others can write to, or that is not the one that was made."""
 

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from ullage.base.errors import UsageError, quoted, shortened
+from ullage.base.public import public
 from ullage.base.units import GIB, MIB
 
 UNLIMITED: Final = (1 << 64) - 1
@@ -97,6 +98,7 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
 2.8 to 2.15."""
 
 
+@public
 class SettingsError(UsageError):
     """Report a text that PyTorch would refuse as allocator settings."""
 

@@ -12,10 +12,12 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 from ullage.base.errors import ExitCode, UllageError
+from ullage.base.public import public
 
 PlainData = dict[str, Any]
 
 
+@public
 class EngineError(UllageError):
     """Report that an engine could not do work: it is not there, or lost what it ran."""
 

@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import is_far_larger_in_memory, open_regular
 from ullage.base.packed import DAMAGED, GZIP, ZIP, unpacked
+from ullage.base.public import public
 from ullage.base.units import text_of_bytes
 
 _PAGE: Final = re.compile(rb"\s{0,40}<!DOCTYPE html>[^\0]{0,1000}MemoryViz\.js")
@@ -121,6 +122,7 @@ def as_pickle(data: bytes) -> bytes:
     return data
 
 
+@public
 class SnapshotError(UsageError):
     """Report a file that is not a snapshot, or that is refused."""
 

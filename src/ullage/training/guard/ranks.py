@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ullage.base.errors import UsageError
+from ullage.base.public import public
 from ullage.base.units import MIB
 from ullage.training.guard.memory.oom import read_oom
 from ullage.training.guard.memory.room import Room
@@ -36,6 +37,7 @@ _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
 """The DDP models of this process whose gradients a guard reduces."""
 
 
+@public
 class RankError(RuntimeError):
     """Raised when another rank has given up, has ended, or does not answer."""
 
