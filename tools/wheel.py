@@ -217,10 +217,10 @@ def check_face(programs: Path, wheel: Path, log: Path, bare: dict[str, str]) -> 
 
 
 def first_command() -> list[str]:
-    """The first command of ullage's in the README."""
-    found = re.search(r"^pip install .*&& (ullage .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    """The command that the README has below `pip install`."""
+    found = re.search(r"^pip install .*\n(ullage .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     if not found:
-        raise Failed("README.md no longer begins with a line `pip install ... && ullage ...`, which is tried here")
+        raise Failed("README.md no longer has a line `ullage ...` below `pip install ...`, which is tried here")
     return shlex.split(found[1])
 
 

@@ -88,9 +88,8 @@ def check_choices(options: Mapping[str, Any], listing: type) -> None:
     for name, each in options_of(listing).items():
         value = options.get(name)
         if each.choices and value is not None and value not in each.choices:
-            raise UsageError(
-                f"{each.flag} {quoted(str(value))} is not known; expected one of {', '.join(each.choices)}"
-            )
+            expected = f"one of {', '.join(each.choices)}" if each.choices[1:] else each.choices[0]
+            raise UsageError(f"{each.flag} {quoted(str(value))} is not known; expected {expected}")
 
 
 def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:

@@ -178,7 +178,7 @@ def test_a_script_without_a_loader(predict: Predict) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--batches", "lightest"), "--batches 'lightest' is not a way to choose batches; expected heaviest"),
+        (("--batches", "lightest"), "--batches 'lightest' is not known; expected heaviest"),
         (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is not a time limit for an epoch"),
         (("--batches", "heaviest", "--snapshot", "x.pickle"), "--snapshot records a run"),
     ],
