@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Required, TypedDict
 
 from ullage.base.option import Option
-from ullage.gpu.emulator.library import Placement
+from ullage.gpu.placement import Placement
 from ullage.gpu.values.choice import ValuesMode
 
 _DATA = "Missing weights and data"
@@ -166,7 +166,7 @@ class _SingleRunOptions(EveryRunOptions, WorldOptions, DrawOptions, EpochOptions
     ]
     output: Annotated[bool, Option("Show what the script prints, on standard error.", default=False, panel=_OUTPUT)]
     processes: Annotated[
-        Literal["alone", "real", "all"],
+        Literal["alone", "real"],
         Option(
             "Of a launcher's processes: alone (one rank, without the others) or real (all of them together).",
             default="alone",

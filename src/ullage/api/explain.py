@@ -327,6 +327,8 @@ def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation"
     from ullage.running.supervision.verdict import explain_evidence, fatal_evidence, find_run, with_run
 
     run, beside = find_run(folder)
+    if beside > 1:
+        progress(f"reading {run.folder.name}, the newest of {beside} runs")
     evidence = fatal_evidence(run)
     explanation = explain_evidence(evidence, progress=progress) if evidence is not None else None
     if evidence is not None and explanation is not None:

@@ -1,6 +1,7 @@
 """Will this script fit on that card?"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -9,7 +10,6 @@ from ullage.base.option import takes
 from ullage.base.public import public
 from ullage.options import PredictOptions
 from ullage.predicting.prediction.data.prediction import Prediction
-from ullage.predicting.prediction.request import ALL
 from ullage.predicting.prediction.several.draws import predict_with_draws
 from ullage.predicting.prediction.several.every_rank import predict_all_ranks
 from ullage.predicting.prediction.several.twice import predict_beside_eager, predict_resumed
@@ -44,7 +44,7 @@ def predict(
     request = request_of(script, arguments, {**options, "rank": 0 if every_rank else options["rank"]}, picture=is_drawn)
     check_page(html, script, *([snapshot] if snapshot is not None else []))
     if every_rank and request.is_command:
-        request, every_rank = request.with_options(processes=ALL), False
+        request, every_rank = replace(request, each_rank=True), False
     beside_eager = options["beside_eager"]
     work = predict_all_ranks if every_rank else predict_beside_eager if beside_eager else predict_with_draws
     prediction = predict_resumed(request, options["resume"], work, progress=progress)

@@ -84,9 +84,9 @@ def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
     Raises:
         UsageError: an option was given that is only in the other list.
     """
-    defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
+    defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions) | {"draws": 1}
     listed = options_of(listing)
     for name, value in given.items():
-        if name not in listed and value and value != defaults.get(name):
+        if name not in listed and value != defaults.get(name) and value not in (None, []):
             raise UsageError(f"--{name.replace('_', '-')} has no meaning {why}")
     return {name: value for name, value in given.items() if name in listed}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from ullage.gpu.emulator import library
+from ullage.gpu.placement import PLACEMENTS
 
 PAGE = 2 << 20
 CHUNK_PAGES = 16
@@ -37,7 +38,7 @@ def place_as(placement: str, **more: int) -> None:
     figures = dict.fromkeys(library.FIGURES, 1) | {
         "total_memory_bytes": (CAPACITY_PAGES + CONTEXT_PAGES) * PAGE,
         "context_bytes": CONTEXT_PAGES * PAGE,
-        "placement": library.PLACEMENTS.index(placement),
+        "placement": PLACEMENTS.index(placement),
         **more,
     }
     library.describe_cards("a card for tests", figures, count=2, cuda_number=13000, cudnn=91900)

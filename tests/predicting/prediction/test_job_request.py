@@ -6,9 +6,8 @@ import re
 import pytest
 import yaml
 
-from ullage.base.errors import UsageError
 from ullage.base.units import GIB, MIB
-from ullage.predicting.prediction.job_request import KINDS, JobNeeds, check_job_request, job_request_of
+from ullage.predicting.prediction.job_request import NAMES, JobNeeds, job_request_of
 
 ONE = JobNeeds(
     script="train.py",
@@ -103,7 +102,7 @@ def test_memory_that_nobody_measured_is_not_asked_for() -> None:
 
 
 @ALL
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NAMES)
 def test_every_margin_is_named(kind: str, needs: JobNeeds) -> None:
     text = job_request_of(kind, needs).text
     assert ("margin" in text) or needs.host_bytes is None
@@ -115,14 +114,7 @@ def test_every_margin_is_named(kind: str, needs: JobNeeds) -> None:
 
 def test_a_scripts_name_is_never_an_option() -> None:
     named = dataclasses.replace(ONE, script="a.py\n#SBATCH --exclusive\u2028" + "long" * 30)
-    for kind in KINDS:
+    for kind in NAMES:
         text = job_request_of(kind, named).text
         assert not any(line.startswith("#SBATCH --ex") for line in text.splitlines())
         assert all(len(line) <= 78 for line in text.splitlines())
-
-
-def test_another_cluster_is_refused() -> None:
-    for kind in (None, *KINDS):
-        check_job_request(kind)
-    with pytest.raises(UsageError, match="slurm, k8s"):
-        check_job_request("pbs")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.forked import client
-from ullage.gpu.emulator.library import PLACEMENTS
 from ullage.gpu.emulator.torch_build import find_torch
+from ullage.gpu.placement import PLACEMENTS
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.description.describe import describe
 from ullage.predicting.prediction.measurement.placement import addresses_count

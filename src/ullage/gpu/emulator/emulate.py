@@ -27,6 +27,7 @@ from ullage.gpu.emulator.cudnn.start import use_planner, version_of
 from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.emulator.torch_build import find_torch
 from ullage.gpu.gpus import Gpu, find_gpu
+from ullage.gpu.placement import PLACEMENTS, Placement
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.gpu.values.choice import ValuesChoice, ValuesMode
 
@@ -53,8 +54,8 @@ class Emulation:
     context_bytes: int
     cudnn_workspace_bytes: int | None
     """The workspace given for every cuDNN plan; None: cuDNN's own answers."""
-    placement: library.Placement = library.PLACEMENTS[0]
-    """The driver whose addresses are emulated: one of `ullage.gpu.emulator.library.PLACEMENTS`."""
+    placement: Placement = PLACEMENTS[0]
+    """The driver whose addresses are emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
     """The way in which values that are read back from the card are answered."""
@@ -82,7 +83,7 @@ def emulate(
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
-    placement: library.Placement = library.PLACEMENTS[0],
+    placement: Placement = PLACEMENTS[0],
     count: int = 1,
     values: ValuesMode = "on",
     values_seed: int = 0,
@@ -169,7 +170,7 @@ def _emulation_of(
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
-    placement: library.Placement = library.PLACEMENTS[0],
+    placement: Placement = PLACEMENTS[0],
     count: int = 1,
     values: ValuesChoice | None = None,
 ) -> Emulation:
@@ -204,17 +205,15 @@ def _emulation_of(
             "total_memory_bytes": total,
             "context_bytes": context,
             "cudnn_workspace_bytes": workspace,
-            "placement": library.PLACEMENTS.index(placement),
+            "placement": PLACEMENTS.index(placement),
         },
     )
 
 
 def check_placement(what: str, placement: str) -> None:
     """Raise UsageError where a text names no placement."""
-    if placement not in library.PLACEMENTS:
-        raise UsageError(
-            f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}"
-        )
+    if placement not in PLACEMENTS:
+        raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 
 
 def figures_of(card: Gpu) -> dict[str, int]:

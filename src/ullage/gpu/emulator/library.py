@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 from ullage.base.errors import EmulationError
 
@@ -39,10 +39,6 @@ FIGURES: Final = (
     "max_blocks_per_sm",
     "placement",
 )
-# The order of `enum placement` in cuda/card.h.
-Placement = Literal["linux", "wsl", "windows", "linux-host"]
-PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
-"""The drivers whose placement of memory can be emulated; the rules are in cuda/address.c."""
 
 
 class PlanSource(IntEnum):

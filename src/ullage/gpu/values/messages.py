@@ -45,7 +45,7 @@ class _Deferred:
                 content.certainty = max(content.certainty, certainty)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # what it waits for may be large
 class _Received(_Deferred):
     """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
 
@@ -69,7 +69,7 @@ class _Received(_Deferred):
         return out.copy_(value.view(out.shape))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
     """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
 

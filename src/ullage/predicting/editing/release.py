@@ -82,7 +82,7 @@ def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
         raise NotCertain(f"{name} is what the loop goes through")
     way, block, last = list(levels), loop.body, _last_use(loop.body, name)
-    while (inner := _block_of_alluses(block, name, last)) is not None:  # as deep as all its uses are
+    while (inner := _block_of_all_uses(block, name, last)) is not None:  # as deep as all its uses are
         way.append(BlockPlace(block, last, way[-1].statement))
         block, last = inner, _last_use(inner, name)
     statement = block[last]
@@ -100,7 +100,7 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
     return max(index for index, statement in enumerate(block) if uses(statement, name))
 
 
-def _block_of_alluses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
+def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
     """Return the block below one statement that holds every use of a name; None where there is none."""
     statement = block[last]
     if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:

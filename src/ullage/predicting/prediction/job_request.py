@@ -7,10 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.base.errors import UsageError, quoted
 from ullage.base.units import GIB, text_of_bytes
 
-KINDS: Final = ("slurm", "k8s")
 MARGIN: Final = 0.25
 """The share that is asked for beyond what was found: for the driver's own part, and for what an epoch adds."""
 LEAST_MARGIN_BYTES: Final = 2 * GIB
@@ -63,12 +61,6 @@ class JobRequest:
     def whose(self) -> str:
         """The name of what the lines are for."""
         return NAMES[self.kind]
-
-
-def check_job_request(kind: str | None) -> None:
-    """Raise UsageError where lines are asked for that nobody can write."""
-    if kind is not None and kind not in KINDS:
-        raise UsageError(f"--request {quoted(kind)} is not known; expected one of: {', '.join(KINDS)}")
 
 
 def job_request_of(kind: str, needs: JobNeeds) -> JobRequest:

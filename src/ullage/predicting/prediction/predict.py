@@ -126,9 +126,7 @@ def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) ->
             failed = told.result is not None and told.result.outcome.kind in ("error", "oom")
             return f"{told.result.outcome.type}: {told.result.outcome.text}" if failed and told.result else None
 
-        with exchange.measures(
-            asked.variant, asked.options["rank"], help_with, are_all=asked.options["processes"] == ALL
-        ):
+        with exchange.measures(asked.variant, asked.options["rank"], help_with, are_all=asked.processes == ALL):
             return _run_alone(asked, progress, cancelled)
 
 

@@ -51,11 +51,13 @@ class RunRequest:
 
     arguments: tuple[str, ...] = ()
     options: RunOptions
-    """Every option, with its default where it was not given; sizes are in bytes, and files have absolute paths."""
+    """Every option, with its default where it was not given; sizes are in bytes."""
     changes: tuple[str, ...] = ()
     """The changes to make to the run from outside, as `key=setting` of `ullage.predicting.changes.all_changes`."""
     picture: bool = False
     """Whether to report what a page draws too: memory by role over time, the peak by module, the segments."""
+    each_rank: bool = False
+    """Whether each rank of a launcher runs, each of them alone."""
     eager: bool = False
     """Whether torch.compile is switched off."""
     diagnose: bool = False
@@ -74,6 +76,11 @@ class RunRequest:
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
         """Return the same request with other options."""
         return replace(self, options={**self.options, **options})
+
+    @property
+    def processes(self) -> str:
+        """The processes of a launcher that run: `ALONE`, `REAL` or `ALL`."""
+        return ALL if self.each_rank else self.options["processes"]
 
     @property
     def steps(self) -> int:
@@ -215,7 +222,7 @@ class Request(RunRequest):
     @property
     def has_lone_ranks(self) -> bool:
         """Whether what runs are ranks, each alone in its process; of a command that is not known before."""
-        return (self.options["world_size"] or 1) > 1 or (self.is_command and self.options["processes"] != REAL)
+        return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
@@ -255,6 +262,7 @@ class Request(RunRequest):
 
     def check(self) -> None:
         """Raise UsageError where the request cannot be carried out."""
+        find_gpu(self.options["gpu"], arch=self.options["arch"])
         world_size, rank = self.options["world_size"], self.options["rank"]
         if self.is_command:
             self._check_command()
@@ -344,7 +352,7 @@ class Request(RunRequest):
             **{
                 **shared,
                 "options": {**self.options, "snapshot": snapshot, "count": count},
-                "asks_all": self.asks_all or self.options["processes"] == ALL,
+                "asks_all": self.asks_all or self.processes == ALL,
             },
             script=str(self.script.absolute()),
             name=str(self.script),
@@ -358,7 +366,7 @@ class Request(RunRequest):
 def helper_of(request: Request, rank: int) -> Request:
     """Return the request of another rank, which runs until nobody waits for what it sends any more."""
     helper = replace(
-        request, helps=True, asks_all=request.asks_all or request.options["processes"] == ALL, picture=False
+        request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )
     return helper.with_options(
         rank=rank, processes=ALONE, steps=sys.maxsize, snapshot=None, output=False, until=None, batches=None

@@ -125,9 +125,8 @@ class AttachedRun(Run):
     def _at_exit(self) -> None:
         """Tell what came of the process; its status follows when it is gone (`tracing/journal/exit_status.c`)."""
         self._is_exiting = True
-        error = getattr(
-            sys, "last_value", None
-        )  # what the interpreter has printed as uncaught, or a console as handled
+        # The error that the interpreter has printed as uncaught, or a console as handled.
+        error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self._finish_failed(error)
         else:

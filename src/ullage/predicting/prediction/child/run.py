@@ -343,6 +343,8 @@ def main() -> None:
         run = Run(_context_of(request, channel))
     except UllageError as error:
         refuse(channel, error)
+    except Exception:
+        channel.send("broken", traceback=traceback.format_exc())
     else:
         run.run()
     if os.getpid() == process:  # not what the script forked

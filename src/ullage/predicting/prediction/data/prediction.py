@@ -213,7 +213,7 @@ class Placement:
     """
 
     driver: str
-    """The driver whose placement was emulated: one of `ullage.gpu.emulator.library.PLACEMENTS`."""
+    """The driver whose placement was emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     ties: int
     """The number of times that an address decided between equally large free blocks."""
     below_bytes: int

@@ -82,7 +82,9 @@ class HostWatch:
         for process in processes:
             with suppress(OSError):
                 paths += (self._root / str(process) / "fd").iterdir()
-            paths += Path(_SHARED).glob(f"torch_{process}_*")
+        made = tuple(f"torch_{process}_" for process in processes)
+        with suppress(OSError):
+            paths += (path for path in Path(_SHARED).glob("torch_*") if path.name.startswith(made))
         files: dict[tuple[int, int], int] = {}
         for path in paths:
             with suppress(OSError):

@@ -45,7 +45,7 @@ def reserved_elsewhere(
         trace: all events that PyTorch recorded of the device, as in torch.cuda.memory._snapshot.
         settings: the allocator's settings, as in the snapshot.
         torch_version: the version of torch of the run.
-        placement: the placement of the run; one of `ullage.gpu.emulator.library.PLACEMENTS`.
+        placement: the placement of the run; one of `ullage.gpu.placement.PLACEMENTS`.
         room_bytes: the card's memory without the context, or the limit of the process where that is less.
         is_limited: whether the process has a limit of its own, so that a share of the card says no more than the room.
         reserved_bytes: the peak of reserved memory in the run.

@@ -76,9 +76,8 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
-    own = (
-        1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
-    )  # a launcher may be in a script of a shell's
+    # The launcher may be inside a shell script, where its number of processes cannot be seen.
+    own = 1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
     child = request.with_options(count=max(request.options["count"], launch.cards, own)).for_child()
     environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
     if request.options["world_size"]:
@@ -98,9 +97,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         address = f"ullage-{secrets.token_hex(16)}"
         door.bind("\0" + address)  # no file, and gone with this process
         door.listen()
-        attachment = Attachment(
-            address=address, request=child, processes=request.options["processes"], nodes=launch.nodes
-        )
+        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
         with _started(
             "ullage.predicting.prediction.command.launch", command_of(launch.words), launch.words, environment

@@ -156,7 +156,7 @@ class Contents:
             if node is not None:
                 self.nodes.append(node)
                 if name not in self._lively:
-                    deeper = depth if isinstance(node, FunctionNode | ReferenceNode) else depth + 1
+                    deeper = depth if isinstance(node, FunctionNode) or type(node) is ReferenceNode else depth + 1
                     waiting += [(inner, element, deeper) for inner, element in node.children()]
 
     def _node_of(self, name: str, value: Any) -> ContentNode | None:

@@ -1,0 +1,7 @@
+"""The drivers whose placement of memory can be emulated; the rules are in emulator/cuda/address.c."""
+
+from typing import Final, Literal, get_args
+
+# The order of `enum placement` in emulator/cuda/card.h.
+Placement = Literal["linux", "wsl", "windows", "linux-host"]
+PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)
