@@ -1,8 +1,10 @@
 """One list of options makes a Python function and a command alike."""
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal, Required, TypedDict, Unpack, get_args
 
 import pytest
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 
 import ullage
 from ullage.base.errors import UsageError
-from ullage.base.option import Option, check_choices, options_of, takes
+from ullage.base.option import Option, check_choices, options_of, required_of, takes
 from ullage.cli.command import with_options
 from ullage.options import AdviseOptions, FitLayoutOptions, FitOptions, PredictOptions, RunOptions
 from ullage.predicting.prediction.request import ChildRequest, Request
@@ -69,6 +71,33 @@ def test_a_wrong_call_fails_as_any_other(given: dict[str, Any], said: str) -> No
         ask("a", **given)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"quick": "no"}, "argument 'quick' must be bool, not 'no'"),
+        ({"size": 1.5}, "argument 'size' must be int | str | None, not 1.5"),
+        ({"private": True}, "argument 'private' must be int, not True"),
+        ({"colour": 3}, "argument 'colour' must be"),
+        ({"needed": None}, "argument 'needed' must be str, not None"),
+    ],
+)
+def test_a_value_of_another_type_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        ask("a", **{"needed": "b", **given})
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_number_is_not_a_gpu(function: Any) -> None:
+    others = {name: 2 if name == "cards" else "x" for name in required_of(FUNCTIONS[function]) - {"gpu"}}
+    with pytest.raises(TypeError, match="argument 'gpu' must be str, not 24"):
+        function("train.py", gpu=24, **others)
+
+
+def test_words_in_one_text_are_not_arguments() -> None:
+    with pytest.raises(TypeError, match=r"the arguments are a list of words, not '--steps 3': use shlex.split"):
+        ullage.predict("train.py", "--steps 3", gpu="T4")
+
+
 def test_a_value_outside_of_a_fixed_set_is_one_sentence() -> None:
     check_choices({"colour": None}, MadeUp)
     with pytest.raises(UsageError, match=r"^--colour 'blue' is not known; expected one of red, green$"):
@@ -122,3 +151,38 @@ def test_a_fixed_set_of_values_is_a_type(function: Any) -> None:
 def test_the_lists_load_no_library() -> None:
     code = "import sys, ullage.options; print({'torch', 'numpy', 'typer', 'rich'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fit", "train.py", "--gpu", "T4", "--vary"], "--vary needs a value"),
+        (["predict", "--gpu"], "--gpu needs a value"),
+        (["predict", "train.py", "--gpu", "T4", "--resume", "--", "--steps", "0"], "--resume needs a value"),
+        (
+            ["fit", "train.py", "--gpu", "T4", "--vary", "--b", "--cards", "0"],
+            "--cards has no meaning without --layout",
+        ),
+        (
+            ["fit", "train.py", "--gpu", "T4", "--layout", "dp", "--cards", "4", "--no-changes"],
+            "--changes has no meaning next to --layout",
+        ),
+        (["predict", "train.py", "--gpu", "T4", "--count", "0"], "--count 0 is out of range; expected 1 to 16"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "ullage", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_page_does_not_replace_a_file_of_the_folder_that_is_read(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.pickle").write_bytes(b"a snapshot")
+    with pytest.raises(UsageError, match=r"--html .*rank0\.pickle would replace a file of "):
+        ullage.explain(tmp_path, html=tmp_path / "rank0.pickle")
+    assert (tmp_path / "rank0.pickle").read_bytes() == b"a snapshot"

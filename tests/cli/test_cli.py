@@ -66,7 +66,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
         (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
         (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, and 'sm_90' was given as well"),
         (["--gpu", "24GiB", "--arch", "sm_1"], "no architecture 'sm_1' is known; expected one of: "),
-        (["--gpu", "T4", "--count", "17"], "count=17 cards cannot be emulated; expected 1 to 16"),
+        (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),
         (["--gpu", "T4", "--snapshot", "no/where.pickle"], "the folder of --snapshot no/where.pickle does not exist"),
         (["--gpu", "T4", "--snapshot", "/tmp"], "--snapshot /tmp is a folder; expected the name of a file to write"),
         (["--gpu", "T4", "--alloc-conf", "nonsense:1"], "--alloc-conf 'nonsense:1' cannot be read by PyTorch: "),

@@ -38,7 +38,7 @@ def advise(
     """
     patch, vary, html = options["patch"], options["vary"], options["html"]
     axis = Axis.parse(vary) if vary is not None else None
-    check_patch(patch, vary, script)
+    check_patch(patch, vary, script, html)
     request = request_of(script, arguments, {**options, "draws": 1})
     check_page(html, script)
     answer = find_advice(request, axis=axis, progress=progress)
@@ -47,13 +47,13 @@ def advise(
     return with_page(answer, html)
 
 
-def check_patch(patch: str | Path | None, vary: str | None, script: str | Path) -> None:
+def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, html: str | Path | None = None) -> None:
     """Raise UsageError where the diff of --patch cannot be written, would overwrite the script, or is never made."""
     if patch is None:
         return
     if vary is not None:
-        raise UsageError("--patch has no meaning beside --vary; expected one of them")
-    check_output("--patch", Path(patch), inputs=(Path(script),))
+        raise UsageError("--patch has no meaning next to --vary; expected one of them")
+    check_output("--patch", Path(patch), inputs=(Path(script), *([] if html is None else [Path(html)])))
 
 
 def write_patch(answer: Advice, patch: str | Path) -> bool:

@@ -92,7 +92,8 @@ def load_recorded(file: Path) -> "Snapshot":
     except SnapshotError:
         kind = None
         with suppress(UsageError, OSError, ValueError):  # what cannot be read was told already
-            kind = input_of(file).kind
+            is_empty = not any(file.iterdir()) if file.is_dir() else not file.stat().st_size
+            kind = None if is_empty else input_of(file).kind
         if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
             raise
         raise SnapshotError(

@@ -33,6 +33,8 @@ def request_of(
     from ullage.options import RunOptions  # what runs a script is not for those who ask other commands
     from ullage.predicting.prediction.request import Request
 
+    if isinstance(arguments, str):
+        raise TypeError(f"the arguments are a list of words, not {shortened(repr(arguments))}: use shlex.split")
     chosen: dict[str, Any] = {name: options[name] for name in options_of(RunOptions) if name in options}
     return Request.of(script, arguments, picture=picture, **chosen)
 
@@ -44,6 +46,8 @@ def margin_of(margin: int | str, total_bytes: int) -> int:
         UsageError: it is no part of it.
     """
     if isinstance(margin, int):
+        if margin < 0:
+            raise UsageError(f"--margin {margin} is negative; expected bytes, a percentage such as 5%, or 1GiB")
         return margin
     if is_size(margin):
         return parse_bytes(margin)

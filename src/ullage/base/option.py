@@ -12,7 +12,7 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, ParamSpec, Required, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ullage.base.errors import UsageError, quoted
+from ullage.base.errors import UsageError, quoted, shortened
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -113,6 +113,7 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
             bound.apply_defaults()
+            _check_types(function.__name__, bound.kwargs, listing)
             return function(*bound.args, **bound.kwargs)
 
         vars(called)["__signature__"] = signature
@@ -120,6 +121,25 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
         return called
 
     return decorate
+
+
+def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None:
+    """Raise TypeError where an option has a value of another type."""
+    for name, each in options_of(listing).items():
+        if not any(_is_of(kind, given[name]) for kind in alternatives_of(each.type)):
+            expected = inspect.formatannotation(each.type)
+            raise TypeError(f"{function}() argument {name!r} must be {expected}, not {shortened(repr(given[name]))}")
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Tell whether a value is of one type, as type checkers take it: a bool is not a number, an int is a float too."""
+    if get_origin(kind) is Literal:
+        return isinstance(value, str)
+    if get_origin(kind) is not None:  # a sequence of texts
+        return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:

@@ -16,8 +16,10 @@ def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> N
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise UsageError(f"{option} {path.name[:40]}... is too long a name; expected {_LONGEST_NAME} letters at most")
     for other in inputs:
-        if os.path.realpath(path) == os.path.realpath(other):
-            raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
+        real, needed = Path(os.path.realpath(path)), Path(os.path.realpath(other))
+        if real == needed or (needed.is_dir() and needed in real.parents and real.exists()):
+            what = other if real == needed else f"a file of {other}"
+            raise UsageError(f"{option} {path} would replace {what}, which is needed; expected another name")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"the folder of {option} {path} does not exist; make it first")

@@ -36,7 +36,7 @@ def advise(command: typer.Context, script: Script, *, as_json: Json = False, **g
 
     page, patch = given.pop("html"), given.pop("patch")
     check_page(page, script)
-    check_patch(patch, given["vary"], script)
+    check_patch(patch, given["vary"], script, page)
     answer = with_progress(lambda progress: ask(script, command.args, progress=progress, **given))
     show(describe(answer), answer.to_json() if as_json else None, page=page)
     if patch is not None:  # behind the answer, which is not lost where the disk is full

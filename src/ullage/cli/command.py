@@ -113,7 +113,10 @@ class LaunchCommand(Command):
                     f"{name} is neither an option of ullage {self.name} nor a command; options of a script come after "
                     "its name"
                 )
-            place += 1 + (options[name] and not equals)
+            needs_value = options[name] and not equals
+            if needs_value and place + 1 >= before:
+                raise UsageError(f"{name} needs a value; expected one behind it")
+            place += 1 + needs_value
         if place == before:  # the command follows --
             return words[:before], words[before + 1 :]
         return words[:place], words[place:]
@@ -139,6 +142,8 @@ class LaunchCommand(Command):
                 )
             if name.startswith("--") and name in options and is_free:
                 count = 1 + (options[name] and not equals)
+                if words[place + 1 : place + count] in ([], ["--"]) and count > 1:
+                    raise UsageError(f"{name} needs a value; expected one behind it")
                 taken += words[place : place + count]
             else:
                 kept.append(word)

@@ -60,7 +60,8 @@ def test_values_of_an_option_are_tried_with_each_layout() -> None:
     [
         ("dp*dp", 8, [], [], "is no product of different axes"),
         ("dp*2", 8, [], [], "is no product of different axes"),
-        ("dp", 0, [], [], "leaves nothing to lay out"),
+        ("dp", 0, [], [], "--cards 0 is out of range; expected 1 to 1,048,576"),
+        ("dp", 10**30, [], [], "out of range"),
         ("dp*tp", 8, ["cp=2"], [], "is no bound of an axis"),
         ("dp*tp", 8, ["dp=1", "tp=4"], [], "has no layout of 8 cards with dp up to 1, tp up to 4"),
         ("dp*tp", 8, [], ["--zero"], "is no option with values"),

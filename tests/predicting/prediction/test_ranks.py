@@ -75,7 +75,7 @@ def test_every_rank_in_turn_names_the_fullest(predict: Predict) -> None:
     [
         (("--rank", "1"), "--rank 1 is not a rank of the run; expected no --rank without --world-size"),
         (("--world-size", "4", "--rank", "4"), "--rank 4 is not a rank of the run; expected 0 to 3"),
-        (("--world-size", "0"), "--world-size 0 has no rank; expected 1 or more"),
+        (("--world-size", "0"), "--world-size 0 is out of range; expected 1 to 1,048,576"),
         (("--rank", "all"), "--rank all runs every rank; expected a --world-size of 1 to 64 beside it"),
         (("--world-size", "4", "--rank", "x"), "--rank 'x' is not a rank; expected a number from 0 on, or all"),
     ],

@@ -9,6 +9,7 @@ from typing import Final
 
 from ullage.base.errors import UsageError, quoted
 
+_MOST_CARDS: Final = 1 << 20
 MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
@@ -55,8 +56,8 @@ class LayoutSpace:
         Raises:
             UsageError: it is nothing of that kind, or there are no cards to lay out.
         """
-        if cards < 1:
-            raise UsageError(f"--cards {cards} leaves nothing to lay out; expected 1 or more")
+        if not 1 <= cards <= _MOST_CARDS:
+            raise UsageError(f"--cards {cards} is out of range; expected 1 to {_MOST_CARDS:,}")
         axes, _, rest = text.replace(" ", "").partition(",")
         names, within = axes.split("*"), [name for name in rest.split(",") if name]
         wrong = [name for name in (*names, *within) if _NAME.fullmatch(name) is None]

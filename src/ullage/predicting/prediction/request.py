@@ -38,6 +38,8 @@ REAL: Final = "real"
 ALL: Final = "all"
 """Ways to run what a launcher starts: one process, as a rank alone; all of them together; each of them, each alone."""
 _STEPS: Final = 3
+_MOST_RANKS: Final = 1 << 20
+_MOST_GPUS: Final = 16  # that the emulated driver has
 _MORE_STEPS: Final = 6
 _MOST_EDITED: Final = 1 << 16
 """The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
@@ -270,8 +272,10 @@ class Request(RunRequest):
             raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
         elif self.script.suffix == NOTEBOOK:
             cells_of(self.script)
-        if world_size is not None and world_size < 1:
-            raise UsageError(f"--world-size {world_size} has no rank; expected 1 or more")
+        if world_size is not None and not 1 <= world_size <= _MOST_RANKS:
+            raise UsageError(f"--world-size {world_size} is out of range; expected 1 to {_MOST_RANKS:,}")
+        if not 1 <= self.options["count"] <= _MOST_GPUS:
+            raise UsageError(f"--count {self.options['count']} is out of range; expected 1 to {_MOST_GPUS}")
         of_launcher = self.is_command and world_size is None  # how many there are is the launcher's business
         if not 0 <= rank < (world_size or 1) and not (of_launcher and rank >= 0):
             ranks = f"0 to {world_size - 1}" if world_size else "no --rank without --world-size"
