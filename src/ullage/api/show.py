@@ -1,43 +1,28 @@
 """An answer for people: as the command prints it, or as a page."""
 
-import importlib
 from pathlib import Path
-from typing import Any, Final
 
 from rich.console import Console
 
 from ullage.base.errors import UsageError
 from ullage.base.own_files import write_whole
 from ullage.base.public import public
+from ullage.report.answer import Answer
 from ullage.report.report import Report
 from ullage.report.terminal import draw
-
-_DESCRIBED_IN: Final = {
-    "Prediction": "ullage.predicting.prediction.description.describe",
-    "Fit": "ullage.predicting.fitting.describe",
-    "LayoutFit": "ullage.predicting.layouts.describe",
-    "Advice": "ullage.predicting.advice.describe",
-    "Explanation": "ullage.explaining.analysis.describe",
-    "FleetExplanation": "ullage.explaining.fleet.describe",
-    "Tuning": "ullage.explaining.tuning.describe",
-    "Difference": "ullage.explaining.difference.describe",
-    "Diagnosis": "ullage.running.diagnosis.describe",
-}
 
 
 def report_of(answer: object) -> Report:
     """Arrange an answer into a report.
 
     Raises:
-        UsageError: it is no answer of this package's.
+        UsageError: it is not an answer of this package's.
     """
-    kinds = (kind.__name__ for kind in type(answer).__mro__ if kind.__module__ == "ullage")
-    home = next((_DESCRIBED_IN[name] for name in kinds if name in _DESCRIBED_IN), None)
-    if home is None:
-        raise UsageError(f"a {type(answer).__name__} is shown by nothing; expected one of {', '.join(_DESCRIBED_IN)}")
-    describe: Any = importlib.import_module(home).describe
-    report: Report = describe(answer)
-    return report
+    if not isinstance(answer, Answer):
+        raise UsageError(
+            f"a {type(answer).__name__} is not an answer; expected what a function such as ullage.predict returns"
+        )
+    return answer.report_of()
 
 
 @public

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.public import public
 from ullage.base.units import BOGUS_BYTES
@@ -26,6 +26,7 @@ from ullage.explaining.analysis.role.share import advice_of
 from ullage.explaining.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.recorded.history import History
 from ullage.recorded.rebuild import Rebuilt
+from ullage.report.answer import Answer
 from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
@@ -63,9 +64,11 @@ class ExplanationPicture:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Answer):
     """The explanation of a run; every number in `evidence` is in bytes unless its name says otherwise."""
+
+    described_in: ClassVar[str] = "ullage.explaining.analysis.describe"
 
     source: str
     cause: Cause
@@ -100,6 +103,10 @@ class Explanation:
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
     """The lines and the remarks of the folder of a run; None for a file."""
+
+    def _shown(self) -> Sequence[Answer]:
+        """Return this answer and those for the other GPUs of the snapshot."""
+        return (self, *self.others)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

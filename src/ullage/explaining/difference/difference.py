@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import UllageError
 from ullage.base.public import public
@@ -23,6 +23,7 @@ from ullage.explaining.difference.holding import (
 )
 from ullage.recorded.history import Action, History
 from ullage.recorded.settings import recorded_settings
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 
@@ -74,9 +75,11 @@ class Level:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Difference(Answer):
     """Two runs in comparison; the lines that grew most come first."""
+
+    described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
     before: str
     after: str

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.engines.engine import WorkEngine
 from ullage.base.errors import UsageError
@@ -16,6 +16,7 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import RankSummary
 from ullage.explaining.fleet.readers import default_workers, read_ranks, read_ranks_on
 from ullage.recorded.snapshot.snapshot import load_snapshot
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _MOST_EXPLAINED: Final = 16
@@ -33,9 +34,11 @@ class DifferentRank:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetExplanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FleetExplanation(Answer):
     """What the snapshots of many ranks say together."""
+
+    described_in: ClassVar[str] = "ullage.explaining.fleet.describe"
 
     folder: str
     groups: tuple[RankGroup, ...]

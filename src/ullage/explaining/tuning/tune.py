@@ -6,7 +6,7 @@ It proves what it says of this run alone.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import ExitCode, UsageError
 from ullage.base.public import public
@@ -21,6 +21,7 @@ from ullage.recorded.history import Action, History, without_trace
 from ullage.recorded.program import Op
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _UNKNOWN_VERSION: Final = (2, 9)
@@ -38,9 +39,11 @@ class LeastRoom:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuning(Answer):
     """The result of a search; `best` is None where nothing is better than the present settings."""
+
+    described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
     source: str
     device: int

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import ExitCode, UllageError
 from ullage.base.public import public
@@ -22,6 +22,7 @@ from ullage.predicting.prediction.data.avoidable_memory import AvoidableKind
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.parallel import ParallelRuns
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
@@ -29,9 +30,11 @@ ROOM_BYTES: Final = 1 << 40
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Advice(Answer):
     """The answer of `ullage advise`; every `*_bytes` is in bytes."""
+
+    described_in: ClassVar[str] = "ullage.predicting.advice.describe"
 
     script: str
     arguments: list[str]

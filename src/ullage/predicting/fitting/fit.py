@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import ExitCode, ScriptError, UllageError, UsageError
 from ullage.base.public import public
@@ -23,6 +23,7 @@ from ullage.predicting.prediction.changed_request import changed, makes_a_differ
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.parallel import ParallelRuns
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 2
 CHANGES: Final = (
@@ -84,9 +85,11 @@ class FrontierRow:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fit(Answer):
     """The answer of `ullage fit`; every `*_bytes` is in bytes."""
+
+    described_in: ClassVar[str] = "ullage.predicting.fitting.describe"
 
     script: str
     arguments: list[str]

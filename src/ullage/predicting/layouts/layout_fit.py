@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import ExitCode
 from ullage.base.public import public
 from ullage.predicting.layouts.layout import CardLayout
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 FITS: Final = "fits"
@@ -110,9 +111,11 @@ class LayoutRow:
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutFit:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LayoutFit(Answer):
     """The answer of `ullage fit --layout`; every `*_bytes` is in bytes."""
+
+    described_in: ClassVar[str] = "ullage.predicting.layouts.describe"
 
     script: str
     arguments: list[str]

@@ -1,11 +1,12 @@
 """All findings about one machine, problems first."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ullage.base.errors import ExitCode
 from ullage.base.public import public
 from ullage.base.secrets import told_environment
+from ullage.report.answer import Answer
 from ullage.running.diagnosis.allocation import findings_of_allocation, text_in_force
 from ullage.running.diagnosis.card import findings_of_cards
 from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Weight
@@ -17,9 +18,11 @@ SCHEMA: Final = 1
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Diagnosis(Answer):
     """The facts about a machine and the findings that follow from them."""
+
+    described_in: ClassVar[str] = "ullage.running.diagnosis.describe"
 
     facts: MachineFacts
     findings: tuple[DiagnosisFinding, ...]

@@ -30,7 +30,7 @@ class _ClosedError(BaseException):
     """Raised where the function has closed the file descriptors of ours: nothing can be sent back."""
 
 
-class _Answer:
+class _Reply:
     """The parcel for the parent, filled once."""
 
     def __init__(self, file: int) -> None:
@@ -78,7 +78,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # progress is seen as it comes, through a pipe too
-    answer = _Answer(given)
+    answer = _Reply(given)
     try:
         function = _read_call(call, answer)
         if function is not None:
@@ -92,7 +92,7 @@ def main() -> None:
         end(0)
 
 
-def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
+def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
     note = transfer.read_note(call)
     assert note is not None
     sys.path[:], sys.argv[:] = note["path"], note["argv"]
@@ -135,7 +135,7 @@ def _publish() -> None:
                 main[found.__qualname__] = found
 
 
-def _run(function: Callable[[], Any], answer: _Answer, own: int) -> None:
+def _run(function: Callable[[], Any], answer: _Reply, own: int) -> None:
     try:
         value = function()
     except BaseException as error:

@@ -43,7 +43,7 @@ class RankVerdict:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextExplanation(Explanation):
     """The explanation of a text, with the message that it explains."""
 

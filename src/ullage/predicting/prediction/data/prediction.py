@@ -6,7 +6,7 @@ context and of cuDNN's workspaces are known to a real card only. PyTorch's own n
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from ullage.base.errors import ExitCode
 from ullage.base.public import public
@@ -15,6 +15,7 @@ from ullage.predicting.epoch.use import EpochUse
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable
 from ullage.predicting.prediction.host.memory import HostUse
 from ullage.predicting.prediction.job_request import JobRequest
+from ullage.report.answer import Answer
 
 SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
@@ -307,9 +308,11 @@ class RunPeaks(Peaks):
 
 
 @public
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prediction(Answer):
     """The prediction for one script on one card; every `*_bytes` is in bytes."""
+
+    described_in: ClassVar[str] = "ullage.predicting.prediction.description.describe"
 
     verdict: Verdict
     reason: str
