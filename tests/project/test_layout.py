@@ -26,8 +26,6 @@ ACROSS_PACKAGES = {
     "truth": "predictions of recorded workloads, compared to the byte",
 }
 """Folders whose subject is no package."""
-ELSEWHERE = {}
-"""Packages whose tests are in a folder of another name."""
 
 
 def python_lines(folder: Path) -> int:
@@ -61,7 +59,6 @@ def test_a_folder_has_the_name_of_a_package_or_of_a_subject_across_packages(fold
 
 def test_the_lists_name_what_is_there() -> None:
     assert set(ACROSS_PACKAGES) <= set(folders())
-    assert set(ELSEWHERE) <= set(packages())
     assert all((ROOT / place).exists() for place in tests_of.ELSEWHERE.values())
 
 
