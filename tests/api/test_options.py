@@ -186,3 +186,16 @@ def test_a_page_does_not_replace_a_file_of_the_folder_that_is_read(tmp_path: Pat
     with pytest.raises(UsageError, match=r"--html .*rank0\.pickle would replace a file of "):
         ullage.explain(tmp_path, html=tmp_path / "rank0.pickle")
     assert (tmp_path / "rank0.pickle").read_bytes() == b"a snapshot"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "torchrun", "train.py", "--gpu", "T4"], "--gpu stands behind torchrun, whose option it is there"),
+        (["explain", "CUDA out of memory. Tried to allocate 2 GiB"], "pass it on standard input: ullage explain -"),
+    ],
+)
+def test_a_mistake_says_what_to_do(words: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "ullage", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr

@@ -10,7 +10,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from ullage.base.errors import UsageError
+from ullage.base.errors import UsageError, shortened
 from ullage.base.foreign_files import open_regular
 from ullage.base.packed import DAMAGED, unpacked
 from ullage.base.units import text_of_bytes
@@ -164,4 +164,6 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
             if file != STANDARD_INPUT:
                 raw.close()
     except (OSError, *DAMAGED) as error:
-        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        hint = "; to explain an error's text, pass it on standard input: ullage explain -" if " " in str(file) else ""
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{shortened(file)} cannot be read: {why}{hint}") from None

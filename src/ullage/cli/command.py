@@ -99,6 +99,11 @@ class LaunchCommand(Command):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
             own, command = [*own, *taken], [command[0], *rest]
             self._say_whose(ctx, command)
+        elif "--gpu" in command and not any(word.partition("=")[0] == "--gpu" for word in own):
+            raise UsageError(
+                f"--gpu stands behind {command[0]}, whose option it is there; put ullage's options before a command "
+                "that is not a Python file"
+            )
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
 
     def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:

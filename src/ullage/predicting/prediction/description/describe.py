@@ -1,5 +1,6 @@
 """Arranges a prediction into a report: the order of its parts, and their wording."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -49,6 +50,8 @@ _HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdic
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
+_GPU_BY_SIZE = re.compile(r"([\d.]+) (\w+) card \((sm_\w+)\)")
+"""The name of a GPU that was given by its size and architecture."""
 
 
 def describe(prediction: Prediction) -> Report:
@@ -115,7 +118,9 @@ def is_of_card(prediction: Prediction) -> bool:
 
 def _advise(prediction: Prediction) -> str:
     ranks = ["--world-size", str(prediction.world_size)] if prediction.world_size else []
-    options = ["--gpu", prediction.gpu, *ranks]
+    by_size = _GPU_BY_SIZE.fullmatch(prediction.gpu)
+    gpu = [f"{by_size[1]}{by_size[2]}", "--arch", by_size[3]] if by_size else [prediction.gpu]
+    options = ["--gpu", *gpu, *ranks]
     return shlex.join(["ullage", "advise", *options, prediction.script, *prediction.arguments])
 
 
