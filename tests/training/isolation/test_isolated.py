@@ -339,7 +339,7 @@ def test_it_does_not_outlive_this_process(quiet: str) -> None:
     with started(quiet) as process:
         process.kill()
         process.communicate(timeout=900)  # its output is at its end: the function's process has it no more
-        assert [left.cmdline()[-1] for left in marked(quiet)] == ["import time; time.sleep(60)"]
+        assert {left.cmdline()[-1] for left in marked(quiet)} <= {"import time; time.sleep(60)"}
     assert gone(quiet)
 
 
