@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 LineT = TypeVar("LineT")
 
@@ -84,8 +84,7 @@ def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBlock(Generic[LineT]):
+class StepBlock(NamedTuple, Generic[LineT]):
     """A block that is alive at the end of its own step at least."""
 
     line: LineT

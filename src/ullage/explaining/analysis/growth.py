@@ -297,9 +297,12 @@ def _step_blocks(recording: Recording, ends: list[int], born: Column, died: Colu
     """
     steps, until = np.searchsorted(ends, born, side="left") + 1, np.searchsorted(ends, died, side="left")
     line_of, is_state = cache(recording.line_of_stack), cache(partial(is_optimizers, recording))
-    sizes = recording.rebuilt.size_of_key
+    rebuilt, keys = recording.rebuilt, np.flatnonzero((born >= 0) & (steps <= until))
+    stacks = rebuilt.stack_of_key[keys]
+    stacks = np.where((stacks < 0) & (rebuilt.row_of_key[keys] < 0), -2, stacks)  # as `Recording.stack_of`
+    columns = (stacks, steps[keys], until[keys], rebuilt.size_of_key[keys], keys)
     return [
-        StepBlock(line=line_of(stack), step=int(steps[key]), until=int(until[key]), size_bytes=int(sizes[key]), key=key)
-        for key in np.flatnonzero((born >= 0) & (steps <= until)).tolist()
-        if not is_state(stack := recording.stack_of(key))
+        StepBlock(line=line_of(stack), step=step, until=last, size_bytes=size, key=key)
+        for stack, step, last, size, key in zip(*(column.tolist() for column in columns), strict=True)
+        if not is_state(stack)
     ]
