@@ -84,7 +84,7 @@ def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
     Raises:
         UsageError: an option was given that is only in the other list.
     """
-    defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions) | {"draws": 1}
+    defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
     listed = options_of(listing)
     for name, value in given.items():
         if name not in listed and value != defaults.get(name) and value not in (None, []):
