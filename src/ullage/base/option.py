@@ -155,9 +155,14 @@ def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapp
         )
         for name, each in options_of(listing).items()
     ]
-    positional = [each for each in own if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-    keywords = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    return plain.replace(parameters=[*positional, *options, *keywords])
+    return plain.replace(parameters=with_parameters(own, options))
+
+
+def with_parameters(own: list[inspect.Parameter], options: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return a function's own parameters with options in front of its keywords."""
+    is_keyword = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in own]
+    first = is_keyword.index(True) if any(is_keyword) else len(own)
+    return [*own[:first], *options, *own[first:]]
 
 
 def documented(text: str, listing: type) -> str:

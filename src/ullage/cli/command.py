@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import read_regular
-from ullage.base.option import Listed, alternatives_of, options_of, required_of
+from ullage.base.option import Listed, alternatives_of, options_of, required_of, with_parameters
 
 _MOST_BYTES: Final = 1 << 24
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
@@ -265,9 +265,7 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function],
             for name, each in listed.items()
             if each.option.is_of_command
         ]
-        positional = [each for each in own if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-        keywords = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        vars(command)["__signature__"] = inspect.Signature([*positional, *parameters, *keywords])
+        vars(command)["__signature__"] = inspect.Signature(with_parameters(own, parameters))
         return command
 
     return decorate
