@@ -423,15 +423,15 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
-        ("steps", "run more with --steps"),
-        ("time", "the run was stopped before it could"),
-        ("ended", "the script ended before it could"),
+        ("steps", "run more steps with --steps"),
+        ("time", "the run was stopped too early"),
+        ("ended", "the script ended too early"),
     ],
 )
 def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) -> None:
     report = describe(dataclasses.replace(FITS, settled=False, ended=ended))
     curve = next(section for section in report.sections if isinstance(section, Curve))
-    assert curve.remark.endswith(f"the peak has not settled: {why}")
+    assert curve.remark.endswith(f"the peak is not stable yet: {why}")
 
 
 @pytest.mark.parametrize(
