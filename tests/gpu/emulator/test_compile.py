@@ -43,7 +43,7 @@ def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: 
 def test_the_report_shows_both(predict: Predict) -> None:
     ended = predict("compiles.py", "default")
     assert ended.code == 0, ended.error
-    assert "With torch.compile, and with it switched off" in ended.text
+    assert "Peaks with torch.compile and without it" in ended.text
     assert "compiled, 1 graph" in ended.text
 
 

@@ -222,10 +222,12 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     assert "nothing of it was measured: python -I leaves out the variables of the environment" in ended.error
     ended = ask("no-such-command", "train.py")
     assert ended.code == 2
-    assert "no-such-command is neither a script nor a command on the path" in ended.error
+    assert "no-such-command is neither a script nor a command on the PATH" in ended.error
     ended = ask("HF_TOKEN=secret", "python", "train.py")
     assert ended.code == 2
-    assert "HF_TOKEN=... is no command; expected variables before ullage predict, or behind env" in ended.error
+    assert (
+        "HF_TOKEN=... is not a command; put variables before ullage predict, or use ullage predict env" in ended.error
+    )
     assert "secret" not in ended.error
     ended = ask("--unknown", "train.py")
     assert ended.code == 2

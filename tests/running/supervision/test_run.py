@@ -303,7 +303,7 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ([], "ullage run was given nothing to run; expected a script"),
-        (["nowhere.py"], "there is no script nowhere.py"),
+        (["nowhere.py"], "the script nowhere.py does not exist"),
         (["no-such-launcher"], "no-such-launcher is neither a script"),
         (["-m"], "-m needs the name of a module"),
         (["--history", "often", "-m", "this"], "--history often is not a mode; expected one of auto, always, never"),

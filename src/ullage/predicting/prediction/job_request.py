@@ -119,7 +119,7 @@ def _about_memory(needs: JobNeeds, memory: int | None) -> list[str]:
         return ["# host memory: not measured; add a request yourself"]
     share = f"{MARGIN:.0%}" if needs.host_bytes * MARGIN >= LEAST_MARGIN_BYTES else text_of_bytes(LEAST_MARGIN_BYTES)
     return [
-        f"# host memory: {text_of_bytes(needs.host_bytes)} measured, plus {share}, rounded up to whole GiB",
+        f"# host memory: {text_of_bytes(needs.host_bytes)} measured, margin {share}, rounded up to whole GiB",
         "# (the margin covers the CUDA driver's host memory, which is not measured)",
     ]
 
@@ -129,7 +129,7 @@ def _about_shared(needs: JobNeeds, shared: int) -> list[str]:
         return []
     return [
         (
-            f"# /dev/shm: {text_of_bytes(needs.shared_memory_bytes)} measured, plus {SHM_MARGIN:.0%}, rounded up to "
+            f"# /dev/shm: {text_of_bytes(needs.shared_memory_bytes)} measured, margin {SHM_MARGIN:.0%}, rounded up to "
             "whole GiB"
         ),
     ]
