@@ -73,7 +73,7 @@ class RunRequest:
     segments.
     """
     each_rank: bool = False
-    """Whether to run each rank of a launcher, one without the others."""
+    """Whether to run every rank of a launcher, each in a separate run without the others."""
     eager: bool = False
     """Whether torch.compile is switched off."""
     diagnose: bool = False

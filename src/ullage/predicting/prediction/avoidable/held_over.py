@@ -38,7 +38,7 @@ run.
 """
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A pattern that shortens the path to an element of a container to the container, whose elements share one row."""
+"""A regular expression that cuts a path at the element of a container, so that all its elements share one row."""
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
 _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")

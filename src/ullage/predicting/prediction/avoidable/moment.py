@@ -65,7 +65,7 @@ class PeakMoment:
         hold: Assignment | None = None,
         module: str | None = None,
     ) -> Avoidable:
-        """Return the row for blocks that are alive at the peak, and record that these blocks have a row.
+        """Return the `Avoidable` row for blocks that are alive at the peak, and record that these blocks have a row.
 
         The source line of the row is the line that allocated most of their bytes.
 

@@ -10,7 +10,7 @@ from ullage.predicting.prediction.measurement.trace import Levels
 
 
 def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the row for the workspaces of libraries; empty if they are small."""
+    """Return the `Avoidable` row for the workspaces of libraries; empty if they are small."""
     blocks = moment.unnamed(role=Role.WORKSPACES)
     if not moment.is_worth(moment.size_of(blocks)):
         return []
@@ -28,7 +28,7 @@ def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 
 
 def fragmentation(moment: PeakMoment, gains: Gains, levels: Levels) -> list[Avoidable]:
-    """Return the row for memory that is reserved but not allocated at the peak of reserved memory; empty if it is
+    """Return the `Avoidable` row for memory that is reserved but not allocated at the peak of reserved memory; empty if it is
     small.
     """
     at = int(np.argmax(levels.reserved))

@@ -26,7 +26,7 @@ _HALF: Final = 0.5
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the row for temporary tensors that the optimizer allocates for all parameters at once.
+    """Return the `Avoidable` row for temporary tensors that the optimizer allocates for all parameters at once.
 
     The result is empty if the peak is not in the optimizer's step.
     """
@@ -53,7 +53,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the row for gradients that the optimizer has already used, and that are still alive and not used at the
+    """Return the `Avoidable` row for gradients that the optimizer has already used, and that are still alive and not used at the
     peak.
     """
     number = int(passes.at(np.array([moment.index]))[0])
@@ -132,7 +132,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the row for gradients that each have a copy of twice their size, which is the gradient of the optimizer's
+    """Return the `Avoidable` row for gradients that each have a copy of twice their size, which is the gradient of the optimizer's
     weights.
     """
     lives = moment.memory.lives

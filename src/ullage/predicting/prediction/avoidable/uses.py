@@ -80,7 +80,7 @@ class UseTable:
     block: np.ndarray
     """The number of the used block in `Lives`."""
     when: np.ndarray
-    """The length of the journal just before the use."""
+    """The number of journal entries just before the use."""
     operator: np.ndarray
     """The index of the operator's name in `names`."""
     rows: np.ndarray
@@ -191,7 +191,7 @@ class LastUses:
         """Compute the last uses from a table; `count` is the number of all blocks."""
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The length of the journal just before the last use; -1 for a block that was never used."""
+        """The number of journal entries just before the last use; -1 for a block that was never used."""
         self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)
         self.last_pass[table.block] = of_pass

@@ -207,7 +207,7 @@ class CudnnUse:
     above_bytes: int
     """The number of bytes by which a real GPU may use more than was counted."""
     benchmark_bytes: int
-    """The additional bytes that the plan may take that a real GPU chooses with `torch.backends.cudnn.benchmark`."""
+    """The additional workspace bytes of the plan that a real GPU may choose with `torch.backends.cudnn.benchmark`."""
     reasons: list[str]
     """The reasons why cuDNN could not be asked for workspace sizes."""
 

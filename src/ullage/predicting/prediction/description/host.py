@@ -10,9 +10,7 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
-"""Source lines are shown if they allocated at least one part in this many of the host memory, or if --host-memory was
-given.
-"""
+"""Source lines are shown if they allocated at least 1/20 of the host memory, or if --host-memory was given."""
 _LEAST_PINNED_BYTES: Final = 1 << 20
 """The least pinned memory in bytes that is shown: less, such as the four bytes that `item()` copies, is not
 informative.
