@@ -28,7 +28,7 @@ _MOST_MODULES: Final = 8
 def vocabulary_scores(
     moment: PeakMoment, gains: Gains, table: UseTable, vocabularies: Iterable[int]
 ) -> list[Avoidable]:
-    """Return the `Avoidable` row for float32 blocks whose last dimension is the size of a vocabulary; empty if they are small."""
+    """Return the `Avoidable` row for float32 blocks whose last dimension is the vocabulary size."""
     sizes = {size for size in vocabularies if size >= _LEAST_VOCABULARY}
     chosen = np.isin(table.columns, list(sizes)) & (table.item_bytes == _FP32_BYTES) & (table.rows > 0)
     of_scores = set(table.block[chosen].tolist())
@@ -50,7 +50,7 @@ def vocabulary_scores(
 
 
 def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[Avoidable]:
-    """Return the `Avoidable` row for square matrices from a matrix product and a softmax that are saved for the backward pass."""
+    """Return the `Avoidable` row for the attention matrices that are saved for the backward pass."""
     is_square = (table.rows == table.columns) & (table.rows > 1)
     squares = set(table.block[is_square & table.of(*_SOFTMAX, *_PRODUCTS)].tolist())
     in_softmax = table.of(*_SOFTMAX)
