@@ -28,9 +28,7 @@ def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 
 
 def fragmentation(moment: PeakMoment, gains: Gains, levels: Levels) -> list[Avoidable]:
-    """Return the `Avoidable` row for memory that is reserved but not allocated at the peak of reserved memory; empty if it is
-    small.
-    """
+    """Return the `Avoidable` row for memory that is reserved but not allocated at the peak of reserved memory."""
     at = int(np.argmax(levels.reserved))
     reserved = int(levels.reserved[at])
     # If the peak of reserved memory lasts, the time with the most allocated bytes counts: the rest is never needed at

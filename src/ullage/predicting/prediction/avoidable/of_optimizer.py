@@ -53,9 +53,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the `Avoidable` row for gradients that the optimizer has already used, and that are still alive and not used at the
-    peak.
-    """
+    """Return the `Avoidable` row for gradients that the optimizer has used, and that are alive but unused at the peak."""
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
@@ -132,9 +130,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the `Avoidable` row for gradients that each have a copy of twice their size, which is the gradient of the optimizer's
-    weights.
-    """
+    """Return the `Avoidable` row for gradients that have copies of twice their size for the optimizer's own weights."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index
