@@ -53,7 +53,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the `Avoidable` row for gradients that the optimizer has used, and that are alive but unused at the peak."""
+    """Return the `Avoidable` row for gradients that the optimizer has used and that are unused at the peak."""
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
