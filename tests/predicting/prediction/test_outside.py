@@ -33,7 +33,7 @@ def test_it_is_told_and_counts(predict: Predict, workplace: Path) -> None:
     assert alone["headroom_bytes"] - beside["headroom_bytes"] == 96 << 20
     text = predict(workplace / "beside.py").text
     assert "outside PyTorch's allocator 96.0 MiB" in text
-    assert "8.0 MiB of managed memory, which is the host's" in text
+    assert "8.0 MiB of managed memory, which is host memory" in text
 
 
 def test_a_card_that_a_library_fills_is_said_to_be_full(predict: Predict, workplace: Path) -> None:
