@@ -151,4 +151,6 @@ def test_a_script_that_makes_a_folder(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert told["verdict"] == "fits"
     assert [each["seed"] for each in told["draws"]] == [0]
-    assert any(note.startswith("1 of 3 seeds ran, so that") and "FileExistsError" in note for note in told["notes"])
+    assert any(
+        note.startswith("1 of 3 seeds ran, so the range") and "FileExistsError" in note for note in told["notes"]
+    )

@@ -43,7 +43,7 @@ class _Flow:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self._given: list[tuple[set[str], set[str]]] = []
-        """For each assignment, the names that it reads and the names that it sets."""
+        """The names that each assignment reads, and the names that it sets."""
         self._deciding: set[str] = set()
         self._mentioned: set[str] = set()
         _resolve(tree)

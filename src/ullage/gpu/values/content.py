@@ -57,7 +57,7 @@ class Sign(IntEnum):
 
 
 class BlockContent:
-    """The bytes of one storage at one point in time; a later write creates a new content."""
+    """The bytes of one storage at one point in time; a later write creates a new block content."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -80,20 +80,20 @@ class BlockContent:
         """The type of the tensor that was written last."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operation that computes the content; None if the bytes exist already or nothing is known."""
+        """The operation that computes the block content; None if the bytes exist already or nothing is known."""
         self.value: torch.UntypedStorage | None = None
         """The bytes on the host, once they have been computed."""
         self.depth = depth
-        """The number of recorded operations that lead to the content."""
+        """The number of recorded operations that lead to the block content."""
         self.columns = 0
-        """The number of outputs, if a matrix product or a convolution computed the content; else 0."""
+        """The number of outputs, if a matrix product or a convolution computed the block content; else 0."""
         self.column = 1
         """The number of adjacent elements that belong to one output."""
         self.serial = next(_serials) if serial is None else serial
-        """The serial number of the content, the same in every run of a script; random values depend on it."""
+        """The serial number of the block content, the same in every run of a script; random values depend on it."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Extend the content to more of its block; with `is_new`, the added memory has not been written."""
+        """Extend the block content to more of its block; with `is_new`, the added memory has not been written."""
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
         if self.value is not None:
@@ -102,20 +102,20 @@ class BlockContent:
 
     @property
     def is_float(self) -> bool:
-        """Whether the content consists of floating-point numbers."""
+        """Whether the block content consists of floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
 class UpdatedContent(BlockContent):
-    """Floating-point numbers after optimizer steps; operations recorded before the steps keep the old content."""
+    """Floating-point numbers after optimizer steps; operations recorded before the steps keep the old block content."""
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
     def __init__(self, before: BlockContent, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Create the content after one more optimizer operation.
+        """Create the block content after one more optimizer operation.
 
         Args:
-            before: the content before the operation.
+            before: the block content before the operation.
             tensor: the updated tensor.
             rate: the distance that each number moves; None if it is not known.
             is_of_mean: whether `rate` is divided by Adam's bias correction (with the usual decay) for the current step.
@@ -192,7 +192,7 @@ class TensorView:
 
 
 class Operand(TensorView):
-    """A GPU tensor as an argument of a recorded operation: a view of a content."""
+    """A GPU tensor as an argument of a recorded operation: a view of a block content."""
 
     __slots__ = ("content",)
 
@@ -201,7 +201,7 @@ class Operand(TensorView):
         self.content = content
 
     def is_same_as(self, other: object) -> bool:
-        """Return whether another argument is the same view of the same content."""
+        """Return whether another argument is the same view of the same block content."""
         if not isinstance(other, Operand) or other.content is not self.content:
             return False
         own = self.dtype, self.size, self.stride, self.offset
@@ -209,7 +209,9 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """A content that a recorded call computes, with the written part of its storage and the content of the rest."""
+    """A block content that a recorded call computes, with the written part of its storage and the content of the
+    rest.
+    """
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
@@ -227,7 +229,7 @@ class WrittenView:
         self.place = place
         """The index of the result, or the name of the written argument."""
         self.base = base
-        """The storage's previous content, if the call writes only a part of the storage or reads it."""
+        """The previous content of the storage, if the call writes only a part of the storage or reads it."""
         self.base_counts = base_counts
         """Whether the result is at most as certain as `base`."""
 
@@ -317,12 +319,12 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all contents whenever a thread that is not intercepted writes to GPU memory."""
+        """Forget all block contents whenever a thread that is not intercepted writes to GPU memory."""
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
     def clear(self) -> None:
-        """Forget all contents."""
+        """Forget all block contents."""
         self._blocks.lose()
 
     def _follow(self) -> None:
@@ -350,7 +352,7 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether a block without a known content was allocated after everything was last forgotten, and not
+        """Return whether a block without known content was allocated after everything was last forgotten, and not
         written.
         """
         return block[0] in self._blocks.sizes

@@ -1,6 +1,7 @@
 """Generate plausible random numbers for unknown values: standard normal, with the sign that the last operation gives.
 
-The numbers depend only on the seed and on the serial number of the content, so repeated reads return the same numbers.
+The numbers depend only on the seed and on the serial number of the block content, so repeated reads return the same
+numbers.
 """
 
 import math
@@ -99,7 +100,7 @@ _KEEP: Final = frozenset(
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
-    """Return the sign of a content's numbers, from the operations that lead to them."""
+    """Return the sign of the numbers in a block, from the operations that lead to them."""
     if isinstance(content, UpdatedContent):
         return sign_of(content.origin, depth)
     call = content.call
@@ -138,7 +139,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory for an unknown content: random numbers for floats, zeros for other types."""
+    """Return host memory for an unknown block content: random numbers for floats, zeros for other types."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -154,7 +155,7 @@ def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
 
 
 def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) -> torch.UntypedStorage:
-    """Return a content's bytes after optimizer steps.
+    """Return the bytes of a block's content after optimizer steps.
 
     Gradients of a tensor are correlated: its numbers grow or shrink together, and the weights of one output move alike,
     because their inputs are positive or have a nonzero mean. Every step moves them in the same direction, so a few

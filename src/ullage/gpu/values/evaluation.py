@@ -56,13 +56,13 @@ class EvaluationError(Exception):
 
 
 class Evaluation:
-    """The evaluation of contents on the host, within limits of size and memory."""
+    """The evaluation of block contents on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """The bytes of host memory that contents hold now."""
+        """The bytes of host memory that block contents hold now."""
         self.passing_bytes = 0
         """The bytes of host memory that exist only while a value is computed."""
         self.peak_bytes = 0
@@ -85,7 +85,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep a content's bytes for as long as the content exists."""
+        """Keep the bytes of a block's content for as long as the content exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -137,7 +137,7 @@ class Evaluation:
             return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
-        """Run an operation whose results no content waits for, and return them.
+        """Run an operation whose results no block content waits for, and return them.
 
         Raises:
             EvaluationError: an argument cannot be computed.
@@ -147,12 +147,14 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute a content now, so that the contents that lead to it can be dropped."""
+        """Compute a block content now, so that the block contents that lead to it can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Return a content's bytes; bytes too large to be kept stay in `passing` during the computation."""
+        """Return the bytes of a block's content; bytes too large to be kept stay in `passing` during the
+        computation.
+        """
         if (found := _found(content, passing)) is not None:
             return found
         # Compute the sources first, in a loop: chains of operations are longer than Python's stack.
@@ -171,7 +173,7 @@ class Evaluation:
         return self._made(content, passing)
 
     def _sources(self, content: BlockContent) -> list[BlockContent]:
-        """Return the contents from which a content is computed."""
+        """Return the block contents from which a block content is computed."""
         if isinstance(content, UpdatedContent):
             return [content.origin]
         call = content.call
@@ -181,10 +183,10 @@ class Evaluation:
         return [*(operand.content for operand in operands_in(call)), *bases]
 
     def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Compute a content from its sources, or generate random values for it.
+        """Compute a block content from its sources, or generate random values for it.
 
         Raises:
-            EvaluationError: the content cannot be computed.
+            EvaluationError: the block content cannot be computed.
         """
         if (found := _found(content, passing)) is not None:
             return found
@@ -232,7 +234,7 @@ class Evaluation:
     # ---- running operations
 
     def _run(self, call: OperatorCall, passing: Passing) -> None:
-        """Run an operation on the host and set the bytes of its contents; if it fails, the contents become unknown."""
+        """Run an operation on the host and set the bytes of its results; if it fails, the results become unknown."""
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
@@ -346,7 +348,7 @@ class Evaluation:
 
 
 def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
-    """Return a content's bytes if they have been computed already."""
+    """Return the bytes of a block's content if they have been computed already."""
     if content.value is not None:
         return content.value
     if not content.bytes:  # An empty content is always known.

@@ -51,7 +51,7 @@ class Notes:
         self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
 
     def clear(self) -> None:
-        """Forget all contents."""
+        """Forget all block contents."""
         self.contents.clear()
         self._captured = []
 
@@ -258,7 +258,7 @@ class Notes:
         return captured
 
     def replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], launch: Callable[[], None]) -> None:
-        """Launch a CUDA graph, and make the contents that it writes unknown."""
+        """Launch a CUDA graph, and make the block contents that it writes unknown."""
         launch()
         for block, dtype in captured:
             self.contents.put(block, unknown(block[1], dtype))
@@ -314,7 +314,7 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    """Return whether a script has put infinities into a content, as far back as its operations are recorded."""
+    """Return whether a script has put infinities into a block content, as far back as its operations are recorded."""
     call = content.call
     if content.value is not None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -169,7 +169,9 @@ class Values:
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
-        """Run the recorded operations of a CUDA graph at each replay, or make the contents that it writes unknown."""
+        """Run the recorded operations of a CUDA graph at each replay, or make the block contents that it writes
+        unknown.
+        """
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

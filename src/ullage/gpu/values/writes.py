@@ -137,7 +137,7 @@ class Writes:
         _let_go(call, own_operands)
 
     def _written_unseen(self, op: Invocation) -> Any:
-        """Run a custom operator that writes its arguments, and make their contents unknown."""
+        """Run a custom operator that writes its arguments, and make the contents of their blocks unknown."""
         result = op.run()
         for tensor in tensors_in((*op.arguments, *op.keywords.values(), result)):
             if tensor.is_cuda and not is_opaque(tensor):
@@ -185,7 +185,9 @@ class Writes:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
     def _resized(self, op: Invocation) -> Any:
-        """Copy a tensor's content when it is resized to larger memory; PyTorch copies the data without an operator."""
+        """Copy the content of a tensor's block when the tensor is resized to larger memory; PyTorch copies the data
+        without an operator.
+        """
         tensor = op.arguments[0]
         if not tensor.is_cuda or is_opaque(tensor):
             return op.run()

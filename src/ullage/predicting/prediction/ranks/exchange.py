@@ -46,7 +46,7 @@ class _Variant:
     failures: dict[int, str] = field(default_factory=dict)
     """The reasons why helper processes failed, by rank."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """For each waiting rank, the rank that it waits for and the key of the message."""
+    """The rank that each waiting rank waits for, with the key of the message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
     """The messages that ranks wait for, by sending rank and key, with the number of waiting ranks."""
 

@@ -150,8 +150,8 @@ def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bo
     if not epoch.is_foreseen or worst is None:
         return verdict, reason
     named = (
-        f"the heaviest batch of the epoch is number {worst.index:,}, with {worst.items:,} items of up to "
-        f"{worst.longest:,} elements"
+        f"the worst batch of the epoch is number {worst.index:,}: {worst.items:,} items, the longest is "
+        f"{worst.longest:,}"
     )
     if epoch.runs_out_at is not None and (epoch.is_exact or is_beyond):
         return Verdict.DOES_NOT_FIT, f"memory runs out at batch {epoch.runs_out_at:,} of the epoch; {named}"
