@@ -45,8 +45,8 @@ ullage predict examples/unexpected_costs/{first}.py changed --gpu {gpu}
 
 {texts}
 
-The shapes are small, and the ratios are those of these scripts. `ullage predict` on your own script shows which of these
-lines it has, and `ullage advise` tries the changes that apply to it.
+The shapes are small, and the ratios are those of these scripts. `ullage predict` on your own script shows which of
+these lines it has, and `ullage advise` tries the changes that apply to it.
 """
 
 

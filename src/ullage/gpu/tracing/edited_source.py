@@ -30,7 +30,7 @@ class EditedSources:
     """The source texts that run in place of files, by absolute path."""
 
     def __init__(self, word: str) -> None:
-        """Unpack the string that `packed` returned."""
+        """Unpack source texts from the string that `packed` returned."""
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
         self._texts = {os.path.realpath(path): text for path, text in named.items()}
         for path, text in named.items():
@@ -84,7 +84,7 @@ class _MainFinder:
         self._path = path
 
     def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
-        """Return the module spec of the script for the name `__main__`."""
+        """Return the module spec of the edited script for the name `__main__`."""
         if name != "__main__":
             return None
         return spec_from_loader(name, _MainLoader(name, self._path), origin=self._path)
@@ -97,7 +97,7 @@ class _MainLoader(SourceFileLoader):
     """
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the compiled code of the edited text."""
+        """Return the compiled code of the edited script."""
         if sys.path[:1] == [self.path]:
             folder = os.path.dirname(os.path.realpath(self.path))
             sys.path[:1] = [] if sys.flags.safe_path else [folder]

@@ -22,7 +22,7 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader that will execute the module."""
+        """The loader of the awaited module, whose next execution is wrapped."""
 
     def install(self) -> None:
         """Put this finder before all others on `sys.meta_path`."""

@@ -30,7 +30,7 @@ COUNTED: Final = frozenset(
 
 
 class Answers:
-    """The code that answers reads of GPU values and counts them."""
+    """The code that answers a script's reads of GPU values and counts them."""
 
     def __init__(self, notes: Notes, reads: Reads, waiting: Waiting, answer: Callable[[int | None], None]) -> None:
         self._notes = notes
@@ -41,7 +41,7 @@ class Answers:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an operator is running whose reads are all answered with its count."""
+        """Whether an operator is running for which every read returns the operator's count."""
         return bool(getattr(self._here, "answers", 0))
 
     def scalar(self, op: Invocation) -> Any:
@@ -82,7 +82,7 @@ class Answers:
         return self._waiting.rounds_of(callers_line(), kind)
 
     def copied_to_host(self, op: Invocation) -> Any:
-        """Copy a GPU tensor to the host, with its values."""
+        """Copy a GPU tensor to the host, including its values if they are known."""
         target, source = op.arguments[0], op.arguments[1]
         if not source.numel():  # An empty tensor has no values.
             with self._reads.answered():

@@ -7,7 +7,7 @@ from ullage.base.errors import UsageError, quoted
 
 ValuesMode = Literal["auto", "on", "off", "all"]
 MODES: Final[tuple[ValuesMode, ...]] = get_args(ValuesMode)
-"""The possible modes; see `ValuesChoice.mode`."""
+"""The possible modes of computing values on an emulated GPU; see `ValuesChoice.mode`."""
 ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
@@ -24,7 +24,7 @@ class ValuesChoice:
     returns zero. "all": compute everything on the host, which is slow and exact.
     """
     seed: int = 0
-    """The seed of all random values."""
+    """The seed of all random values that replace unknown values on an emulated GPU."""
     routing: str = "auto"
     """The experts that a router with random scores chooses.
 
@@ -33,7 +33,7 @@ class ValuesChoice:
     """
 
     def check(self) -> None:
-        """Raise UsageError if an option has an invalid value."""
+        """Raise UsageError if a mode, seed or routing is invalid."""
         if self.mode not in MODES:
             raise UsageError(f"values={quoted(self.mode)} is unknown; expected {', '.join(MODES)}")
         if not 0 <= self.seed <= _MOST_SEED:

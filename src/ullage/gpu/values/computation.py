@@ -40,7 +40,7 @@ _HOST_KERNELS: Final = (
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Error texts for which a real GPU would report an assertion."""
+"""Parts of CPU error messages for which a real GPU would report a failed assertion."""
 
 
 class _Rule:
@@ -56,7 +56,7 @@ class _Rule:
         self.run = self.plan.name not in WITHOUT_VALUES and (
             self.translation is not None or any(has(full, key) for key in _HOST_KERNELS)
         )
-        """Whether the operator can run on the host."""
+        """Whether the CPU can run the operator."""
         self.is_counted = self.plan.name in _COUNTED
         self.has_generator = takes_generator(operator)
 
@@ -90,7 +90,7 @@ class _OperatorFrame:
                 self.before[key] = _bytes_at(*key).clone()
 
     def restore(self) -> None:
-        """Restore the saved memory."""
+        """Restore the memory that was saved before nested operators wrote to it."""
         for (address, size), kept in self.before.items():
             if kept is not None:
                 _bytes_at(address, size).copy_(kept)
@@ -235,7 +235,7 @@ class Computation(Watch):
             self._answer(outer)
 
     def _results(self, rule: _Rule, host: Invocation) -> Results | None:
-        """Run an operator whose arguments are on the host."""
+        """Run an operator on the CPU, with its GPU arguments as host tensors."""
         try:
             return _computed(rule, host)
         except (RuntimeError, NotImplementedError) as error:
@@ -306,7 +306,7 @@ class _Draws:
         self.settle()
 
     def settle(self) -> None:
-        """Note the state of the GPU's generator after the operator."""
+        """Note the state of the GPU's random generator after the operator."""
         self._numbers.settle(self._generator, self._device, self._host)
 
 
@@ -346,7 +346,7 @@ def _computed(rule: _Rule, host: Invocation) -> Results | None:
 
 
 def _count(plan: OperatorPlan, host: Invocation) -> int:
-    """Return the count that an operator reads back."""
+    """Return the count that an operator reads back from the GPU, computed on the CPU."""
     if is_counted(plan.name, host.arguments):
         return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
@@ -463,7 +463,7 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a result into the beginning of a larger tensor."""
+    """Copy a result into the beginning of each dimension of a larger tensor."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

@@ -19,7 +19,7 @@ _WITHOUT_VALUES: Final = frozenset({"len", "isinstance", "hasattr", "print"})
 """Functions whose results do not depend on the values of their arguments."""
 _MOST_CHARACTERS: Final = 2_000_000
 _MOST_PASSES: Final = 8
-"""The highest number of variables through which a number is followed."""
+"""The highest number of assignments through which a number is followed in a script's source."""
 
 
 @cache
@@ -56,7 +56,7 @@ class _Flow:
             self._deciding |= _names_in(part)
 
     def decides(self, statement: ast.stmt) -> bool:
-        """Return whether a value that a statement reads can decide something."""
+        """Return whether a value that a statement reads from the GPU can decide something."""
         if any(_has_read(part) for part in _deciding_parts(statement)):
             return True
         if not _has_read(statement):

@@ -53,7 +53,7 @@ class Sign(IntEnum):
     NOT_NEGATIVE = 2
     POSITIVE = 3
     UNIT = 4
-    """The numbers are between 0 and 1."""
+    """The numbers are between 0 and 1, such as probabilities."""
 
 
 class BlockContent:
@@ -74,21 +74,21 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether the memory has not been written since it was allocated."""
+        """Whether the block has not been written since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
-        """The type of the tensor that was written last."""
+        """The data type of the tensor that was last written to the block."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
         """The operation that computes the block content; None if the bytes exist already or nothing is known."""
         self.value: torch.UntypedStorage | None = None
-        """The bytes on the host, once they have been computed."""
+        """The bytes of the block on the host, once they have been computed."""
         self.depth = depth
         """The number of recorded operations that lead to the block content."""
         self.columns = 0
         """The number of outputs, if a matrix product or a convolution computed the block content; else 0."""
         self.column = 1
-        """The number of adjacent elements that belong to one output."""
+        """The number of adjacent elements that belong to one output of a product."""
         self.serial = next(_serials) if serial is None else serial
         """The serial number of the block content, the same in every run of a script; random values depend on it."""
 
@@ -134,9 +134,9 @@ class UpdatedContent(BlockContent):
         """The number of optimizer operations that move the numbers by an unknown distance."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The distance that all other optimizer operations move each number."""
+        """The total distance that optimizer operations with a known step size have moved each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
-        """The number of weights per output."""
+        """The number of weights for each output of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
@@ -173,7 +173,7 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of the tensor's elements."""
+        """The size of the tensor's elements in bytes."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
@@ -231,7 +231,7 @@ class WrittenView:
         self.base = base
         """The previous content of the storage, if the call writes only a part of the storage or reads it."""
         self.base_counts = base_counts
-        """Whether the result is at most as certain as `base`."""
+        """Whether the result is at most as certain as the storage's previous content."""
 
 
 @dataclass(slots=True, eq=False)
@@ -250,7 +250,7 @@ class UnseenWrites(Protocol):
 
     @property
     def value(self) -> int:
-        """The number of such writes."""
+        """The number of writes to GPU memory by threads that are not intercepted."""
 
 
 class EmulatedDriver(Protocol):
@@ -324,7 +324,7 @@ class BlockContents:
         self._writes_before = unseen_writes.value
 
     def clear(self) -> None:
-        """Forget all block contents."""
+        """Forget the contents of all blocks of GPU memory."""
         self._blocks.lose()
 
     def _follow(self) -> None:

@@ -34,7 +34,7 @@ _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 """The mangled name of `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
-"""The set of only the interception key, used to exclude it."""
+"""A set of dispatch keys with only the interception key, used to exclude that key."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The dispatch key of tensor subclasses and dispatch modes."""
 _BEFORE_PYTHON: Final = (
@@ -54,7 +54,7 @@ class Watch(ABC):
         self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
         self.has_ended = False
-        """Whether interception has ended, so that operators only run on."""
+        """Whether interception has ended, so that operators run without being recorded."""
         self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
         """A function that is called with every operator that uses memory and its arguments; set it before `install`."""
 
@@ -214,7 +214,7 @@ class Invocation:
         return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
 
     def run(self) -> Any:
-        """Run the operator as it would have run without interception."""
+        """Run the intercepted operator as it would have run without interception."""
         plan, arguments, keywords = self.plan, self.arguments, self.keywords
         if self.keyset.has(PYTHON):
             result = _to_python(self.operator, arguments, keywords)

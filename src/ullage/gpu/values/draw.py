@@ -13,14 +13,14 @@ import torch
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
 _DEEPEST: Final = 12
-"""The number of operations through which a sign is traced back."""
+"""The number of operations through which the sign of random numbers is traced back."""
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
 """The relative distance by which an optimizer operation moves numbers if its real distance is not known."""
 _FARTHEST: Final = 0.3
-"""The largest relative distance that optimizer operations move numbers."""
+"""The largest distance, relative to their size, that optimizer operations move numbers."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 

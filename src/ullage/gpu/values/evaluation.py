@@ -48,7 +48,7 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Host memory that is kept only while a value is computed."""
+"""Host memory that is kept only while a GPU value is computed on the CPU, by block content."""
 
 
 class EvaluationError(Exception):
@@ -62,7 +62,7 @@ class Evaluation:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """The bytes of host memory that block contents hold now."""
+        """The bytes of host memory that are kept for known values of GPU memory."""
         self.passing_bytes = 0
         """The bytes of host memory that exist only while a value is computed."""
         self.peak_bytes = 0
@@ -255,7 +255,7 @@ class Evaluation:
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Lower the certainty of results to that of their sources."""
+        """Lower the certainty of an operation's results to that of its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -371,12 +371,12 @@ def takes_generator(operator: Any) -> bool:
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the lowest certainty among an operation's arguments."""
+    """Return the lowest certainty among the tensor arguments of an operation."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: OperatorCall) -> Iterator[Operand]:
-    """Yield the GPU tensors among an operation's arguments."""
+    """Yield the GPU tensors among the arguments of a recorded operation."""
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
             yield argument

@@ -25,7 +25,7 @@ def hide_own_frames() -> None:
 
 
 def _hidden(snapshot: Any) -> Any:
-    """Remove ullage's frames from a snapshot, in place, and return it."""
+    """Remove ullage's frames from a memory snapshot, in place, and return the snapshot."""
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)

@@ -22,7 +22,7 @@ _SEVERAL: Final = frozenset((tuple, list))
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
 """Operators whose sparse results consist of their arguments, or of results of other intercepted operators."""
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
-"""Operators for which this is true only for coordinate (COO) tensors."""
+"""Operators whose sparse results consist of existing parts only for coordinate (COO) tensors."""
 _MOST_BYTES: Final = 1 << 20
 """The size in bytes above which a collective's tensor is data, not a size or a message."""
 _UNCHANGED: Final = frozenset(
@@ -99,7 +99,7 @@ class Interception(Watch):
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
     def _run_and_note(self, op: Invocation) -> Any:
-        """Run an operator, and record its results."""
+        """Run an operator, and record how its results are computed."""
         result = op.run()
         notes, plan = self.notes, op.plan
         if plan.is_collective and not plan.name.startswith("symm_mem::"):

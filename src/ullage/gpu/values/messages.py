@@ -41,7 +41,7 @@ class _Deferred:
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Lower the certainty of the operation's results to `certainty`."""
+        """Make the results of this operation at most as certain as `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)
@@ -93,7 +93,7 @@ class _Awaited:
     """The messages that together become the values of a tensor."""
 
     keys: Sequence[tuple[str, int]]
-    """The key of each message, and the rank that sends it."""
+    """The key of each message, and the rank that sends the message."""
     instead: bytes = _NOTHING
     """This rank's own message, which replaces a message that does not come."""
     operation: str = ""
@@ -108,9 +108,9 @@ class RankMessages:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The channel through which messages are sent."""
+        """The channel through which this rank sends its messages to other ranks."""
         self.are_used = False
-        """Whether any message was sent or received."""
+        """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
         """The size of the largest group in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -206,7 +206,7 @@ class RankMessages:
         return True
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        """Gather several tensors, each into its own output."""
+        """Gather several tensors from all ranks, each into its own output tensor."""
         if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
@@ -397,11 +397,11 @@ class RankMessages:
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Return whether tensors, or lists of tensors, are sent as messages."""
+        """Return whether tensors, or lists of tensors, are sent to other ranks as messages."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is sent as a message."""
+        """Return whether a tensor is sent to other ranks as a message: integers, neither empty nor too large."""
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
     def _is_of_our_kind(self, tensor: Any) -> bool:

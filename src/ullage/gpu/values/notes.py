@@ -51,7 +51,7 @@ class Notes:
         self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
 
     def clear(self) -> None:
-        """Forget all block contents."""
+        """Forget the contents of all blocks of GPU memory."""
         self.contents.clear()
         self._captured = []
 
@@ -91,7 +91,7 @@ class Notes:
         return Operand(content, copy)
 
     def call(self, op: Invocation) -> OperatorCall:
-        """Record an operation."""
+        """Record an operator call with its arguments, without running it on the host."""
         return OperatorCall(
             op.plan.for_host(op.operator, op.arguments),
             [self.operand(each) for each in op.arguments],
@@ -265,7 +265,7 @@ class Notes:
 
 
 def is_on_card(argument: Any) -> bool:
-    """Return whether an argument is a tensor on the GPU."""
+    """Return whether an argument is a tensor on the emulated GPU."""
     return isinstance(argument, torch.Tensor) and argument.is_cuda
 
 

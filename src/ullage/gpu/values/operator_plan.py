@@ -55,9 +55,9 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""The positions of the two factors among an operator's arguments."""
+"""The positions of the two factors among the arguments of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
-"""Products that may be computed on the host."""
+"""Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
 """The number of multiplications above which a product is replaced by random values; it would take the host more than
 about ten milliseconds.
@@ -123,7 +123,7 @@ class OperatorPlan:
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
         """The positions of tensor arguments, at which a wrapped number arrives as a number."""
         self.is_closed = operator.name() in _CLOSED
-        """Whether the operator's inner operators must not be intercepted."""
+        """Whether the operators inside this operator must not be intercepted."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
         """The arguments that the operator writes: their position, or their name if they are keyword-only."""

@@ -29,7 +29,7 @@ class _Chain:
 
 
 class RandomNumbers:
-    """The CPU generators that replace the GPU generators."""
+    """The CPU random generators that replace the random generators of the GPU."""
 
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}

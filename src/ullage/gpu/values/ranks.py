@@ -49,7 +49,7 @@ def _group_of(boxed: Any) -> Any:
 
 
 class Post(Protocol):
-    """A channel for messages between ranks."""
+    """A channel through which ranks send messages to each other."""
 
     is_alone: bool
     """Whether this rank runs alone in its process."""
@@ -59,7 +59,7 @@ class Post(Protocol):
     """
 
     def send(self, key: str, value: bytes) -> None:
-        """Store a message for any rank that needs it."""
+        """Send a message to the channel, where any rank that needs it can get it."""
 
     def receive(self, key: str, source: int) -> bytes | None:
         """Wait for a message from a rank and return it; return None if the message will not come."""
@@ -76,7 +76,7 @@ class StorePost:
         """A function that is called if a message will not come because its sender has ended."""
 
     def send(self, key: str, value: bytes) -> None:
-        """Write a message to the store."""
+        """Write a message to the store of the process group."""
         _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
@@ -108,10 +108,10 @@ class NoPost:
     largest_team = 0
 
     def send(self, key: str, value: bytes) -> None:
-        """Do nothing, because no rank reads the message."""
+        """Discard the message, because no other rank runs."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Return None, because no message comes."""
+        """Return None, because no other rank sends messages."""
 
 
 def operation_of(boxed: Any) -> str:

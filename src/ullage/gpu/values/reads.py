@@ -32,17 +32,17 @@ class ReadKind(StrEnum):
     """The kind of a value that is read back, named after what it may decide."""
 
     SHAPE = "shape"
-    """The size of a result."""
+    """The value decides the size of a result."""
     BRANCH = "branch"
-    """A boolean, used in `if`, `while` or `assert`."""
+    """The value is a boolean, used in `if`, `while` or `assert`."""
     NUMBER = "number"
-    """Integers, which may become sizes, indices or counts."""
+    """The values are integers, which may become sizes, indices or counts."""
     FLOAT = "float"
-    """Floating-point numbers, which are mostly logged."""
+    """The values are floating-point numbers, which are mostly logged."""
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return what a single number of this type may decide."""
+        """Return the kind of read of a single number of a type."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
@@ -69,7 +69,7 @@ class Reads:
         self.missed: Callable[[], None] | None = None
         """A function to call at each read that may decide something, if values are not tracked; else None."""
         self.asked = 0
-        """The number of reads on which a branch depends."""
+        """The number of reads from the GPU on which a branch depends."""
         self._here = threading.local()
 
     @contextmanager
@@ -103,7 +103,7 @@ class Reads:
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read."""
+        """Count a read of a GPU value by the line that made it."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

@@ -15,7 +15,9 @@ COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul"
 indices.
 """
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
-"""These operators, and those that read the number of elements back."""
+"""Operators whose sparse result has a number of elements that follows from the arguments or is read back from the
+GPU.
+"""
 CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
 
 

@@ -25,7 +25,7 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The limit in bytes of the host memory for values."""
+"""The largest amount of host memory, in bytes, that values of GPU tensors may use."""
 
 _UNSEEN_THREAD: Final = "operations of a thread of the script"
 
@@ -34,13 +34,13 @@ _current: "Values | None" = None
 
 
 def current() -> "Values":
-    """Return the values of this process's emulated GPU."""
+    """Return the object that tracks the values of this process's emulated GPU."""
     assert _current is not None, "no GPU is emulated in this process"
     return _current
 
 
 class Values:
-    """The values of this process's emulated GPU, tracked after `start`."""
+    """The tracking of values of this process's emulated GPU, which begins with `start`."""
 
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
@@ -53,7 +53,7 @@ class Values:
         )
         self._driver = driver
         self.is_on = False
-        """Whether operators are intercepted now."""
+        """Whether ullage intercepts the operators of this process now."""
         self.has_stopped = False
         self.resident_bytes = 0
         """The host memory in bytes that interception uses, in addition to kept values."""
@@ -98,13 +98,13 @@ class Values:
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of GPU memory, unless everything is computed."""
+        """The contents of GPU memory; not available if everything is computed on the host."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
     @property
     def messages(self) -> RankMessages | None:
-        """The messages between ranks; None if everything is computed."""
+        """The messages between ranks; None if everything is computed on the host."""
         return self._interception.messages if isinstance(self._interception, Interception) else None
 
     @property
@@ -117,7 +117,7 @@ class Values:
         return failed
 
     def stop(self) -> None:
-        """Stop tracking; values that are read from now on are unknown."""
+        """Stop tracking values; values that the script reads from now on are unknown."""
         if not self.is_on:
             return
         self.is_on = False

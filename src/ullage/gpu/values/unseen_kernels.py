@@ -18,7 +18,7 @@ _LAUNCHERS: Final = (
     ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
 )
 _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN"))
-"""The kinds of kernels that Inductor generates itself."""
+"""The kinds of Triton kernels that Inductor generates itself."""
 
 
 def watch_kernels(

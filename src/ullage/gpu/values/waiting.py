@@ -95,7 +95,7 @@ class Waiting:
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> None:
-        """Reset the counters after each optimizer step."""
+        """Reset the counters of reads after each optimizer step."""
         # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 

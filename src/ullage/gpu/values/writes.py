@@ -57,7 +57,7 @@ rate.
 
 
 class Writes:
-    """The recorder of operators that write memory."""
+    """The recorder of operators that write existing GPU memory."""
 
     def __init__(self, notes: Notes, waiting: Waiting, driver: EmulatedDriver) -> None:
         self._notes = notes

@@ -49,12 +49,12 @@ class Axis:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the user gave no highest value."""
+        """Whether the user gave no highest value for the option."""
         return self.high == LARGEST // self.multiple * self.multiple
 
     @property
     def name(self) -> str:
-        """The option's name in reports, such as "batch size"."""
+        """The name of the script's option in reports, such as "batch size"."""
         return self.option.lstrip("-+").replace("-", " ").replace("_", " ")
 
     @property
@@ -63,7 +63,7 @@ class Axis:
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return the value at a position."""
+        """Return the option's value at a position: position 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:
@@ -85,7 +85,9 @@ class Axis:
         return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
 
     def doubling(self) -> list[int]:
-        """Return the lowest value, its repeated doubles, and the highest value."""
+        """Return the values of the option for a frontier: the lowest value, its repeated doubles, and the highest
+        value.
+        """
         values = [self.low]
         while values[-1] * 2 < self.high:
             values.append(values[-1] * 2)

@@ -19,7 +19,7 @@ _RANGE = (
 
 
 def describe(fit: Fit) -> Report:
-    """Return the report of a fit."""
+    """Return the report of `ullage fit`."""
     script = shown([fit.script, *fit.arguments])
     best, first = fit.largest.best, fit.largest.probes[0].prediction
     rank = f", rank {first.rank} of {first.world_size}" if first.world_size else ""

@@ -50,10 +50,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value that fits, and the runs that prove it."""
+    """The largest value of an option that fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
-    """The runs, ordered by value."""
+    """The runs of the search, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
     """The smallest value that was not proved to fit; None if the search ended at the last value or with a script
@@ -72,7 +72,7 @@ class TriedChange:
     how: str
     """The code or setting that makes the change; for an allocator setting, the complete text to set."""
     applies: bool
-    """Whether the change had an effect on the script's run."""
+    """Whether the tried change had an effect on the script's run."""
     probe: Probe | None
     """The run with the change, at the smallest value that does not fit without it."""
     largest: Largest | None
@@ -89,7 +89,7 @@ class FrontierRow:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fit(Answer):
-    """The result of `ullage fit`; every `*_bytes` is in bytes."""
+    """The result of `ullage fit`; all attributes that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.fitting.describe"
 

@@ -35,7 +35,7 @@ Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
 
 @dataclass(slots=True)
 class FitSearch:
-    """The state of one search; `run` completes it."""
+    """The state of a search for the largest value that fits; `run` completes it."""
 
     axis: Axis
     budget_bytes: int
@@ -51,7 +51,7 @@ class FitSearch:
     _rounds: int = 0
 
     def record(self, needs: Mapping[int, ProbedNeed]) -> None:
-        """Record the memory needs of values that were run."""
+        """Record the memory needs of option values that were run."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:

@@ -53,7 +53,7 @@ class EntryKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """The phase of the program in which an entry was recorded."""
+    """The phase of the program in which a journal entry was recorded."""
 
     OTHER = 0
     FORWARD = 1
@@ -104,11 +104,11 @@ class Journal:
         """The ledger of large allocations of host memory."""
 
     def open(self) -> None:
-        """Start recording; the calling thread counts as the program's main thread."""
+        """Start recording allocations; the calling thread counts as the program's main thread."""
         self._library.journal_open()
 
     def close(self) -> None:
-        """Stop recording; recorded entries stay readable."""
+        """Stop recording allocations; recorded entries stay readable."""
         self._library.journal_close()
 
     def mark(self, number: int = 0) -> int:
@@ -173,7 +173,7 @@ class RecentBlocks:
                 self._take_in()
 
     def lose(self) -> None:
-        """Treat all entries so far as lost."""
+        """Treat all journal entries so far as lost, and forget everything about their blocks."""
         with self._lock:
             self._was_interrupted = self._is_taking_in
             if not self._is_taking_in:

@@ -62,26 +62,26 @@ class HostLedger:
         self._library, self._stacks = library, stacks
 
     def open(self) -> None:
-        """Start counting."""
+        """Start counting large allocations of host memory."""
         allocator = _numpy_allocator()
         if allocator is not None:
             self._library.host_watch_arrays(allocator)
         self._library.host_open()
 
     def close(self) -> None:
-        """Stop counting; counted memory stays readable."""
+        """Stop counting host memory; counted allocations stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
-        """Return the bytes that are allocated now."""
+        """Return the bytes of host memory of a kind that are allocated now."""
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return the peak of allocated bytes."""
+        """Return the peak, in bytes, of allocated host memory of a kind."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return the bytes that the ledger itself uses."""
+        """Return the bytes that the ledger of host memory itself uses."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
@@ -129,7 +129,7 @@ class Resident:
 
     bytes: int
     peak_bytes: int
-    """The highest resident memory since the process began."""
+    """The highest resident memory in bytes since the process began."""
     file_bytes: int
     """File-backed pages, such as library code, which all processes that map the file share."""
 

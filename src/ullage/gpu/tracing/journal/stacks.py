@@ -92,11 +92,11 @@ class JournalStacks:
         return False
 
     def watch(self) -> None:
-        """Make the calling thread the one whose stack `watched` returns."""
+        """Watch the calling thread, so that `watched` returns its stack."""
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
-        """Return the lines of a stack, innermost first, at most 200."""
+        """Return the source lines of a recorded stack, innermost first, at most 200."""
         return list(self._lines(node))
 
     def _lines(self, node: int) -> Iterator[Line]:

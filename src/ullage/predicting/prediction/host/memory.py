@@ -45,7 +45,7 @@ class HostPeaks:
     """The peak of CPU tensors of 1 MiB or more, without tensors in memory that processes share."""
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
-    """The peak of NumPy arrays of 1 MiB or more."""
+    """The peak of all NumPy arrays of 1 MiB or more together, in bytes."""
     array_lines: list[HostLine]
 
 
@@ -56,7 +56,7 @@ class HostFigures(HostPeaks):
     high_water_bytes: int
     """The kernel's figure of the highest resident memory, including the memory that ullage added."""
     own_bytes: int
-    """The part of `high_water_bytes` that belonged to ullage at that time."""
+    """The part of `high_water_bytes` that ullage itself used at that time."""
     file_bytes: int
     """The part of `high_water_bytes` in file-backed pages, which all processes of a node share."""
 
@@ -73,7 +73,7 @@ class WorkersUse:
     count: int = 0
     """The highest number of these processes that were alive at the same time."""
     private_bytes: int = 0
-    """The private memory of these processes, summed."""
+    """The private memory of all processes that the script started, summed."""
     shared_memory_bytes: int = 0
     """The memory in /dev/shm, of the script's process and of the processes that it started."""
     beside_bytes: int = 0
@@ -108,7 +108,7 @@ class HostUse(HostPeaks):
     limit_source: str
     """The source of `limit_bytes`: "given", "the control group's limit", "the machine's memory" or "not known"."""
     fits: bool | None
-    """Whether `total_bytes` is within `limit_bytes`; None if no limit is known."""
+    """Whether the host memory that the run needs is within the limit; None if no limit is known."""
 
     @property
     def rank_bytes(self) -> int:

@@ -54,13 +54,13 @@ class HostMeter:
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Count memory that becomes resident inside this context as ullage's own."""
+        """Count host memory that becomes resident inside this context as used by ullage, not by the script."""
         before = resident().bytes
         yield
         self._parts_bytes += max(0, resident().bytes - before)
 
     def own_bytes(self) -> int:
-        """Return the bytes that ullage itself uses now."""
+        """Return the bytes of host memory that ullage itself uses now."""
         values = self._values
         events = int(self._journal.length())
         return (
@@ -91,7 +91,7 @@ class HostMeter:
             self._theirs, self._own_at_peak = resident_bytes - own_bytes, own_bytes
 
     def figures(self) -> HostFigures:
-        """Stop measuring and return the measured figures."""
+        """Stop measuring host memory and return the measured figures."""
         host = self._journal.host
         host.close()
         return HostFigures(

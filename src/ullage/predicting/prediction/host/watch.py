@@ -31,7 +31,7 @@ class HostWatch:
         self._process, self._root = process, root
         self._next = 0.0
         self.use = WorkersUse()
-        """The highest memory use seen so far."""
+        """The highest memory use of the watched processes so far."""
 
     def look(self, *, now: bool = False) -> None:
         """Sample the memory of the descendants, unless the last sample is recent; with `now`, sample in any case."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The lowest number of steps after which a run may stop."""
+"""The lowest number of training steps after which a predicted run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -235,7 +235,7 @@ class Memory:
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
     module_names: Sequence[str] = ("",)
-    """The names of modules, by their numbers in the journal."""
+    """The names of modules, by the numbers that modules have in the journal."""
 
     @classmethod
     def of(

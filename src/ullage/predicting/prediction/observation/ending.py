@@ -30,7 +30,7 @@ class SeenOom:
     """An out-of-memory error as PyTorch reports it to its observers before it raises the exception; sizes in bytes."""
 
     index: int
-    """The index of the journal's last entry when the error occurred."""
+    """The index of the journal's last entry when the out-of-memory error occurred."""
     device: int
     asked_bytes: int
     total_bytes: int

@@ -57,23 +57,23 @@ class Observer:
         self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
     ) -> None:
         self.step_ends: list[int] = []
-        """The journal index at which each step ended."""
+        """The journal index at which each training step ended."""
         self.has_optimizer = False
         """Whether the script has created an optimizer of torch.optim."""
         self.reads = reads
         """The values that the script has read back from the GPU."""
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """The journal index and the user's line of every backward pass."""
+        """The journal index of every backward pass, with the line of the user's code that started it."""
         self.module_names: list[str] = [""]
         """The names of modules, by their number in the journal; number 0 means no module."""
         self.moments = Moments()
-        """The journal indices at which passes began and ended."""
+        """The journal indices at which forward and backward passes began and ended."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
         self.before_pass: Callable[[], None] | None = None
-        """A function to call before each forward pass."""
+        """A function to call before each forward pass; None if there is none."""
         self.phases = PhaseHooks(journal)
-        """The hooks on everything that is not a training step."""
+        """The hooks on evaluation, saving, loading and `generate`."""
         # Notes are plain numbers in arrays. One object per note would change when Python collects garbage, and so when
         # it frees
         # the script's tensors in reference cycles.
@@ -119,7 +119,7 @@ class Observer:
 
     @property
     def marks(self) -> Marks:
-        """The notes from which the phases of the run are determined."""
+        """The notes from which the phases of the run are determined, such as evaluation and saving."""
         return self.phases.marks(self.moments.backward_starts, self.step_ends)
 
     def reached(self) -> set[str]:
@@ -127,7 +127,7 @@ class Observer:
         return reached(self.marks)
 
     def install(self) -> None:
-        """Install every hook."""
+        """Install every hook of the observer into torch."""
         handles = [
             optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
             optim_module.register_optimizer_step_post_hook(self._after_optimizer),
@@ -148,7 +148,7 @@ class Observer:
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
-        """Remove every hook except the out-of-memory observer, which PyTorch cannot detach."""
+        """Remove every hook of the observer except the out-of-memory observer, which PyTorch cannot detach."""
         self.phases.remove()
         for undo in reversed(self._undo):
             undo()
@@ -425,7 +425,7 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return the objects behind weak references that still exist."""
+    """Return the objects that still exist, from a mapping of weak references."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 

@@ -61,7 +61,7 @@ class Lives:
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Match every allocation with the entry that freed it."""
+    """Match every allocation in the journal with the entry that freed it."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -79,7 +79,7 @@ def lives_of(entries: Entries) -> Lives:
 
 
 def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Moments) -> list[Role]:
-    """Return the role of every block of `lives`."""
+    """Return the role of every block of a run, such as parameters or activations."""
     owners = _owners(entries, lives, notes)
     forward_starts = np.asarray(moments.forward_starts, np.int64)
     backward_starts = np.asarray(moments.backward_starts, np.int64)

@@ -148,7 +148,7 @@ class PhaseHooks:
             self._wait_for(module)
 
     def remove(self) -> None:
-        """Remove every hook."""
+        """Remove every hook on saving, loading, evaluation and `generate`."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []

@@ -17,4 +17,4 @@ class PhaseName(StrEnum):
 
 
 STEPS: Final = frozenset({PhaseName.LOADING, PhaseName.FIRST_STEP, PhaseName.STEADY_STEP})
-"""The phases that every training run has."""
+"""The phases that every training run has: loading and steps."""

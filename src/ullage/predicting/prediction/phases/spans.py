@@ -19,7 +19,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class NotedCall(IntEnum):
-    """The kind of a noted call."""
+    """The kind of a noted call, such as reading or writing a checkpoint."""
 
     STATE = 0
     """A call of `state_dict`; it counts as saving if something is written afterwards."""
@@ -54,7 +54,7 @@ class Forwards:
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the called module requires a gradient."""
+    """Whether a parameter of the called module requires a gradient, for each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """All notes of a run, as indices of the journal."""
+    """All notes of a run about calls, backward passes and steps, as indices of the journal."""
 
     forwards: Forwards
     calls: NotedCalls

@@ -43,7 +43,7 @@ class Refusal:
     """An ullage error that the child process raised before it could run the script."""
 
     type: str
-    """The name of the error's class."""
+    """The name of the class of an ullage error that the child process raised."""
     text: str
 
 
@@ -54,23 +54,23 @@ class ChildReport:
     result: RunResult | None = None
     refused: Refusal | None = None
     broken: str | None = None
-    """The traceback of an internal error of ullage."""
+    """The traceback of an internal error of ullage in the child process."""
     started: bool = False
     hung: bool = False
     """Whether the process had to be killed before it sent a final message."""
     exit_code: int | None = None
     """The exit code of the process; a negative number is the signal that ended it."""
     output: str = ""
-    """The last part of the script's output."""
+    """The last part of the output that the script printed."""
     name: str = ""
     """The name of the program that the process runs, if it belongs to a command."""
     rank: int = 0
     workers: WorkersUse = field(default_factory=WorkersUse)
-    """The host memory of the processes that this process started."""
+    """The host memory of the processes that the script's process started."""
 
     @property
     def is_final(self) -> bool:
-        """Whether the process has sent its final message."""
+        """Whether the child process has sent its final message."""
         return self.result is not None or self.refused is not None or self.broken is not None
 
 
@@ -81,9 +81,9 @@ class _Voice:
     descriptor: int
     report: ChildReport
     process: int
-    """The process ID."""
+    """The ID of the process that sends the messages."""
     owner: socket.socket | None = None
-    """The connection to close at the end."""
+    """The connection of a command's process, which has to be closed at the end; None for a script."""
     pending: bytes = b""
     exiting: ExitReport | None = None
     """The report that the process sent while exiting; its exit status follows."""
@@ -114,13 +114,13 @@ class Listener:
     hung: bool = False
     """Whether the process had to be killed before it sent a final message."""
     output: str = ""
-    """The last part of the output."""
+    """The last part of the output of the script or command."""
     reports: list[ChildReport] = field(default_factory=list)
     """The reports of all processes that have sent a final message, in the order of these messages."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which the current state times out."""
+    """The time at which the current wait for messages times out."""
     _asked: bool = False
     """Whether the script was asked to stop."""
     _has_started: bool = False
@@ -133,7 +133,7 @@ class Listener:
     _asked_ranks: set[int] = field(default_factory=set)
     """The ranks already reported in progress messages as running for this one."""
     _done: str = "no step yet"
-    """The latest progress of the script that is known."""
+    """The latest known progress of the script, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:

@@ -30,7 +30,7 @@ from ullage.predicting.prediction.request import Attachment, Request
 _HELPER_SECONDS: Final = 1.0  # for a rank whose messages are no longer needed to run its exit handlers
 _OUR_INPUT: Final = Path("/dev/fd/0")
 _ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
-"""Arguments of a command that mean that it reads standard input."""
+"""Command-line arguments which mean that a command reads standard input."""
 _input_lock: Final = Lock()
 _input_piped: list[bytes] = []
 """The content of the input pipe; kept because a pipe can be read only once, and a prediction may need several runs."""

@@ -34,17 +34,17 @@ class _Variant:
     """The function that runs another of these ranks as a helper; None until one of the ranks is measured."""
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
-    """The ranks that are being measured now."""
+    """The ranks whose memory is being measured now."""
     are_all_measured: bool = False
     """Whether a launcher starts every rank, so that a rank that has not connected yet will connect later."""
     seen: set[int] = field(default_factory=set)
-    """The ranks that have connected."""
+    """The ranks that have connected to the message exchange."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have, or had, a helper process."""
+    """The ranks that have or had a helper process, which runs only to send messages."""
     ended: set[int] = field(default_factory=set)
     """The ranks whose helper process has ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The reasons why helper processes failed, by rank."""
+    """The ranks whose helper process failed, with the reason for each."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
     """The rank that each waiting rank waits for, with the key of the message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class Exchange:
     def __init__(self, room: HostRoom | None = None) -> None:
         """Store the object that decides whether the host has memory for one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
-        """The name of the socket in the kernel's abstract namespace."""
+        """The name of the exchange's socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
@@ -87,7 +87,7 @@ class Exchange:
         """The reason why a rank that was needed was not run; None if every needed rank was run."""
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
-        """The helpers that were started and have not connected yet."""
+        """The helper processes that were started and have not connected yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ class Exchange:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """End the helpers, and wait until they are gone."""
+        """End the helper processes of ranks, and wait until they are gone."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

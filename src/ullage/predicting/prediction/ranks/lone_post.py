@@ -35,17 +35,17 @@ class LonePost:
     """The largest group whose ranks are run to obtain what they gather, sum or exchange."""
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
-    """The ranks from which messages were received."""
+    """The ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The reasons why ranks failed whose messages were needed, by rank."""
+    """The ranks that failed although this rank needed their messages, with the reason for each."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """The reasons why ranks were not run whose messages were needed, by rank."""
+    """The ranks that were not run although this rank needed their messages, with the reason for each."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, key: str, value: bytes) -> None:
-        """Store a message for any rank that needs it."""
+        """Send a message to the exchange, where any rank that needs it can get it."""
         with suppress(OSError):
             self._ask(key=key, value=base64.b64encode(value).decode())
 
@@ -84,7 +84,7 @@ class LonePost:
         self._say(variant=self.variant, rank=self.rank, helps=self.helps)
 
     def close(self) -> None:
-        """Close the connection; no message is sent or requested after this."""
+        """Close the connection to the message exchange; no message is sent or requested after this."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()

@@ -47,7 +47,7 @@ def announce(rank: int, world_size: int) -> None:
 
 
 def stand_in_for_the_others(torch: ModuleType) -> None:
-    """Make process groups work without the processes of the other ranks."""
+    """Make the process groups of torch.distributed work without the processes of other ranks."""
     if not torch.distributed.is_available():
         return
     # torch.distributed also has a function named `rendezvous`, so the module cannot be read as an attribute.

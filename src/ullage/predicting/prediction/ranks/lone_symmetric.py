@@ -47,7 +47,7 @@ def stand_in_for_symmetric_memory() -> None:
 
 @dataclass(slots=True)
 class _Shared:
-    """A buffer of symmetric memory, with its group."""
+    """A buffer of symmetric memory (memory that the ranks of a machine share), with its process group."""
 
     group_name: Any
     """The group for which the buffer was allocated, if the script named it."""

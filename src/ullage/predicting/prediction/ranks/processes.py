@@ -69,7 +69,7 @@ class HostRoom:
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Remove one connection of a process from the count."""
+        """Remove one connection of a process from the count of processes that run ranks."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:

@@ -12,7 +12,7 @@ from ullage.predicting.prediction.several.draws import at_once, predict_with_dra
 
 @dataclass(slots=True)
 class ParallelRuns:
-    """A runner of predictions that remembers their results."""
+    """A runner of predictions, two at a time, that remembers the results and does not repeat a run."""
 
     progress: Callable[[str], None]
     """A function called with a short text before and after each run."""

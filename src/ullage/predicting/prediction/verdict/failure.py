@@ -26,7 +26,7 @@ _NOT_ASKED: Final = (
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""Exceptions that other ranks' values cannot have caused."""
+"""The exception types that a distributed script cannot raise because of other ranks' values."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )

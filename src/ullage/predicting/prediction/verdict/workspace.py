@@ -56,7 +56,7 @@ def _above_trials(measured: Measured, above: int) -> int:
 
 
 def guesses_of(measured: Measured) -> list[Guess]:
-    """Return the estimated workspace sizes of a run."""
+    """Return the estimated sizes of library workspaces in a run."""
     return [
         Guess(
             kind=kind,
