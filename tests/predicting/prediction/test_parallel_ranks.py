@@ -210,4 +210,4 @@ def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predi
     assert found["peak_reserved_bytes"] < worst["peak_reserved_bytes"]
     assert found["interval_bytes"][0] < worst["interval_bytes"][0]
     assert found["interval_bytes"][1] == worst["interval_bytes"][1]
-    assert any("all tokens go to the first experts" in note for note in found["notes"])
+    assert any("all tokens on the first experts" in note for note in found["notes"])

@@ -47,7 +47,7 @@ class ReadKind(StrEnum):
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return what a copy of this type to the host may decide."""
+        """Return the kind of read of a copy to the host, by the type of its numbers."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
