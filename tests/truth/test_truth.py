@@ -21,7 +21,7 @@ def test_every_counter_of_every_step_is_the_recorded_one(record: Record, measure
     """A workload on an emulated card moves PyTorch's allocator exactly as it did when it was recorded."""
     measured = measurements.of(record.card, record.name)
     assert not (found := differences(record, measured)), f"{len(found)} differ\n" + "\n".join(found)
-    assert not measured["unwritten"], f"CUDA functions that that returned 'not supported': {measured['unwritten']}"
+    assert not measured["unwritten"], f"CUDA functions that answered 'not supported': {measured['unwritten']}"
 
 
 def measured_as(record: Record) -> dict:
