@@ -168,7 +168,7 @@ def test_between_the_ends_of_the_interval_nothing_is_said(predict: Predict) -> N
     ended = predict("train.py", "--total-memory", "180MiB")
     assert ended.code == 4, ended.error
     assert "UNCERTAIN" in ended.text
-    assert "would be used of 180.0 MiB: the CUDA context" in ended.text
+    assert "of 180.0 MiB would be used: the result depends on the CUDA context" in ended.text
 
 
 # ---- files and streams that cannot be written

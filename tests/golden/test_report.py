@@ -127,7 +127,8 @@ FITS = Prediction(
     oom=None,
     oom_count=0,
     notes=[
-        "workspaces not asked of cuDNN: cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"
+        "workspace sizes that cuDNN was not queried for: cuDNN has no engine for it; "
+        "convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"
     ],
     unwritten={},
     compiled_graphs=0,
@@ -142,7 +143,7 @@ FITS = Prediction(
 OOM = dataclasses.replace(
     FITS,
     verdict=Verdict.DOES_NOT_FIT,
-    reason="the script ran out of memory: it asked for 2.25 GiB more",
+    reason="the script ran out of memory: it requested 2.25 GiB more",
     settled=False,
     oom=Oom(
         text="CUDA out of memory. Tried to allocate 2.30 GiB.",
@@ -191,7 +192,7 @@ RANKS = dataclasses.replace(
 HOST = dataclasses.replace(
     FITS,
     verdict=Verdict.DOES_NOT_FIT,
-    reason="the host's memory is too small: at least 19.50 GiB for 8 ranks would be used of 16.00 GiB",
+    reason="host memory is too small: at least 19.50 GiB for 8 ranks is needed, and 16.00 GiB is available",
     reads=[],
     host=HostUse(
         pinned_peak_bytes=2 * GIB,

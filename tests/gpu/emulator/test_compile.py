@@ -56,7 +56,7 @@ def test_without_a_c_compiler_one_sentence_says_what_to_do(
     ended = predict("compiles.py", "default", PATH=str(tmp_path), **caches)
     assert ended.code == 3
     (last,) = [line for line in ended.error.splitlines() if line.startswith("error: ")]
-    assert "compiles.py cannot go on at line 12 of " in last
+    assert "compiles.py cannot continue at line 12 of " in last
     assert "no C compiler; install gcc, or name a compiler in CC, or set TORCHDYNAMO_DISABLE=1" in last
     assert "Traceback" not in ended.error
 

@@ -219,11 +219,11 @@ def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> Non
     [
         ("train.py raised ValueError: 7 heads\nTraceback ...", "train.py raised ValueError: 7 heads"),
         (
-            "train.py exited with code 2; it said:\n[titan] starts\n╭─ Value error ─────╮\n"
+            "train.py exited with code 2; its last output was:\n[titan] starts\n╭─ Value error ─────╮\n"
             "│ Error parsing Config: no graphs with pipelines │\n│ See --help │\n╰────╯",
             "train.py exited with code 2: Error parsing Config: no graphs with pipelines",
         ),
-        ("train.py exited with code 7; it said:\nno data\n\n", "train.py exited with code 7: no data"),
+        ("train.py exited with code 7; its last output was:\nno data\n\n", "train.py exited with code 7: no data"),
         ("train.py exited with code 7", "train.py exited with code 7"),
     ],
 )

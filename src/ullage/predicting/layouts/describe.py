@@ -15,7 +15,7 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
-_LEADS_ON = "; it said:"
+_LEADS_ON = "; its last output was:"
 """An error's first line ends so where a program has ended by itself, and its own words follow."""
 _FRAME = " │┃║|"
 _TRAFFIC = (
