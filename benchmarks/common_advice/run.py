@@ -39,8 +39,8 @@ ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advi
 HEAD = """# Which advice against out-of-memory errors works?
 
 Common advice against running out of memory, and common habits, each applied to the same training loop: GPT-2 small (or
-ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens per batch, torch {version}, on an emulated
-{card}. In short:
+ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens per batch, torch {version}, on an
+emulated {card}. In short:
 
 * **These save memory**: gradient accumulation over smaller parts, activation checkpointing, a loss in parts, autocast,
   and `scaled_dot_product_attention`.
@@ -55,8 +55,8 @@ GPU is run again on the same GPU with 64 GiB, to measure how much it needs.
 
 *Time* cannot be measured on an emulated GPU, because it computes nothing. For advice that changes the amount of
 computation, one step of a small model was timed on one CPU thread and divided by the time of the loop without the
-change: 1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU the ratio differs. If the cell is empty, only
-a real GPU can measure the time.
+change: 1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU the ratio differs. If the cell is
+empty, only a real GPU can measure the time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
 HABITS = """
