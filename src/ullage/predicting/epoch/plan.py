@@ -1,10 +1,13 @@
 """Choose the next batch to run: first the heaviest, then one batch of each shape, then repeated shapes a second time.
 
+A batch group is one batch, or several batches that a script uses together. Batch groups with equal memory requests have
+the same key.
+
 If torch.compile compiles graphs during the epoch, the result depends on the order of batches, and that order is kept.
 The graphs that exist at a position of the epoch follow from the shapes before it: a length that no graph accepts causes
-a new compilation, possibly for all lengths, and the graph for the first length alone is no longer used. So the requests
-of a unit depend on its shapes and on the existing graphs. Units run in the order of the epoch. A unit is skipped if an
-equal unit was run with the same graphs. After a new graph, all shapes are run again.
+a new compilation, possibly for all lengths, and the graph for the first length alone is no longer used. So the memory
+requests of a batch group depend on its shapes and on the existing graphs. Batch groups run in the order of the epoch. A
+batch group is skipped if an equal one was run with the same graphs. After a new graph, all shapes are run again.
 """
 
 from collections import deque
@@ -34,13 +37,13 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """The number of runs that are still needed for each key. A unit is one batch, or several used together."""
+    """The number of runs that are still needed for each key, which stands for batch groups of the same shapes."""
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """Record that a unit of the key was run."""
+        """Record that a batch group with this key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -62,9 +65,9 @@ class Plan(OpenRuns):
     """The runs of an epoch that are still needed, the heaviest first."""
 
     keys: Ints
-    """The key of each unit in the order of the epoch; equal keys mean equal memory requests. -1 if unknown."""
+    """The key of each batch group in the order of the epoch; equal keys mean equal memory requests. -1 if unknown."""
     phases: Ints
-    """The position of each key in the gradient accumulation cycle, at which its units may run."""
+    """The position of each key in the gradient accumulation cycle, at which its batch groups may run."""
     weight: Ints
     """The weight of each key: the number of elements of its largest tensor."""
     span: Ints
@@ -72,12 +75,12 @@ class Plan(OpenRuns):
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
     _sample: list[int] = field(default_factory=list)
-    """The first unit of each key."""
+    """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """The number of runs that each key still needs."""
+    """The number of runs that each key (batch groups of the same shapes) still needs."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after the given number of units was run in the script's order."""
+        """Begin after the given number of batch groups was run in the script's order."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -94,7 +97,7 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the unit to run next. If no run is needed, return the lightest unit."""
+        """Return the batch group to run next. If no run is needed, return the lightest batch group."""
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
@@ -103,7 +106,7 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Add a run for a key whose last unit made other requests than the unit before it."""
+        """Add a run for a key whose last batch group made other requests than the batch group before it."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
@@ -113,24 +116,24 @@ class PlanInOrder(OpenRuns):
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The key of each unit in the order of the epoch, from its shapes and the existing graphs; -1 if unknown."""
+        """The key of each batch group in the order of the epoch, from shapes and existing graphs; -1 if unknown."""
         self.phases, self.weight, self.span = phases, weight, span
         """The position in the accumulation cycle, the weight and the longest dimension of each key."""
         self.is_hurried = False
-        """Whether the heaviest units are run first from now on, because the time is too short for all."""
+        """Whether the heaviest batch groups are run first from now on, because the time is too short for all."""
         self._kinds = len(weight)
         self.period = 1
-        """The number of units per optimizer step."""
+        """The number of batch groups per optimizer step."""
         self._done, self._at = 0, -1
         self._made_at = -1
         """The last position at which a graph was compiled."""
         self._open: dict[int, int] = {}
-        """The number of runs that each key still needs."""
+        """The number of runs that each key (batch groups of the same shapes) still needs."""
         self._unseen: set[int] = set()
-        """Keys of which no unit was run yet."""
+        """Keys of which no batch group was run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after the given number of units was run in the script's order."""
+        """Begin after the given number of batch groups was run in the script's order."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
@@ -143,7 +146,7 @@ class PlanInOrder(OpenRuns):
         self._unseen = set(self._open)
 
     def graph_made(self, unit: int) -> bool:
-        """Record that a graph was compiled while a unit ran: all later keys need runs again.
+        """Record that a graph was compiled while a batch group ran: all later keys need runs again.
 
         Returns: Whether the epoch in its own order compiles this graph at the same position, because every earlier
             shape was run and compiled none.
@@ -162,7 +165,7 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the unit to run next: the rest of a cycle, or the next cycle with a unit that needs a run."""
+        """Return the batch group to run next: the rest of a cycle, or the next cycle that needs a run."""
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
             return self._at
@@ -171,7 +174,7 @@ class PlanInOrder(OpenRuns):
         return self._at
 
     def _next(self) -> int:
-        """Return the next unit in the order of the epoch that needs a run; at the end, start again."""
+        """Return the next batch group in the order of the epoch that needs a run; at the end, start again."""
         wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
@@ -188,11 +191,11 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """Record that a unit of the key was run."""
+        """Record that a batch group with this key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Add a run for a key whose last unit made other requests than the unit before it."""
+        """Add a run for a key whose last batch group made other requests than the batch group before it."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

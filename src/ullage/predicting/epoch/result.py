@@ -119,7 +119,7 @@ class _Foreseen:
     # ---- the steps of the epoch
 
     def _steps(self) -> tuple[Ints, list[Template]]:
-        """Return the positions of the epoch's units, and the requests of each unit."""
+        """Return the positions of the epoch's batch groups, and the requests of each batch group."""
         watch = self._watch
         own = [unit.template for unit in watch.units[: watch.in_own_order]]
         if watch.plan is None:
@@ -149,7 +149,7 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """Return the requests of units that were run with the same graphs as at their position of the epoch."""
+        """Return the requests of batch groups that were run with the same graphs as at their position of the epoch."""
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
             return {}
@@ -158,7 +158,7 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the requests of a unit of each key: the usual requests, and those of the first unit if they differ."""
+        """Return the memory requests for each key: the usual ones, and those of the first batch group if they differ."""
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
         steady: dict[int, Template] = {}
@@ -331,7 +331,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the heaviest batch of a unit."""
+        """Return the heaviest batch of a batch group."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -377,9 +377,7 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """Return the growth per unit of the memory that remains between units: of the minimum in each part of the epoch, if
-    these minimums all rise; otherwise 0.
-    """
+    """Return the growth of remaining memory in bytes per batch group; 0 unless it rises in every part of the epoch."""
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
     floors = np.array([part.min() for part in np.array_split(starts[1:], _PARTS)], np.int64)

@@ -34,7 +34,7 @@ class Unit:
     """A step that was run, with one batch or the batches that the script uses together."""
 
     place: int
-    """The position among the units of the epoch; -1 if unknown."""
+    """The position among the batch groups of the epoch; -1 if unknown."""
     template: Template
     form: Form
     journal_start: int
@@ -72,12 +72,12 @@ class EpochWatch:
         self.group = 1
         """The number of batches that a script fetches before each computation."""
         self.period = 1
-        """The number of units per optimizer step."""
+        """The number of batch groups per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
         """The templates of steps by key, without those of the first steps."""
         self.in_own_order = 0
-        """The number of units at the beginning that were run in the order of the epoch."""
+        """The number of batch groups at the beginning that were run in the order of the epoch."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
         """Whether the loader was exhausted; whether the batches were known in advance."""
@@ -104,7 +104,7 @@ class EpochWatch:
         self._forms: list[Form] = []
         """The form of every fetched batch, in order."""
         self._stepped: list[int] = []
-        """The number of optimizer steps that had ended at the end of each unit."""
+        """The number of optimizer steps that had ended at the end of each batch group."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
@@ -254,7 +254,7 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls, which completes a unit or a part of a unit."""
+        """Handle the end of an interval between two calls, which completes a batch group or a part of a batch group."""
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -378,7 +378,7 @@ class EpochWatch:
         return [*feed.given, *rest]
 
     def _found_period(self) -> int:
-        """Return the number of units per optimizer step."""
+        """Return the number of batch groups per optimizer step."""
         ends = [number for number, (now, before) in enumerate(itertools.pairwise([0, *self._stepped])) if before > now]
         if len(ends) < 2:
             return (ends[0] + 1) if ends else 1

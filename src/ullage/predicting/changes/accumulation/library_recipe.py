@@ -46,7 +46,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the recipe that sets gradient accumulation by an argument of the loop's library."""
+    """Return the source edits and snippet that set gradient accumulation by an argument of the loop's library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -62,7 +62,7 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the recipe for transformers' arguments, given in a call or on the command line."""
+    """Return the source edits and snippet for transformers' arguments, given in a call or on the command line."""
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")

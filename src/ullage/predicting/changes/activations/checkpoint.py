@@ -128,7 +128,7 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the recipe for checkpointing blocks in the user's script."""
+    """Return the source edits and snippet for checkpointing blocks in the user's script."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")

@@ -172,7 +172,7 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the recipe for the loss in the user's script."""
+    """Return the source edits and snippet for the loss in the user's script."""
     if setting == _LIGER:
         return _liger_recipe(facts.model)
     function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
@@ -184,7 +184,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return the recipe that calls Liger-Kernel after the statement that assigns the model."""
+    """Return the source edits and snippet that call Liger-Kernel after the statement that assigns the model."""
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""

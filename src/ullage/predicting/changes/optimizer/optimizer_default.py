@@ -48,7 +48,7 @@ def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
 
 
 def _recipe_for(facts: TrainingFacts, keyword: str, *, value: bool) -> Recipe:
-    """Return the recipe that adds a keyword argument to the calls that create the optimizers."""
+    """Return the source edits and snippet that add a keyword argument to the calls that create the optimizers."""
     edits = tuple(
         AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=str(value))
         for each in facts.optimizers
