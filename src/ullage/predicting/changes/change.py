@@ -96,11 +96,11 @@ class Change:
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
     """Returns whether the change is applied by running edited source code in place of the files (`Request.edited`)."""
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
-    """Returns how the gradients compare, for changes in which that depends on the run. If None, `gradients` holds."""
+    """Returns how the gradients compare, for changes in which that depends on the run. None if it does not."""
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """Returns the floating-point operations that the change adds to a step. If None, it adds none."""
+    """Returns the floating-point operations that the change adds to a step. None for changes that add no computation."""
     world_size: Callable[[str], int] | None = None
-    """Returns the number of GPUs that the change needs with a setting. If None, the run keeps its number of GPUs."""
+    """Returns the number of GPUs that the change needs with a setting. None for changes that keep the number of GPUs."""
     excludes: frozenset[str] = frozenset()
     """The keys of changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]

@@ -158,7 +158,7 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the memory requests for each key: the usual ones, and those of the first batch group if they differ."""
+        """Return the memory requests for each key: the usual ones, and the first ones if they differ."""
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
         steady: dict[int, Template] = {}

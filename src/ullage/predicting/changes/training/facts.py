@@ -173,7 +173,7 @@ class LoopFacts:
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line of the forward pass in the function that calls backward. None if it does not call the model."""
+    """The line of the forward pass in the function that calls backward; None if that function never calls the model."""
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
     """All pairs of forward and backward lines of a step; empty if a pair is not in one function."""
