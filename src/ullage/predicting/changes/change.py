@@ -98,9 +98,9 @@ class Change:
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
     """Returns how the gradients compare, for changes in which that depends on the run. None if it does not."""
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """Returns the floating-point operations that the change adds to a step. None for changes that add no computation."""
+    """Returns the floating-point operations that the change adds to a step; None if it adds none."""
     world_size: Callable[[str], int] | None = None
-    """Returns the number of GPUs that the change needs with a setting. None for changes that keep the number of GPUs."""
+    """Returns the number of GPUs that the change needs with a setting; None for changes of one-GPU runs."""
     excludes: frozenset[str] = frozenset()
     """The keys of changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
