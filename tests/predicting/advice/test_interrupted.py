@@ -91,7 +91,7 @@ def test_what_was_run_is_shown(workplace: Path, text: str, send: Callable[[subpr
     answer = json.loads(out)
     assert answer["is_complete"] is False
     shown = [each["name"] for each in answer["changes"]]
-    assert {"expandable segments", "no splitting of large blocks"} & set(shown)  # two run at once; one has ended
+    assert {"expandable segments", "no split of large blocks"} & set(shown)  # two run at once; one has ended
     assert answer["need"]["peak_allocated_bytes"] > 0
     has_fitted = any(each["fits"] for each in answer["changes"])
     assert (answer["best"] is not None) == has_fitted == (workplace / "a.diff").exists()

@@ -1,4 +1,4 @@
-"""Changes to the settings of PyTorch's allocator: expandable segments, and no splitting of large blocks."""
+"""Changes to the settings of PyTorch's allocator: expandable segments, and no split of large blocks."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ EXPANDABLE_SEGMENTS: Final = _change(
 LARGE_BLOCKS: Final = _change(
     "max_split_size_mb",
     "128",
-    name="no splitting of large blocks",
+    name="no split of large blocks",
     explanation="the allocator does not serve small requests from large free blocks, so that large blocks stay whole",
     excludes="expandable_segments",
 )

@@ -100,7 +100,7 @@ class Change:
     added_flops: Callable[[TrainingFacts, str], int] | None = None
     """Returns the floating-point operations that the change adds to a step; None if it adds none."""
     world_size: Callable[[str], int] | None = None
-    """Returns the number of GPUs that the change needs with a setting; None for changes of one-GPU runs."""
+    """Returns the number of GPUs that the change needs with a setting; None if it keeps their number."""
     excludes: frozenset[str] = frozenset()
     """The keys of changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
