@@ -84,7 +84,7 @@ def test_lines_before_and_behind_a_wrapped_block_stand_outside_of_it() -> None:
 
 
 def test_blocks_that_would_cross_are_refused() -> None:
-    with pytest.raises(NotCertain, match="cross"):
+    with pytest.raises(NotCertain, match="overlapping blocks"):
         edited(LOOP, [wrapped(5, 7), wrapped(7, 11)])
 
 

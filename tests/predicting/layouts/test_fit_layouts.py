@@ -151,7 +151,7 @@ def test_a_layout_that_only_its_first_rank_fits_with_does_not_fit(tmp_path: Path
     assert found.rows[0].fullest.stands_for == "cp rank 2"
     report = describe(found)
     assert report.headline == "NONE OF 1 LAYOUTS FITS"
-    assert not any("far as was run" in section.title for section in report.sections)
+    assert not any("only the first was run" in section.title for section in report.sections)
 
 
 @pytest.mark.parametrize("on", ["submitit-local", "ray"])

@@ -117,7 +117,7 @@ def test_where_ranks_differ_along_an_axis_it_has_to_be_known_which_are_neighbour
         with pytest.raises(UsageError, match=f"the order of ranks along {name} is unknown; give rank_order="):
             map_of(None, options, space)
         assert map_of(None, options, space, order=text).order == tuple(text.split("*"))
-    with pytest.raises(UsageError, match="neighbours along cp"):
+    with pytest.raises(UsageError, match="order of ranks along cp is unknown"):
         map_of("lightning", ["cp=--cp"], LayoutSpace.parse("dp*tp*cp", 8))
     assert map_of(None, ["ctx=--ctx"], LayoutSpace.parse("dp*ctx", 8)).targets["ctx"] == "--ctx"  # all are alike
 
