@@ -16,8 +16,8 @@ of {count} are verified.{others}
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Sizes are peaks of used GPU memory in GiB, including the CUDA context. "Gradients" compares those of the edited script
-with those of the original script.
+Sizes are peaks of used GPU memory in GiB, including the CUDA context. The column
+"gradients" compares the gradients of the edited script with those of the original script.
 """
 
 

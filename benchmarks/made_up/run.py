@@ -189,7 +189,7 @@ def main() -> int:
         "# Which programs run on generated weights and data?",
         "",
         "The programs in this table come from other projects, or are a few lines of ours that use other projects'",
-        "libraries. They ran on a machine that has none of their weights or data, with generated ones",
+        "libraries. They ran with generated weights and data on a machine that has none of the real ones",
         f"([how](made_up.md)), on emulated GPUs, with torch {importlib.metadata.version('torch')}.",
         "",
         "*Compared with real weights*: whether the peaks of every step are equal to those with a checkpoint that the",
