@@ -116,5 +116,5 @@ def test_an_answer_is_not_lost_where_the_disk_is_full(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(ullage.api.advise, "write_patch", full)
     ran = CliRunner().invoke(app, ["advise", str(script), "--gpu", "T4", "--patch", str(tmp_path / "a.diff")])
-    assert "FITS AS IT IS" in ran.output, repr(ran.exception)
+    assert "FITS WITHOUT CHANGES" in ran.output, repr(ran.exception)
     assert isinstance(ran.exception, OSError)  # of which the command makes a sentence and exit code 2

@@ -143,7 +143,7 @@ def test_a_stream_is_run_as_it_comes(predict: Predict) -> None:
     epoch = found["epoch"]
     assert not epoch["is_foreseen"]
     assert epoch["batches"] == epoch["steps_run"] == 30
-    assert any("IterableDataset cannot be gone through" in note for note in found["notes"])
+    assert any("IterableDataset cannot be inspected" in note for note in found["notes"])
 
 
 def test_memory_runs_out_at_the_batch_at_which_it_really_does(predict: Predict) -> None:
