@@ -120,7 +120,7 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
         case "card":
             whose = "GPU memory ran out"
         case _:
-            whose = "A program ran out of memory, and the message does not say whether GPU or host memory"
+            whose = "A program ran out of GPU or host memory (the message does not say which)"
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=f"{whose}{asked}{words}, so the cause is unknown.",
