@@ -144,7 +144,7 @@ def test_the_request_that_the_answer_is_about_is_named() -> None:
     assert "2 requests failed in the recording; this report explains the first one that fails with the" in said(
         20 * MIB
     )
-    assert "2 requests failed in the recording; with the given capacity none does" in said(200 * MIB)
+    assert "2 requests failed in the recording; none fails with the given capacity" in said(200 * MIB)
 
 
 def test_few_of_many_pools_are_tried_for_a_request_that_failed() -> None:

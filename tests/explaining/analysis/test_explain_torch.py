@@ -101,7 +101,7 @@ def test_a_limit_is_bounded_by_what_was_refused(explained: dict[str, Explanation
 def test_a_higher_limit_is_the_remedy_against_a_limit(explained: dict[str, Explanation]) -> None:
     last = explained["limit"].remedies[-1]
     assert last.name.startswith("raise the limit")
-    assert "were free on the card" in last.remark
+    assert "were free on the GPU" in last.remark
 
 
 def test_letting_go_of_what_grows_is_proved_to_help(explained: dict[str, Explanation]) -> None:

@@ -34,7 +34,7 @@ _ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
 """The least share of a role's bytes that must have a degree of certainty for the report to name that degree."""
 _OF_THE_RUN = "The recorded run"
-_MORE = "Show all changes that were tried, the segments and all notes: --all, or --html PAGE"
+_MORE = "All changes, segments and notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:

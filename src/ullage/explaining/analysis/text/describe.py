@@ -61,7 +61,7 @@ def _card(account: Account, device: int | None) -> Meter:
         ),
     ]
     return Meter(
-        title=f"Memory of the GPU{f' {device}' if device is not None else ''}, as rounded in the message",
+        title=f"Memory of {f'GPU {device}' if device is not None else 'the GPU'}, as rounded in the message",
         total_bytes=account.total_bytes,
         total_label="total",
         parts=tuple(part for part in parts if part.size_bytes),
