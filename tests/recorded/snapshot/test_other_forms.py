@@ -112,7 +112,7 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
     ],
 )
 def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str, tmp_path: Path) -> None:
-    """Each was taken for a log that "says nothing about memory running out", or for a snapshot to be unpacked."""
+    """Each was taken for a log that "contains no out-of-memory error", or for a snapshot to be unpacked."""
     path = tmp_path / "file"
     path.write_bytes(content)
     assert content[:2] == b"PK" or input_of(path).kind in (InputKind.SNAPSHOT, InputKind.ARCHIVE)

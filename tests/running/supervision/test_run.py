@@ -50,14 +50,14 @@ def test_the_story_of_a_run_that_ran_out_of_memory(tmp_path: Path) -> None:
     """Run, read why, do the first thing that is proved to help, run again: it comes to its end."""
     failed = _run("--gpu", "RTX 2080 Ti", "--folder", "first", SCRIPTS / "pieces.py", cwd=tmp_path)
     assert failed.returncode == 1
-    assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTED")
+    assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTATION")
     assert "pieces.py:17" in failed.stderr
     [cure] = re.findall(r"^ *export PYTORCH_CUDA_ALLOC_CONF=(\S+)$", failed.stderr, re.MULTILINE)
     [evidence] = (tmp_path / "first").glob("oom-*")
     assert sorted(path.name for path in evidence.iterdir()) == [
         *("environment.json", "report.html", "report.txt", "snapshot.pickle")
     ]
-    assert "FRAGMENTED" in (evidence / "report.txt").read_text()
+    assert "FRAGMENTATION" in (evidence / "report.txt").read_text()
     surroundings = json.loads((evidence / "environment.json").read_bytes())
     assert (surroundings["is_in_backward"], surroundings["line"].endswith("pieces.py:14")) == (True, True)
     told = subprocess.run(
@@ -388,7 +388,7 @@ def _ranks(tmp_path: Path, count: int) -> None:
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     run = read_run(tmp_path / "runs")
-    assert "TRULY FULL" in ended.stderr
+    assert "NOT ENOUGH GPU MEMORY" in ended.stderr
     assert 1 <= len(run.evidence) <= count
     assert all(one.snapshot is not None for one in run.evidence)
     if len(run.processes) == count:
@@ -441,7 +441,7 @@ def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
     ended = _run("--gpu", "T4", script, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "smaller\n")
     assert "memory ran out 1 time, and the script handled it; why: ullage explain ullage-runs/script-" in ended.stderr
-    assert "TRULY FULL" not in ended.stderr
+    assert "NOT ENOUGH GPU MEMORY" not in ended.stderr
     assert "whether memory grows is not known: no optimizer has stepped" in ended.stderr
 
 

@@ -110,7 +110,7 @@ def test_what_is_given_up_is_as_it_was(name: str) -> None:
             guard.step(world.batches[1], loss_of)
         assert len(taken) == survivors
         assert differences(before, left_of(world)) == [], survivors
-        assert "TRULY FULL" in caught.value.__notes__[-1]
+        assert "NOT ENOUGH GPU MEMORY" in caught.value.__notes__[-1]
         assert "estimates from the figures" in caught.value.__notes__[-1]
         assert guard.events[-1].action == "gave up; everything is as before the step"
         world.losses.append(guard.step(world.batches[1], world.loss_of))  # and it goes on
@@ -199,7 +199,7 @@ def test_an_optimizer_that_does_not_fit_is_refused_whole() -> None:
     assert versions == [parameter._version for parameter in world.model.parameters()]
     assert not world.optimizers[0].state
     assert world.optimizers[0].param_groups[0]["foreach"] is True
-    assert "TRULY FULL" in caught.value.__notes__[-1]
+    assert "NOT ENOUGH GPU MEMORY" in caught.value.__notes__[-1]
     guard.update()
     expected: World = worlds.mlp()
     F.mse_loss(expected.model(expected.batches[0][0]), expected.batches[0][1]).backward()

@@ -92,7 +92,9 @@ def _taken(build: Build, faults: Faults, change: Callable[[World], None] = lambd
         except ullage.UsageError as error:
             return f"refused: {error}", {}
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            notes = [note for note in getattr(error, "__notes__", []) if "Memory was truly full" not in note]
+            notes = [
+                note for note in getattr(error, "__notes__", []) if "were allocated when a request for" not in note
+            ]
             notes.sort(key=lambda note: note.startswith("Gradients accumulated"))  # the reason comes first
             text = "" if isinstance(error, torch.OutOfMemoryError) else str(error)
             return f"refused: {' '.join([text, *notes]).strip()}", {}
