@@ -65,7 +65,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
         (["--gpu", "T4", "--context", "20GiB"], "a context of 20.00 GiB leaves no room on a card of 14.74 GiB"),
         (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
         (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, and 'sm_90' was given as well"),
-        (["--gpu", "24GiB", "--arch", "sm_1"], "no architecture 'sm_1' is known; expected one of: "),
+        (["--gpu", "24GiB", "--arch", "sm_1"], "the architecture 'sm_1' is unknown; expected one of: "),
         (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),
         (["--gpu", "T4", "--snapshot", "no/where.pickle"], "the folder of --snapshot no/where.pickle does not exist"),
         (["--gpu", "T4", "--snapshot", "/tmp"], "--snapshot /tmp is a folder; expected the name of a file to write"),

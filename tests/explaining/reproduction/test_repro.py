@@ -14,7 +14,7 @@ MIB = 1 << 20
 CONTEXT_BYTES = 450 * MIB
 
 
-SETTINGS = "settings: {} (an argument sets others, the environment does not)\n"
+SETTINGS = "settings: {} (an argument replaces them; the environment variable is ignored)\n"
 
 
 def run(script: Path, total_bytes: int, *arguments: str) -> tuple[int, str]:

@@ -68,15 +68,15 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is empty; expected what torch.cuda.memory._dump_snapshot() writes"),
+        (b"", "is empty; expected a file written by torch.cuda.memory._dump_snapshot()"),
         (b"\x80", "it is cut off in the middle of a value at byte 1"),
         (b"\x80\x04", "it is cut off before it is complete at byte 2"),
         (b"cposix\x1b[2J\nsys\xfftem\n.", "it asks for posix?[2J.sys?tem, which a snapshot never does"),
         (b"PK\x03\x04" + b"x" * 99, "cannot be read: File is not a zip file"),
         (b"x" * 257 + b"ustar\x0000" + b"x" * 300, "is not a snapshot: it is a tar archive; unpack it"),
         (b"\x28\xb5\x2f\xfd", "it is packed by zstd; unpack it"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file itself"),
-        (b"SQLite format 3\x00", "it is a database of SQLite"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself"),
+        (b"SQLite format 3\x00", "it is an SQLite database"),
         (b'{"loss": []}', "it is JSON"),
         (b"<!doctype html>", "it is a page"),
         (gzip.compress(b"PK\x03\x04", mtime=0), "cannot be read: File is not a zip file"),
@@ -100,10 +100,13 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps([{"total_size": 4, "blocks": [{"size": -4}]}]), "a block of -4 bytes at 0x0 is impossible"),
         (
             pickle.dumps([{"total_size": 50 << 20, "blocks": [{"size": 512}, {"size": 512}]}]),
-            "the segment at 0x0 has 52,428,800 bytes, and its blocks have 1,024 of them together",
+            "the segment at 0x0 has 52,428,800 bytes, but its blocks have 1,024 of them together",
         ),
-        (pickle.dumps([SAME, SAME]), "it names the same segment or the same blocks twice"),
-        (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),
+        (pickle.dumps([SAME, SAME]), "it refers to the same segment or the same blocks twice"),
+        (
+            pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]),
+            "it refers to the same segment or the same blocks twice",
+        ),
         (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 5, "size": 1.5, "stream": 0}]]}),
             "it has an entry with a fraction where PyTorch writes a whole number",
@@ -125,7 +128,7 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps({"segments": [], "x": 1 << 80}), "a whole number that no snapshot has"),
         (
             gzip.compress(b"\x80\x05N.", mtime=0)[:-9],
-            "cannot be read: it is cut off: the end of its gzip is missing; copy it again",
+            "cannot be read: it is incomplete: the end of its gzip data is missing; copy it again",
         ),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],
@@ -245,7 +248,7 @@ ENTRY = {"action": "alloc", "addr": 0x7F0000000000, "size": 512, "time_us": 1}
     ("traces", "said"),
     [
         ([[ENTRY] for _ in range(1025)], "it has traces of 1025 devices; expected at most 1024"),
-        ([[ENTRY] * 500_000] * 60, "it names the same entry twice in its traces"),
+        ([[ENTRY] * 500_000] * 60, "it refers to the same entry twice in its traces"),
     ],
 )
 def test_devices_cost_what_is_in_the_file(tmp_path: Path, traces: list[Any], said: str) -> None:

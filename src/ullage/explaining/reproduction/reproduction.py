@@ -158,7 +158,7 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
     if late_seconds is not None:
         notes.append(
             f"the time limit of {late_seconds:g} seconds ended the search; with more time the script may get shorter "
-            f"(--budget)"
+            "(--budget)"
         )
     return tuple(notes)
 

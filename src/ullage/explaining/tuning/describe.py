@@ -123,7 +123,7 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
     if not tuning.is_complete:
         notes.append(
             f"the time limit ended the search after {len(tuning.trials)} settings; more time may find better "
-            f"settings (--budget)"
+            "settings (--budget)"
         )
     yield Remarks(title="To know", items=tuple(notes))
 
@@ -166,8 +166,7 @@ def _more_bytes(number: int) -> str:
 def _table(tuning: Tuning) -> Table:
     where = " (with unlimited capacity)" if tuning.in_any_room else ""
     return Table(
-        title=f"Settings that were tried{where}, the best first; ◆ marks settings that no others beat in both bytes "
-        f"and driver calls",
+        title=f"Settings that were tried{where}, best first (◆: unbeaten in peak and driver calls)",
         columns=("settings", "", "peak reserved", "driver calls", "retries"),
         rows=tuple(_row(trial, tuning) for trial in _shown(tuning)),
     )
