@@ -199,7 +199,7 @@ def test_when_the_time_runs_out_the_best_so_far_is_there() -> None:
     assert not found.finished
     assert (found.allocations, found.recorded_allocations) == (447, 448), "one failed before, and empties the cache"
     assert fail_in(found.sketch, found.room_bytes).done == len(found.sketch)
-    assert "the time limit ended the search before the smallest script was found" in script_of(found)
+    assert "the time limit ended the search before the smallest" in " ".join(script_of(found).replace("#", " ").split())
     assert "no allocation can be left out" not in script_of(found)
 
 
@@ -398,7 +398,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ((recorded("normal"),), "no request fails in this recording (at most 1.24 GiB are reserved)"),
-        ((recorded("normal"), "--capacity", "2GiB"), "no request fails within --capacity 2.00 GiB: at most"),
+        ((recorded("normal"), "--capacity", "2GiB"), "no request fails with --capacity 2.00 GiB: at most"),
         ((recorded("oom"), "--budget", "0"), "--budget 0 is not a time"),
         ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
     ],

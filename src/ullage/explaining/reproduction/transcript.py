@@ -105,7 +105,7 @@ def _comment(reproduction: Reproduction) -> str:
         (
             "Needs",
             f"torch, and a CUDA GPU with {text_of_bytes(reproduction.room_bytes)} free, which the script sets as its "
-            f"limit.",
+            "limit.",
         ),
         ("Run", "python THIS_FILE"),
         ("Expected", _EXPECTED),
