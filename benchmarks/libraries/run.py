@@ -166,10 +166,10 @@ def last_line(text: str) -> str:
 
 HEAD = """# Which CUDA libraries run on an emulated GPU
 
-{ran} of {tried} packages with their own CUDA code run on an emulated GPU. The packages are unmodified and come from PyPI.
-The nvidia-* wheels that a real GPU would need are not installed (faiss, Numba and nvcc require some of them). Each
-package was loaded in a process with an emulated GPU and ran the test in the table. No kernel runs, so the test does not
-check values. The columns are:
+{ran} of {tried} packages with their own CUDA code run on an emulated GPU. The packages are unmodified and come from
+PyPI. The nvidia-* wheels that a real GPU would need are not installed (faiss, Numba and nvcc require some of them).
+Each package was loaded in a process with an emulated GPU and ran the test in the table. No kernel runs, so the test
+does not check values. The columns are:
 
 * **allocated**: the peak of PyTorch's allocator;
 * **outside**: the peak of memory in use outside PyTorch's allocator and the CUDA context;

@@ -80,5 +80,5 @@ def test_a_card_with_less_room_is_refused(tmp_path: Path) -> None:
     code, text = run(script, CONTEXT_BYTES + found.room_bytes - 2 * MIB)
     assert code == 2
     free_bytes = found.room_bytes - 2 * MIB
-    said = f"this script needs {found.room_bytes:,} bytes, and {free_bytes:,} are free"
+    said = f"this script needs {found.room_bytes:,} bytes, but only {free_bytes:,} are free"
     assert text.startswith(SETTINGS.format("none") + said)
