@@ -57,7 +57,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--gpu", "RTX 4900"], "no card named 'RTX 4900' is known; nearest: "),
+        (["--gpu", "RTX 4900"], "no GPU named 'RTX 4900' is known; nearest: "),
         (["--gpu", "T4", "--steps", "0"], "--steps 0 leaves nothing to measure; expected 1 or more"),
         (["--gpu", "T4", "--seconds", "nan"], "--seconds nan is not a time to stop after; expected a number above 0"),
         (["--gpu", "T4", "--total-memory", "0GiB"], "leaves no room on a card of 0 B"),

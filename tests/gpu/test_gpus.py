@@ -174,7 +174,7 @@ def test_the_own_total_is_assumed_as_before() -> None:
 @pytest.mark.parametrize("text", ["T4@30GiB", "T4@8GiB", "T4@16.1GiB"])
 def test_a_total_that_cannot_be_is_answered_with_the_known(text: str) -> None:
     """A total far from the nominal size names those that were read."""
-    with pytest.raises(UsageError, match=r"^there is no T4 with .*; expected one of: 14\.56 GiB, .*14\.74 GiB, "):
+    with pytest.raises(UsageError, match=r"^no T4 has .*; expected one of: 14\.56 GiB, .*14\.74 GiB, "):
         find_gpu(text)
 
 
@@ -273,7 +273,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownGpuError) as caught:
         find_gpu("RTX 4900")
     text = str(caught.value)
-    assert text.startswith("no card named 'RTX 4900' is known; nearest: RTX 4090, RTX 4080, RTX 4070, ")
+    assert text.startswith("no GPU named 'RTX 4900' is known; nearest: RTX 4090, RTX 4080, RTX 4070, ")
     assert text.endswith(". List all with: ullage gpus. Or give a size, such as 24GiB")
 
 

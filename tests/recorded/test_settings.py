@@ -84,7 +84,7 @@ def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() 
     for text in ("[]", "[loader:0.5]", "[loader:0.5,prefetch:40G]"):
         settings = parse_settings(f"{option}:{text},max_split_size_mb:64", semantics="2.15")
         assert settings == parse_settings("max_split_size_mb:64", semantics="2.15")
-    for text, said in (("0.5", "in place of '['"), ("[a]", "in place of ':'"), ("[a:0]", "a fraction such as 0.5")):
+    for text, said in (("0.5", "instead of '['"), ("[a]", "instead of ':'"), ("[a:0]", "a fraction such as 0.5")):
         with pytest.raises(SettingsError, match=re.escape(said)):
             parse_settings(f"{option}:{text}", semantics="2.15")
 

@@ -194,7 +194,7 @@ def test_nvidias_own_libraries_stay_out_though_they_are_installed() -> None:
         ("import ullage; ullage.emulate('T4', count=0)", "count=0 is out of range; expected 1 to 16"),
         ("import ullage; ullage.emulate('T4', total_memory_bytes=1 << 20)", "has no memory left with a CUDA context"),
         ("import ullage; ullage.emulate('T4', context_bytes=-1)", "a size is negative"),
-        ("import ullage; ullage.emulate('RTX 4900')", "no card named 'RTX 4900' is known; nearest: RTX 4090"),
+        ("import ullage; ullage.emulate('RTX 4900')", "no GPU named 'RTX 4900' is known; nearest: RTX 4090"),
     ],
 )
 def test_a_request_that_cannot_be_says_why(code: str, text: str) -> None:

@@ -101,7 +101,7 @@ def below(operation: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no sequence"),
+        ("", "contains no sequence"),
         ("{}", "line 1 of"),
         ("not json", "cannot be read as recorded sequences"),
         ("5", "line 1 of {} is 5; expected a JSON object"),

@@ -382,7 +382,7 @@ def test_a_program_that_makes_no_sense_is_refused(change: dict[str, int], said: 
     [
         ({"placement": "macos"}, "'macos' is not a placement; expected one of "),
         ({"others_bytes": -1}, "with -1 used by other processes is impossible"),
-        ({"total_bytes": 0}, "a card of 0 bytes"),
+        ({"total_bytes": 0}, "a GPU of 0 bytes"),
         ({"total_bytes": 1 << 62}, "is impossible"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
         (zipped(("a.pickle", PICKLE))[:-40], "cannot be read"),
         (tarred(""), "it is a tar archive; unpack it"),
         (tarred("gz"), "it is a tar archive; unpack it"),
-        (bz2.compress(PICKLE), "it is packed by bzip2; unpack it"),
+        (bz2.compress(PICKLE), "it is compressed by bzip2; unpack it"),
         (page(PICKLE)[:2000], "contains no complete snapshot"),
         (page(PICKLE).replace(b'64": "gA', b'64": "%A'), "the page of PyTorch's viewer is damaged"),
         (b'{"segments": [{"device": 0,', "it is JSON that is damaged or incomplete"),
@@ -158,5 +158,5 @@ def test_a_small_zip_that_unpacks_to_a_large_file_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("ullage.recorded.snapshot.file.memory_bytes", lambda: 8 << 20)
     path = tmp_path / "bomb.zip"
     path.write_bytes(zipped(("a.pickle", bytes(64 << 20))))
-    with pytest.raises(SnapshotError, match="unzips to more than"):
+    with pytest.raises(SnapshotError, match="decompresses to more than"):
         load_snapshot(path)
