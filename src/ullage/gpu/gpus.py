@@ -47,13 +47,13 @@ class Gpu:
     name: str
     """The driver's name, with the memory size added if the driver gives two GPUs the same name."""
     driver_name: str
-    """The name that torch and nvidia-smi show."""
+    """The GPU's name as torch and nvidia-smi show it."""
     aliases: tuple[str, ...]
     nominal_gib: float
-    """The advertised size, which vendors call GB."""
+    """The GPU's advertised memory size, which vendors call GB."""
     total_memory_bytes: int
     other_totals: tuple[tuple[int, str], ...]
-    """Totals of the same GPU with other drivers and clouds: (bytes, source)."""
+    """Total memory of the same GPU with other drivers and clouds: (bytes, source)."""
     compute_capability: tuple[int, int]
     sm_count: int
     l2_cache_bytes: int

@@ -1,4 +1,6 @@
-"""A history: the recording of one allocator, stored as columns. This module reads no files and interprets nothing."""
+"""The class `History`: the recording of one device's allocator, stored as columns. This module reads no files and
+interprets nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +13,7 @@ from ullage.recorded.program import Column, is_one_of
 
 
 class Action(IntEnum):
-    """The kind of a trace entry; the names are PyTorch's."""
+    """The kind of an entry in a snapshot's trace; the names are PyTorch's."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -29,12 +31,12 @@ ACTIONS: Final[Mapping[str, Action]] = {
     **{action.name.lower(): action for action in Action if action is not Action.OTHER},
     "free": Action.FREE_COMPLETED,
 }
-"""Actions by PyTorch's names; every other name is read as `Action.OTHER`."""
+"""The kinds of trace entries by PyTorch's names; every other name is read as `Action.OTHER`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack."""
+    """One frame of a Python or C++ stack."""
 
     name: str
     file: str
@@ -59,9 +61,7 @@ class RecordedStacks:
 
 
 PENDING: Final = ("active_pending_free", "active_awaiting_free")
-"""The state of a freed block that other streams may still use, under the names that PyTorch's Python and C++ code
-use.
-"""
+"""The names that PyTorch's Python and C++ code use for a freed block that other streams may still use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class SnapshotBlock:
     requested: int
     """The requested bytes; for a free block, the bytes requested when it was last allocated."""
     state: str
-    """PyTorch's name of the state: active_allocated, one of `PENDING`, or inactive."""
+    """PyTorch's name of the block's state: active_allocated, one of `PENDING`, or inactive."""
     stack: int
 
 
@@ -87,7 +87,7 @@ class Segment:
     is_large: bool
     is_expandable: bool
     pool: int
-    """The private pool's number; 0: the default pool."""
+    """The number of the segment's private pool; 0: the default pool."""
     blocks: tuple[SnapshotBlock, ...]
 
 
@@ -111,9 +111,9 @@ class Labels:
     metadata: Column = field(default_factory=_nothing)
     """The label that the user set (torch.cuda.memory._set_memory_metadata), as an index into `texts`; -1: no label."""
     context: Column = field(default_factory=_nothing)
-    """The compiled region, as an index into `texts`; -1: no region."""
+    """The torch.compile region that allocated, as an index into `texts`; -1: no region."""
     pool: Column = field(default_factory=_nothing)
-    """The private pool's number; 0: the default pool."""
+    """The number of the private pool that the entry concerns; 0: the default pool."""
     texts: tuple[str, ...] = ()
 
 
@@ -124,11 +124,11 @@ class History:
     device: int
     action: Column
     address: Column
-    """The address; in an OOM entry, the bytes that the driver reported free."""
+    """The address of each entry; for an OOM entry, the bytes that the driver reported free."""
     size: Column
     stream: Column
     time_us: Column
-    """The time in microseconds; -1 if it was not recorded."""
+    """The time of each entry in microseconds; -1 if it was not recorded."""
     stack: Column
     stacks: RecordedStacks
     segments: tuple[Segment, ...]

@@ -1,4 +1,4 @@
-"""A program: the operations to run on an allocator, stored as columns. The results of running it are in a `Replay`."""
+"""The class `Program`: allocator operations, stored as columns. The results of running them are in a `Replay`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from ullage.recorded.settings import Settings
 Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
-"""The key for a range of an expandable segment without memory (allocator/_core/replay.hpp)."""
+"""The key that marks an address range of an expandable segment without memory (allocator/_core/replay.hpp)."""
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
@@ -25,7 +25,7 @@ def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 class Op(IntEnum):
-    """The kind of an operation; the core has the same table (allocator/_core/replay.hpp)."""
+    """The kind of an allocator operation; the core has the same table (allocator/_core/replay.hpp)."""
 
     ALLOCATE = 0
     FREE = 1
@@ -56,7 +56,7 @@ class StartSegment:
     is_small: bool
     is_expandable: bool
     pool: int = 0
-    """The private pool's key; 0: the default pool."""
+    """The key of the segment's private pool; 0: the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
     """Blocks as (bytes after rounding, requested bytes, the program's key). The key is -1 for a free block, and
     `UNMAPPED_KEY` for addresses of an expandable segment that no memory is mapped to.
@@ -70,7 +70,7 @@ class StartSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Operations in order: columns of equal length, int64.
+    """Allocator operations in order: columns of equal length, int64.
 
     Which columns an operation uses: ALLOCATE key (of the block), size (bytes), stream (its handle); FREE key;
     RECORD_STREAM key, stream; SET_FRACTION size (the bits of a float64); SET_SETTINGS key (index of `settings`);
@@ -101,18 +101,18 @@ class Program:
 
 @dataclass(slots=True)
 class ProgramWriter:
-    """A builder that collects operations one after another."""
+    """A builder of a program, which collects allocator operations one after another."""
 
     _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     _routes: list[tuple[int, ...]] = field(default_factory=list)
     _settings: list[Settings] = field(default_factory=list)
 
     def add(self, op: Op, *, key: int = 0, size: int = 0, stream: int = 0) -> None:
-        """Add an operation."""
+        """Add an allocator operation."""
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Route streams (None: all) to a private pool."""
+        """Add an operation that routes streams (None: all) to a private pool."""
         route = -1
         if streams is not None:
             route = len(self._routes)
@@ -120,12 +120,12 @@ class ProgramWriter:
         self.add(Op.BEGIN_POOL, key=key, size=route)
 
     def set_settings(self, settings: Settings) -> None:
-        """Change the allocator's settings."""
+        """Add an operation that changes the allocator's settings."""
         self.add(Op.SET_SETTINGS, key=len(self._settings))
         self._settings.append(settings)
 
     def set_fraction(self, fraction: float) -> None:
-        """Limit the process to a fraction of the GPU's memory."""
+        """Add an operation that limits the process to a fraction of the GPU's memory."""
         self.add(Op.SET_FRACTION, size=int(np.float64(fraction).view(np.int64)))
 
     def program(self) -> Program:

@@ -51,13 +51,13 @@ class Tie(IntEnum):
     """
 
     ADDRESS = 0
-    """The block at the lower address is chosen."""
+    """Choose the free block at the lower address."""
     BLOCK = 1
-    """The block that was created earlier is chosen, at any address; a split creates a new block at the front and keeps
-    the remainder.
+    """Choose the free block that was created earlier, at any address; a split creates a new block at the front and
+    keeps the remainder.
     """
     SEGMENT = 2
-    """The block whose segment is older is chosen, at any address."""
+    """Choose the free block whose segment is older, at any address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +86,9 @@ The allocators since 2.10 are equal to the wheels of 2.10 to 2.15. The allocator
 max_split_size_mb is set or private pools are used; otherwise it is assumed to equal that of 2.10.
 """
 SEMANTICS: Final = tuple(ALLOCATORS)
-"""The versions whose allocator is modelled."""
+"""The torch versions whose allocator is modelled."""
 USUAL: Final = "2.11"
-"""The version that is assumed if the version is unknown."""
+"""The torch version that is assumed if the version is unknown."""
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments": (2, 1),
     # Missing in 2.8; 2.9 was not checked for this option and the next one
@@ -115,7 +115,7 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The allocator's settings; sizes in bytes, and fractions of the GPU's memory.
+    """The settings of PyTorch's allocator; sizes in bytes, and fractions of the GPU's memory.
 
     The defaults are those of a process without any settings.
     """
@@ -126,7 +126,9 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """Number of steps between two powers of two, for sizes from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no rounding."""
+    """Number of rounding steps between two powers of two, for requests from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no
+    rounding.
+    """
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
@@ -137,7 +139,9 @@ class Settings:
     backend: str = "native"
 
     def rounded_bytes(self, size_bytes: int) -> int:
-        """Return the bytes that a block for a request must have (DeviceCachingAllocator::round_size, torch 2.15)."""
+        """Return the bytes that a block for a request must have, after rounding (DeviceCachingAllocator::round_size,
+        torch 2.15).
+        """
         if size_bytes < BLOCK_UNIT_BYTES:
             return BLOCK_UNIT_BYTES
         slot = min(max((size_bytes >> 20).bit_length() - 1, 0), _SLOTS - 1)
@@ -174,7 +178,7 @@ def _version_of(name: str) -> tuple[int, int]:
 
 
 def knows(semantics: str, option: str) -> bool:
-    """Return whether the allocator of a modelled version knows an option."""
+    """Return whether the allocator of a modelled torch version knows an option."""
     return SINCE.get(option, (0, 0)) <= _version_of(semantics)
 
 
@@ -209,19 +213,19 @@ def line_to_paste(text: str) -> str:
 
 
 def split_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Split settings that PyTorch accepts into (option, value) pairs."""
+    """Split allocator settings that PyTorch accepts into (option, value) pairs."""
     found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
     return tuple((name, value) for name, value in found)
 
 
 def with_options(text: str, more: str) -> str:
-    """Return settings with more options; if both set an option, the value in `more` is used."""
+    """Return allocator settings with more options; if both set an option, the value in `more` is used."""
     options = dict(split_options(text)) | dict(split_options(more))
     return ",".join(f"{name}:{value}" for name, value in options.items())
 
 
 def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None = None) -> Settings:
-    """Parse settings such as "expandable_segments:True,max_split_size_mb:128".
+    """Parse allocator settings such as "expandable_segments:True,max_split_size_mb:128".
 
     Args:
         text: the value of PYTORCH_ALLOC_CONF; blanks are skipped.
@@ -261,8 +265,8 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
 
 
 def text_of_settings(settings: Settings) -> str:
-    """Return settings as a value for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, without
-    fractions.
+    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults,
+    without fractions.
     """
     default = Settings(semantics=settings.semantics)
     parts = []
@@ -309,7 +313,7 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """A reader of the words and the four punctuation characters in a text, one after another."""
+    """A reader of the words and the four punctuation characters in a settings text, one after another."""
 
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
@@ -339,7 +343,7 @@ class _Tokens:
 # ---- the options: how the value of each is parsed
 
 _Value = Callable[[str, str], Any]
-"""A function that returns the value of an option's text, or raises SettingsError."""
+"""A function that converts the text of an option's value, or raises SettingsError."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:

@@ -211,7 +211,7 @@ def test_the_same_card_twice_is_no_error() -> None:
     ("version_file", "text"),
     [
         ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "2.13.0+cpu) is built without CUDA"),
-        ("__version__ = '1.9'\ncuda = '10.2'\n", "is built for CUDA 10.2; CUDA 12 and 13 can be emulated"),
+        ("__version__ = '1.9'\ncuda = '10.2'\n", "is built for CUDA 10.2; only CUDA 12 and 13 can be emulated"),
     ],
 )
 def test_a_torch_without_cuda_is_answered_by_an_install_line(tmp_path: Path, version_file: str, text: str) -> None:

@@ -228,7 +228,9 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
 def test_numbers_of_kept_values_stay_below_the_file_size() -> None:
     """Each number takes room up to it: 60 KB could take gigabytes."""
     jumps = b"".join(b"r" + struct.pack("<I", 59_000 * (step + 1)) for step in range(12_000))
-    with pytest.raises(PickleError, match="it stores a value under a number that is too large at byte 13"):  # 59,000 itself may be
+    with pytest.raises(
+        PickleError, match="it stores a value under a number that is too large at byte 13"
+    ):  # 59,000 itself may be
         read(b"\x80\x04N" + jumps + b".")
     assert read(b"\x80\x04Nq\x06h\x06\x86.")["root"] == [None, None]  # not all numbers need be given
 

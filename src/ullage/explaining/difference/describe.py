@@ -14,7 +14,7 @@ _COLUMNS: Final = ("change", "before", "after", "blocks", "")
 
 
 def describe(difference: Difference) -> Report:
-    """Return the report on a difference."""
+    """Return the report on the difference between two recorded runs."""
     return Report(
         headline=_headline(difference),
         tone=_tone(difference),

@@ -86,7 +86,7 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The changes by annotation; empty if neither run has annotations."""
+    """The changes of memory by annotation; empty if neither run has annotations."""
     levels: tuple[Level, ...]
     """The allocator's totals at the compared point in time: allocated, pending, cached, reserved, segments."""
     overall: tuple[Level, ...]

@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The bytes after rounding, and the number of blocks."""
+    """The allocated bytes after rounding, and the number of blocks, of one source line or annotation."""
 
     bytes: int = 0
     blocks: int = 0
@@ -56,13 +56,13 @@ class MomentHolding:
     """
     allocated_bytes: int
     pending_bytes: int
-    """Freed bytes that other streams may still use."""
+    """The bytes of blocks that are freed but that other streams may still use."""
     reserved_bytes: int
     segments: int
 
     @property
     def cached_bytes(self) -> int:
-        """Reserved bytes that are free for requests."""
+        """The reserved bytes that the allocator can use for new requests."""
         return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
 
 

@@ -32,7 +32,7 @@ _WORTH: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """A rank's file and the figures of its snapshot."""
+    """The file of a rank's snapshot, and the figures read from it."""
 
     file: RankFile
     summary: RankSummary

@@ -59,7 +59,7 @@ class FleetExplanation(Answer):
     unreadable: tuple[tuple[str, str], ...]
     """The names of the ranks whose snapshots cannot be read, each with the reason."""
     missing: tuple[int, ...]
-    """The ranks without a snapshot, up to the highest rank that has a snapshot."""
+    """The ranks that have no snapshot although a higher rank has one."""
     notes: tuple[str, ...]
 
     @property

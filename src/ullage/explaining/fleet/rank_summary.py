@@ -36,7 +36,7 @@ class RankSummary:
     """The bytes in use when the last request failed; if no request failed, the bytes in use at the peak."""
     reserved_bytes: int
     requested_bytes: int | None
-    """The size of the request that failed; None if no request failed."""
+    """The size in bytes of the last request that failed; None if no request failed."""
     room_bytes: int | None
     """The bytes that the allocator could reserve; None if the file does not record them."""
     failing_line: str | None
@@ -59,11 +59,11 @@ class RankSummary:
 
     @property
     def failed(self) -> bool:
-        """Whether the last request failed."""
+        """Whether the last recorded request failed."""
         return self.requested_bytes is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the summary as plain data for `json.dumps`."""
         return asdict(self)
 
     @classmethod

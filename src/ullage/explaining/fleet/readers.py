@@ -102,7 +102,7 @@ def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: b
 
 
 class _Reader:
-    """A reader process, and the pipes to it."""
+    """A process that reads snapshots, and the pipes to it."""
 
     def __init__(self) -> None:
         requests_end, requests = new_pipe()
@@ -126,7 +126,7 @@ class _Reader:
         """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
-        """Return the response; None if the process has ended."""
+        """Return the reader process's response; None if the process has ended."""
         try:
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
@@ -140,7 +140,7 @@ class _Reader:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the reader process."""
         self.process.end()
         for pipe in (self._requests, self._answers):
             try:

@@ -91,7 +91,7 @@ class Oracle:
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Replay a sketch with the run's capacity, up to the first request that fails."""
+        """Replay a reduced program with the run's capacity, up to the first request that fails."""
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
@@ -102,7 +102,7 @@ class Oracle:
         return replay(sketch.program(), settings, device, stop_after_ooms=1)
 
     def is_same(self, done: Replay, sketch: Sketch) -> bool:
-        """Return whether a replay ended at the last request, for the same cause."""
+        """Return whether a replay ended at the last request of its program, for the same cause as the recorded run."""
         if done.broken or not done.ran_out or done.done != len(sketch):
             return False
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause

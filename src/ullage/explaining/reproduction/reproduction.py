@@ -29,7 +29,7 @@ from ullage.recorded.settings import BLOCK_UNIT_BYTES, LARGE_SEGMENT_BYTES, LARG
 SCHEMA: Final = 1
 _OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this size or more gets its own segment.
 Row = tuple[int, int, int, int]
-"""An operation, as (op, key, bytes, stream)."""
+"""An allocator operation, as (op, key, bytes, stream)."""
 _Piece = tuple[int, int, int]
 """A piece of a segment, as (bytes, requested bytes, key); the key is -1 for a hole."""
 
@@ -41,11 +41,11 @@ class Reproduction:
 
     sketch: Sketch
     settings: Settings
-    """The allocator settings of the script; its memory limit is set separately."""
+    """The allocator settings that the generated script sets; its memory limit is set separately."""
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """The bytes that the failing request needs from the driver."""
+    """The bytes that the allocator needs from the driver for the failing request."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -53,16 +53,16 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """The number of allocations in the script, including the one that fails."""
+    """The number of allocations in the generated script, including the one that fails."""
     recorded_allocations: int
     """The number of allocations in the recording up to and including the failing request, plus the number of blocks
     that existed when recording began.
     """
     expandable_helps: bool
-    """Whether both the run and the script succeed with expandable segments."""
+    """Whether expandable segments prevent the failure both in the run and in the generated script."""
     trials: int
     finished: bool
-    """Whether the search finished in time; if so, no further allocation can be left out."""
+    """Whether the search for a shorter script finished in time; if so, no further allocation can be left out."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:

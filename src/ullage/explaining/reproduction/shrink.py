@@ -34,7 +34,7 @@ class Sketch:
     op: Column
     key: Column
     size: Column
-    """The requested bytes; used by ALLOCATE only."""
+    """The requested bytes of each operation; used by ALLOCATE only."""
     stream: Column
 
     def __len__(self) -> int:
@@ -42,32 +42,32 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys that can be left out, in the order of the operations."""
+        """The keys of the operations that can be left out, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations, including the one that fails."""
+        """The number of allocations in the reduced program, including the one that fails."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return the sketch with only the given rows: row indices, or a boolean for each row."""
+        """Return a reduced program with only the given rows: row indices, or a boolean for each row."""
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return the sketch without the given keys."""
+        """Return a reduced program without the operations of the given keys."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return the sketch with a new size for one allocation."""
+        """Return a reduced program in which one allocation has a new size."""
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the bytes that an allocation requests; 0 for an EMPTY_CACHE."""
+        """Return the bytes that the allocation with a key requests; 0 for an EMPTY_CACHE."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return the sketch as a program whose keys count from 0."""
+        """Convert the sketch to a `Program` whose keys count from 0."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -81,13 +81,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest sketch that was found."""
+    """The smallest failing program that was found."""
 
     sketch: Sketch
     trials: int
-    """The number of sketches that were tested."""
+    """The number of candidate programs that were tested."""
     finished: bool
-    """Whether the search finished in time; if so, no single allocation can be left out."""
+    """Whether the search for a smaller program finished in time; if so, no single allocation can be left out."""
 
 
 def shrink(
@@ -117,7 +117,7 @@ class _LateError(Exception):
 
 
 class _Search:
-    """The smallest sketch so far, and the steps that try to shrink it."""
+    """The smallest failing program so far, and the steps that try to shrink it."""
 
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
@@ -125,14 +125,14 @@ class _Search:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the time limit has ended the search."""
+        """Whether the time limit has ended the search for a smaller program."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps until no step shrinks the sketch any further."""
+        """Repeat all shrinking steps until no step makes the program smaller."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -148,7 +148,7 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Replace the smallest sketch by a candidate if the candidate fails as required."""
+        """Replace the smallest program by a candidate if the candidate fails as required."""
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -175,7 +175,7 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Remove streams: all of them together, or one after another."""
+        """Move allocations to the default stream: all of them together, or one stream after another."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -195,7 +195,7 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Merge any two allocations into a single one."""
+        """Merge any two allocations of the program into a single one."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -216,16 +216,16 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of allocations that can be left out."""
+        """Return the keys of the allocations that can be left out of the program."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove frees that are not needed."""
+        """Remove frees that the failure does not need."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Round sizes, the largest allocations first."""
+        """Round the sizes of allocations, the largest allocations first."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -235,7 +235,7 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield rounder sizes near the given size, the roundest first."""
+    """Yield rounder sizes near the given size in bytes, the roundest first."""
     for unit in _UNITS:
         if size % unit == 0:
             return

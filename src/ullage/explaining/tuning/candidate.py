@@ -31,29 +31,29 @@ class Candidate:
     """The options to set when the process starts: the searched options, and the run's other options, which remain."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """The searched options, as (name, value) in the order of `_CHOICES`."""
+    """The searched allocator options, as (name, value) in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """The value for PYTORCH_CUDA_ALLOC_CONF."""
+        """The settings of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
         pairs = [*self.options, *self.kept]
         if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
             pairs.append((_FRACTION, "0.95"))  # Without a memory limit PyTorch does not collect garbage.
         return ",".join(f"{name}:{value}" for name, value in pairs)
 
     def value_of(self, name: str) -> str | None:
-        """The value of a searched option; None if the option is not set."""
+        """The value of a searched allocator option; None if the option is not set."""
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return the candidate with a new value for one option; None removes the option."""
+        """Return a candidate with a new value for one allocator option; None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """Return the candidate as settings; None if PyTorch would reject them."""
+        """Return the candidate as allocator settings; None if PyTorch would reject them."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -72,13 +72,13 @@ class Space:
     """Whether the allocator's capacity is known; options that are a fraction of the capacity need it."""
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield the candidate without options, then each option alone."""
+        """Yield the candidate without searched options, then each option alone."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield every candidate that differs in one option."""
+        """Yield every candidate that differs from the given one in one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -95,7 +95,7 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return values near the present value of an option in MiB."""
+    """Return values near the present value of an allocator option in MiB."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()

@@ -20,7 +20,7 @@ _NOTHING: Final = "(nothing set)"
 
 
 def describe(tuning: Tuning) -> Report:
-    """Return the report on a search."""
+    """Return the report on a search for allocator settings."""
     return Report(
         headline=_headline(tuning),
         tone=_tone(tuning),

@@ -32,7 +32,7 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """The trials so far, one for each settings value, and the choice of what to try next."""
+    """The replays that were tried so far, one for each settings value, and the choice of what to try next."""
 
     run: RecordedRun
     space: Space
@@ -47,7 +47,7 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Try the present settings, and start the clock."""
+        """Replay the run with its present settings, and start the clock."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
@@ -99,7 +99,7 @@ class SettingsSearch:
         self.progress(f"{len(self.trials)} settings replayed; best so far: {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return the settings of a trial."""
+        """Return the settings that a trial was replayed with."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -107,7 +107,7 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best candidates so far, one for each set of options."""
+        """Return the best settings so far, one candidate for each set of options."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -140,7 +140,7 @@ class SettingsSearch:
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all trials, the best first."""
+        """Return all replays that were tried, the best first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:

@@ -19,13 +19,13 @@ _MOST_ENLARGEMENTS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The outcome of a run with given settings."""
+    """The outcome of replaying a run with given allocator settings."""
 
     text: str
-    """The value for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
+    """The replayed settings as a value for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
     fits: bool
     ooms: int
-    """The number of requests that fail."""
+    """The number of requests that fail in the replay."""
     retries: int
     """The number of times that the allocator freed its cache to satisfy a request."""
     peak_reserved_bytes: int
@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def options(self) -> int:
-        """The number of options that are set."""
+        """The number of allocator options that are set."""
         return self.text.count(":") - self.text.count("[") if self.text else 0
 
 
@@ -63,7 +63,7 @@ class RecordedRun:
         )
 
     def attempt(self, text: str, settings: Settings, room_bytes: int) -> Trial:
-        """Replay the program once."""
+        """Replay the recorded run once."""
         done = replay(self.program, settings, ReplayDevice(total_bytes=room_bytes))
         failed = sorted([*done.oom_ops.tolist(), *done.rejected_ops.tolist()])
         ended = failed[0] if failed else done.done if done.broken else len(self.program)

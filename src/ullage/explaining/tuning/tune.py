@@ -44,7 +44,7 @@ class LeastRoom:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Answer):
-    """The result of a search; `best` is None if no settings improve on the present ones."""
+    """The result of a search for allocator settings; `best` is None if no settings improve on the present ones."""
 
     described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
@@ -52,7 +52,7 @@ class Tuning(Answer):
     device: int
     torch_version: str
     room_bytes: int | None
-    """The capacity in bytes: the most that can be reserved; None if it is unknown."""
+    """The capacity in bytes: the most that the allocator can reserve; None if it is unknown."""
     start_bytes: int
     """The bytes reserved before recording began."""
     is_cut_short: bool
@@ -62,9 +62,9 @@ class Tuning(Answer):
     line: str | None
     """The shell line to run before the process starts."""
     trials: tuple[Trial, ...]
-    """All trials, the best first."""
+    """All replays that were tried, the best first."""
     in_any_room: tuple[Trial, ...]
-    """The same trials with unlimited capacity, if no settings fit."""
+    """Replays of the same settings with unlimited capacity, if no settings fit."""
     frontier: tuple[Trial, ...]
     """The trials that no other trial beats in both bytes and driver calls, sorted by driver calls."""
     needs: tuple[LeastRoom, ...]
@@ -72,7 +72,7 @@ class Tuning(Answer):
     unknown.
     """
     is_complete: bool
-    """Whether the search finished before the time limit."""
+    """Whether the search for settings finished before the time limit."""
     notes: tuple[str, ...]
 
     @property
@@ -236,7 +236,7 @@ def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | N
 
 
 def _notes_of(best: Trial) -> list[str]:
-    """Return notes to read before the settings are used."""
+    """Return notes that users should read before they use the found settings."""
     notes = []
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:

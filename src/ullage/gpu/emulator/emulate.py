@@ -57,7 +57,7 @@ class Emulation:
     cudnn_workspace_bytes: int | None
     """The workspace that was set for every cuDNN plan; None: cuDNN's own answers."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose addresses are emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose placement of memory is emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
     """The way in which values that are read back from the GPU are determined."""
@@ -215,7 +215,7 @@ def _emulation_of(
 
 
 def check_placement(what: str, placement: str) -> None:
-    """Raise UsageError if a text is not the name of a placement."""
+    """Raise UsageError if a text is not the name of a placement (a driver whose addresses are emulated)."""
     if placement not in PLACEMENTS:
         raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 

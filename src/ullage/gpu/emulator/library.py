@@ -76,9 +76,9 @@ class GuessFigures:
 
     count: int
     guessed_bytes: int
-    """The largest sum of guessed bytes in use at the same time."""
+    """The largest sum of guessed library sizes in use at the same time, in bytes."""
     below_bytes: int
-    """The number of bytes by which the use on a real GPU may be lower."""
+    """The number of bytes by which the real use of these libraries may be lower than the guess."""
     above_bytes: int
     expected_below_bytes: int
     """The number of bytes by which the last request, for which memory ran out, may be lower on a real GPU."""
@@ -111,7 +111,7 @@ class PlanFigures:
     runs: int
     problems: int
     largest_tensor_bytes: int
-    """The bytes of all tensors of the largest problem."""
+    """The bytes of all tensors of the largest graph that cuDNN ran."""
     largest_workspace_bytes: int
     most_below_bytes: int
     """The largest number of bytes by which a workspace may be smaller than assumed; 0 if its size is known."""
@@ -127,9 +127,9 @@ class OutsideFigures:
 
     calls: int
     bytes: int
-    """The bytes that are not freed yet."""
+    """The bytes that the shared object has requested and not freed yet."""
     peak_bytes: int
-    """The most bytes in use at the same time."""
+    """The most bytes that the shared object had in use at the same time."""
     managed_peak_bytes: int
     """The most bytes of managed memory in use at the same time; managed memory is host memory."""
 
@@ -145,7 +145,7 @@ class CudnnPlans:
 
     @property
     def count(self) -> int:
-        """The number of problems."""
+        """The number of different graphs that cuDNN ran."""
         return sum(figures.problems for figures in self.by_source.values())
 
 
@@ -260,12 +260,12 @@ def hold_values() -> None:
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Set whether copies and fills by the calling thread leave the GPU's memory unchanged."""
+    """Set whether copies and fills by the calling thread leave the emulated GPU's memory unchanged."""
     _card().card_leave_memory(leaves)
 
 
 def remember_sent(*, on: bool) -> None:
-    """Set whether each thread's last copy to the GPU is kept for `take_sent`."""
+    """Set whether each thread's last copy to the emulated GPU is kept for `take_sent`."""
     _card().card_remember_sent(on)
 
 
@@ -344,7 +344,7 @@ def cudnn_problems() -> list[Problem]:
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Return the guesses by the names in `GUESSES`; kinds without a guess are left out."""
+    """Return totals of the guessed library sizes, by kind of guess; kinds without a guess are left out."""
     found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
     return {kind: figures for kind, figures in found.items() if figures.count}
 

@@ -33,7 +33,7 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word for each kind of driver call, and which of its figures follow it."""
+"""The word that the file format uses for each kind of driver call, and the figures that follow the word."""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -42,7 +42,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a sequence at which the core differs from the recording."""
+    """The first operation of a recorded sequence at which the allocator core differs from the recording."""
 
     sequence: str
     line: int
@@ -53,7 +53,7 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a sequence on the core and return its operation lines with the core's results."""
+    """Run a recorded sequence on the allocator core; return its operation lines with the core's results."""
     program, settings, device = prepared(sequence)
     try:
         done = replay(program, settings, device, levels=True, places=True, calls=True)
@@ -100,7 +100,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the core differs from the recording; None if they are equal."""
+    """Return the first operation at which the allocator core differs from the recording; None if they are equal."""
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):

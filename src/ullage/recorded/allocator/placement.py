@@ -20,7 +20,7 @@ PLACEMENTS: Final[Mapping[str, str]] = {
     "ascending": "each segment above the previous segment; no address is used twice",
     "descending": "each segment below the previous segment; no address is used twice",
 }
-"""The placement rules by name, in the core's order (driver.hpp). No real system uses the last two."""
+"""The rules of segment placement by name, in the core's order (driver.hpp). No real system uses the last two."""
 _LINUX_FROM: Final = 1 << 44
 """The lowest address of mappings on Linux, which places them from 0x7f... downward; addresses on Windows and WSL are
 far lower.
@@ -36,7 +36,7 @@ def placement_of(program: Program) -> str:
 
 
 def foretell(address: Column, size: Column, is_new: Column, placement: str) -> Column:
-    """Predict the address of each segment by a rule, given the real addresses of all earlier segments.
+    """Predict the address of each segment by a placement rule, given the real addresses of all earlier segments.
 
     With "linux", a gap that the driver did not use although it was large enough is from then on taken to be occupied.
 

@@ -34,7 +34,7 @@ _FIRST_STREAM: Final = 0x500000000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A recorded sequence: its header and its lines."""
+    """A recorded sequence of allocator operations: its header and its lines."""
 
     file: str
     row: int
@@ -44,7 +44,7 @@ class Sequence:
 
 
 def read_sequences(path: Path) -> Iterator[Sequence]:
-    """Yield the sequences of a file, which may be gzipped.
+    """Yield the recorded sequences of a file, which may be gzipped.
 
     Raises:
         UsageError: the file cannot be read, or does not contain recorded sequences.
@@ -95,7 +95,7 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Return the operations as a program; `first` are the settings at the start.
+    """Return the operations of a recorded sequence as a program for the core; `first` are the settings at the start.
 
     Raises:
         UsageError: a line is not an operation; the error names the line.
@@ -123,7 +123,7 @@ class _Writer:
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add the operation in an `o` field: a letter and its arguments, separated by single spaces."""
+        """Add the operation that an `o` field contains: a letter and its arguments, separated by single spaces."""
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
         match name:
@@ -197,7 +197,7 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the program of a sequence, the settings it starts with, and its GPU.
+    """Return the program of a recorded sequence, the settings it starts with, and its GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

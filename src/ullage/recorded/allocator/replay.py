@@ -36,7 +36,7 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a block."""
+    """The state of a block in the allocator core."""
 
     FREE = 0
     WAITING = 1
@@ -47,7 +47,7 @@ class State(IntEnum):
 
 
 class ImpossibleStartError(UsageError):
-    """Raised if the segments that a program begins with overlap, or if their addresses are impossible."""
+    """Raised if the segments that exist when a program begins overlap, or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +97,12 @@ class Places:
 
     address: Column
     segment: Column
-    """The number of the cudaMalloc call, or ~number of the address reservation."""
+    """The number of the cudaMalloc call that created the segment; ~number of the address reservation for an expandable
+    one.
+    """
     offset: Column
     size_bytes: Column
-    """Bytes after rounding."""
+    """The size of the block in bytes, after rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +113,10 @@ class Calls:
     call: Column
     number: Column
     size: Column
-    """Size in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
+    """The size of the call in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
     offset: Column
     count: Column
-    """Number of pages; for CREATE_FAILED the pages that were created before it failed."""
+    """The number of pages of the call; for CREATE_FAILED the pages that were created before the failure."""
     address: Column
 
 
@@ -128,7 +130,7 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The program's key of the block; -1 if the program does not hold the block."""
+    """The program's key of the block; -1 if the block is free."""
     segment: Column
     """Index of the block's segment in the columns of segments."""
     pool: Column
@@ -173,7 +175,7 @@ class Replay:
 
     @property
     def ran_out(self) -> bool:
-        """Whether any request failed."""
+        """Whether any request of the replay failed."""
         return bool(len(self.oom_ops) or len(self.rejected_ops))
 
     @property

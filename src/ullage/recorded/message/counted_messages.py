@@ -1,4 +1,5 @@
-"""The number of occurrences of each message in a text: the first 1000 of each kind are read, the rest are only counted.
+"""The number of occurrences of each out-of-memory message in a text: the first 1000 of each kind are read, the rest are
+only counted.
 
 The beginnings of messages ("heads") are found with one pattern each, which is fast, because a log may repeat a message
 a million times.
@@ -13,8 +14,8 @@ from ullage.recorded.message import program_wording, wording
 from ullage.recorded.message.wording import MessageKind, Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
-"""All wordings. If two of them begin with the same words, the first that matches is used, so other programs' own
-wordings come first.
+"""All wordings of messages. If two of them begin with the same words, the first that matches is used, so the wordings
+of other programs come first.
 """
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
@@ -28,7 +29,7 @@ EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A lower bound of the number of messages in a text, so far, that were counted and not read."""
+    """A lower bound of the number of out-of-memory messages in a text that were counted but not read so far."""
 
     failures: int
     warnings: int
@@ -36,27 +37,33 @@ class Unread:
 
 @dataclass(slots=True)
 class CountedMessages:
-    """The number of places that were read, and the number that were only counted, by `Words.find`."""
+    """The number of messages that were read, and the number that were only counted, by the beginning of the message
+    (`Words.find`).
+    """
 
     read: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
 
     def has_enough(self, find: str) -> bool:
-        """Return whether enough messages with this head were read."""
+        """Return whether enough messages with this beginning were read."""
         return self.read.get(find, 0) >= MOST_READ
 
     def note_read(self, find: str) -> None:
-        """Record that one more message with this head is read."""
+        """Record that one more message with this beginning is read."""
         self.read[find] = self.read.get(find, 0) + 1
 
     def count(self, find: str, text: str, begin: int, until: int) -> None:
-        """Count the heads that begin in a part of a text. A head that begins in the part may extend beyond its end."""
+        """Count the messages that begin in a part of a text. The beginning of a message may extend beyond the end of
+        the part.
+        """
         pattern = _head(find)
         number = len(pattern.findall(text, begin)) - len(pattern.findall(text, until))
         self.counted[find] = self.counted.get(find, 0) + max(0, number)
 
     def next_head(self, text: str, begin: int, end: int, *, with_sizes: bool) -> int:
-        """Return the position of the first head that is only counted; `end` if no such head begins before `end`."""
+        """Return the position of the first message that is only counted; `end` if no such message begins before
+        `end`.
+        """
         for find in self.read:
             if self.has_enough(find) and (not with_sizes or any(words.has_sizes for words in BY_FIND[find])):
                 match = _head(find).search(text, begin, end)
@@ -64,7 +71,9 @@ class CountedMessages:
         return end
 
     def rest(self) -> Unread:
-        """Return the number of messages that were only counted: a lower bound, since one message may have two heads."""
+        """Return the number of messages that were only counted: a lower bound, since one message may match two
+        beginnings.
+        """
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():
             is_warning = BY_FIND[find][0].kind is MessageKind.WARNING
@@ -74,8 +83,8 @@ class CountedMessages:
 
 @cache
 def _head(find: str) -> re.Pattern[str]:
-    """Return one pattern for `find` and the text required around it. The pattern begins with `find`, so a search is
-    fast.
+    """Return one pattern for the beginning of a message and the text required around it. The pattern begins with the
+    literal text `find`, so a search is fast.
     """
     rules = []
     for words in BY_FIND[find]:

@@ -1,4 +1,4 @@
-"""The figures in messages: sizes, and the values that the patterns of another program's wording find."""
+"""The figures in out-of-memory messages: sizes, and the values that the patterns of another program's wording find."""
 
 from typing import Any, Final
 
@@ -11,7 +11,9 @@ _FIELDS: Final = frozenset(
 
 
 def bytes_of(text: str) -> int:
-    """Return the bytes of "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes", "7406166528" or "-1.28GiB"."""
+    """Return the number of bytes that a text such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
+    "7406166528" or "-1.28GiB" names.
+    """
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
     number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
     unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit}iB"
@@ -25,7 +27,9 @@ def number_of(text: str) -> float:
 
 
 def _plain(number: str) -> str:
-    """Return digits with one decimal point, at most 20 on each side; damaged logs have more points and digits."""
+    """Return a number's digits with one decimal point, at most 20 on each side; damaged logs have more points and
+    digits.
+    """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"
 

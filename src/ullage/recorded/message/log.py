@@ -1,4 +1,5 @@
-"""The search for messages in a log of any length, with their line, their rank, and the user's line from the traceback.
+"""The search for out-of-memory messages in a log of any length, with their line, their rank, and the user's line from
+the traceback.
 
 The search reads text in pieces and keeps only the last of them. It does not handle files: the caller opens and decodes
 them.
@@ -18,9 +19,11 @@ from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
 _CONTEXT_CHARACTERS: Final = 6000
-"""The number of characters before a message that are searched for signs: the length of a traceback."""
+"""The number of characters before an out-of-memory message that are searched for signs of the program that wrote the
+log.
+"""
 _ROW_CHARACTERS: Final = 200
-"""The most characters after a message, within its line, that are searched."""
+"""The number of characters after an out-of-memory message, within its line, that are searched for such signs."""
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -46,7 +49,7 @@ _SIGNS: Final = {
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""The number of characters before a message that are searched for its traceback."""
+"""The number of characters before an out-of-memory message that are searched for its traceback."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
@@ -89,7 +92,8 @@ _LONGEST_MARKUP: Final = 320
 
 
 def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
-    """Return the names of the signs before a message or in its line, in the order of `_SIGNS`.
+    """Return the names of the signs that occur before a message or in its line, in the order of `_SIGNS`. A sign is a
+    text that identifies the program that wrote the log, or its activity.
 
     Args:
         text: the log.
@@ -105,19 +109,19 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """A message and its place in a text."""
+    """An out-of-memory message and its place in a log."""
 
     message: Message
     row: int
-    """Line number in the text, from 1."""
+    """The message's line number in the log, from 1."""
     rank: str | None = None
     """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None if the lines have no
     mark.
     """
     place: str | None = None
-    """The innermost line of the user's code, with the last two parts of its path."""
+    """The innermost line of the user's code in the traceback, with the last two parts of its path."""
     statement: str | None = None
-    """The source text of that line."""
+    """The source text of that line of the user's code."""
     context: tuple[str, ...] = ()
     """The program that wrote the log and its activity, derived from the lines before the message: names of `_SIGNS`."""
     server: ServerMemory | None = None
@@ -126,15 +130,17 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory, if the text has no known message."""
+    """The first place in a text that mentions running out of memory, for texts without a known out-of-memory
+    message.
+    """
 
     row: int
     text: str
-    """The text of that line, at most 160 characters."""
+    """The text of the line that mentions running out of memory, at most 160 characters."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return every message of a text in order; of each beginning, at most the first thousand."""
+    """Return every out-of-memory message of a text in order; of each kind, at most the first thousand."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
@@ -195,7 +201,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first message that is found after joining the lines that a terminal has cut."""
+    """Return the first out-of-memory message that is found after joining the lines that a terminal has cut."""
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -265,7 +271,9 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read the complete lines of a part of a text; return where the first incomplete line begins."""
+    """Read a model server's memory figures from the complete lines of a part of a log; return where the first
+    incomplete line begins.
+    """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
         return begin

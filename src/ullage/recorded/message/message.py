@@ -15,7 +15,7 @@ from ullage.recorded.message.figure import bytes_of, read_figures
 from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096
-"""Upper bound of a message's length in characters."""
+"""The largest length of an out-of-memory message, in characters."""
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
 """The smallest size that means "no limit" or "unknown"; a driver that reports no size (WSL, Windows) gives 2^64."""
@@ -69,7 +69,7 @@ class Message:
     total_bytes: int | None = None
     free_bytes: int | None = None
     process_bytes: int | None = None
-    """The bytes that this process uses, including memory outside PyTorch."""
+    """The GPU memory in bytes that this process uses, including memory outside PyTorch."""
     other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
     """The allocator's upper limit in bytes; None without a limit."""
@@ -81,13 +81,13 @@ class Message:
     reserved_bytes: int | None = None
     """The bytes that PyTorch's allocator has reserved."""
     other_allocations_bytes: int | None = None
-    """The bytes outside PyTorch, on Apple's chips."""
+    """The bytes outside PyTorch's allocator, which messages on Apple's chips report."""
     reserve_bytes: int | None = None
-    """The length in bytes of an expandable segment, if the request was longer."""
+    """The address range of an expandable segment in bytes, if a request was larger than it."""
     is_expandable: bool = False
-    """Whether the text says that expandable segments were on."""
+    """Whether the message says that expandable segments were on."""
     host_used_bytes: int | None = None
-    """The used host memory in bytes, by all programs together."""
+    """The host memory in use in bytes, summed over all programs."""
     host_total_bytes: int | None = None
     """The total host memory in bytes."""
     said: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message and its range of characters."""
+    """An out-of-memory message and its range of characters in the text."""
 
     start: int
     end: int
@@ -145,7 +145,7 @@ def hits_of(
 
 @dataclass(frozen=True, slots=True)
 class _WordsPlace:
-    """A place in a text at which known words were found."""
+    """A place in a text at which the known words of an out-of-memory message were found."""
 
     start: int
     end: int
@@ -172,7 +172,7 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether other known words begin within the words at a place."""
+    """Return whether the words of a different message begin within the words found at a place."""
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
@@ -194,7 +194,7 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Return the message at a place; it may extend up to `stop`."""
+    """Return the out-of-memory message at a place in the text; it may extend up to `stop`."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
@@ -232,7 +232,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return where the last whole word of a part of a text ends."""
+    """Return the position where the last whole word of a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)
@@ -240,7 +240,7 @@ def _last_space(text: str, begin: int, end: int) -> int:
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:
-    """Read the sizes that follow the words into a message's fields; return the end of the last size."""
+    """Read the sizes in an out-of-memory message into its fields; return the position after the last size."""
     found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
     found += [(match, "") for match in PROCESS.finditer(window)]
     others = []

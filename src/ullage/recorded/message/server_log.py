@@ -106,7 +106,7 @@ class ServerLog:
     _lines: int = 0
 
     def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
-        """Read the memory figures in a part of a text that consists of whole lines.
+        """Read the memory figures from a part of a model server's log that consists of whole lines.
 
         Args:
             text: the log.
@@ -128,7 +128,9 @@ class ServerLog:
                 self._note(rank, row)
 
     def of(self, rank: str | None) -> ServerMemory | None:
-        """Return the figures of a worker, completed with figures from lines without a mark; None if there are none."""
+        """Return a worker's memory figures, completed with figures from lines without a worker's mark; None if there
+        are none.
+        """
         own, common = self.workers.get(rank), self.workers.get(None)
         if own is None:
             # The error has no mark, or comes from the process above the workers: the last worker's figures are used for

@@ -43,7 +43,9 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Names of the driver and its functions only; such an error means that GPU memory was refused outside of any pool."""
+"""Pattern for names of the driver and its functions; with these, an error means that GPU memory was refused outside of
+any memory pool.
+"""
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
     r"|_OUT_OF_|\bERR\b|OOM:",
@@ -58,7 +60,7 @@ _ABOUT: Final = re.compile(
     r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
     re.ASCII | re.IGNORECASE,
 )
-"""The words that follow in a sentence about an out-of-memory error."""
+"""Pattern for the words that follow "out of memory" in a sentence that only discusses such an error."""
 _MEMORY: Final = re.compile(
     r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
     re.ASCII | re.IGNORECASE,
@@ -72,7 +74,7 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""The marks that may come before the first words of a line: those of launchers, of containers and of a list."""
+"""Pattern for the marks before the first words of a log line: those of launchers, of containers and of a list."""
 HEADS: Final = (
     *(
         "ut of memory",
@@ -97,11 +99,11 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which a line must contain at least one, for a plain (fast) search."""
+"""Words of which an error line must contain at least one; they are searched first, because a plain search is fast."""
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
-"""Two sizes: the memory that is needed, and the memory that is available."""
+"""Pattern for two sizes in an error: the memory that is needed, and the memory that is available."""
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 

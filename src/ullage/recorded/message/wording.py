@@ -12,7 +12,7 @@ from typing import Final
 
 
 class MessageKind(StrEnum):
-    """The kind of a message."""
+    """The kind of an out-of-memory message."""
 
     ALLOCATOR = "allocator"
     """A request that PyTorch's GPU allocator could not satisfy."""
@@ -40,24 +40,26 @@ class MessageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """A wording: the text to find with a plain (fast) search, and the texts required before and after it."""
+    """The wording of an out-of-memory message: the text to find with a plain (fast) search, and the texts required
+    before and after it.
+    """
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must come immediately before `find`; its first word is the backend."""
+    """Texts of which one must come immediately before the text `find`; the first word is the backend."""
     after: re.Pattern[str]
-    """Pattern matched at `find`, with the groups `size` (the requested bytes) and `device`."""
+    """The pattern that must match at the text `find`, with the groups `size` (the requested bytes) and `device`."""
     at_start: bool
-    """Whether the words must begin a line or follow an exception's name."""
+    """Whether the message must begin a line or follow an exception's name."""
     kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether the words explicitly say that memory ran out; if False, that is only their usual meaning."""
+    """Whether the message explicitly says that memory ran out; if False, that is only its usual meaning."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow the words, in the forms of `SIZES`."""
+    """Whether sizes follow in the message, in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns of further text near the words. A group's name is a field of `Message`, or any other name."""
+    """Patterns for further text near the message. A group's name is a field of `Message`, or any other name."""
 
 
 def words(
@@ -105,7 +107,7 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""The figures on the next line, after the mark of a log."""
+"""Pattern for figures on the next line, after the mark that a log puts at the start of the line."""
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
 _CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU|device memory)"
@@ -380,6 +382,8 @@ SIZES: Final = {
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),
     }.items()
 }
-"""Patterns of the sizes in messages. Torch 2.1 spelled capacity "capacty"; old messages write GB for GiB."""
+"""Patterns for the sizes in out-of-memory messages. Torch 2.1 spelled capacity "capacty"; old messages write GB for
+GiB.
+"""
 DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
 PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)

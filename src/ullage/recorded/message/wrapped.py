@@ -14,8 +14,8 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return the message of the joined lines if it has other figures, and at least as many; otherwise the original
-    message.
+    """Return the out-of-memory message in the joined lines if it has other figures, and at least as many; otherwise the
+    original message.
     """
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
@@ -34,8 +34,8 @@ def read_again(text: str, hit: Hit) -> Hit:
 
 
 def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
-    """Return the first message that joining lines reveals in a text without messages, with the joined text and the
-    message's line number.
+    """Return the first out-of-memory message that joining lines reveals in a text without messages, with the joined
+    text and the message's line number.
     """
     rows = text.split("\n")
     lengths = [len(row.rstrip("\r")) for row in rows]

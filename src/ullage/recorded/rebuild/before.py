@@ -42,7 +42,7 @@ class Unrecorded:
     oom_pool: int = 0
     """The private pool in which requests failed; 0: the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were freed, by the index of the segment's life."""
+    """The private pools of segments that were freed, by the index of the segment's lifetime."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
     """Whether the program itself emptied the cache before an allocating entry (True), or the allocator did so for lack
     of memory (False). Without an assumption, it was the allocator if the request would not have fitted otherwise.
@@ -58,13 +58,13 @@ class Before:
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """The lives of all segments of the recording, including those that existed when it began."""
+    """The lifetimes of all segments of the recording, including those that existed when it began."""
     pending: tuple[int, ...]
     """Keys of blocks that had been freed before recording began but were still in use on other streams."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Return the state when recording began, given the assumptions."""
+        """Return the allocator state when recording began, given the assumptions."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
@@ -89,13 +89,13 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveBlock:
-    """A block that no entry allocated."""
+    """A block that no trace entry allocated, so it existed when recording began."""
 
     size: int
     requested: int
     stack: int
     freed_row: int
-    """The entry from which on the block's memory can be used again; the history's length if the block is never
+    """The trace entry from which on the block's memory can be used again; the history's length if the block is never
     freed.
     """
     is_pending: bool
@@ -107,7 +107,7 @@ class _AliveBlock:
 
 
 def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
-    """Return the blocks that no entry allocated, by address."""
+    """Return the blocks that no trace entry allocated, by address."""
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
     # Files from before 2023 have one entry for a free. In newer files, a completed free without a request was requested
@@ -159,7 +159,7 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
-    """Yield each segment with the private pool of its life."""
+    """Yield each segment with the private pool of its lifetime."""
     for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
         is_so = all(stretch.pool == pool for stretch in stretches)
@@ -167,7 +167,7 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return for each segment the index of its life when recording begins, or -1."""
+    """Return for each segment the index of its lifetime when recording begins, or -1."""
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
@@ -221,7 +221,9 @@ class _Holes:
 
     history: History
     _sorted: tuple[Column, Column] | None = None
-    """Addresses and rows, computed on first use, because most recordings have no block that needs them."""
+    """Addresses and rows of allocations, computed on first use, because most recordings have no block that needs
+    them.
+    """
 
     def _by_address(self) -> tuple[Column, Column]:
         if self._sorted is None:

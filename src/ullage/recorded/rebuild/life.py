@@ -1,4 +1,4 @@
-"""The matching of frees to allocations, from the entries at each address."""
+"""The matching of recorded frees to recorded allocations, by the trace entries at each address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,16 +15,16 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The entries that concern blocks, each with the previous entry at the same address, which determines its
+    """The trace entries that concern blocks, each with the previous entry at the same address, which determines its
     meaning.
     """
 
     row: Column
-    """Indices of all entries that allocate or free, sorted by address and then by time."""
+    """Indices of all trace entries that allocate or free, sorted by address and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The previous action at the same address; -1: there is none."""
+    """The action of the previous entry at the same address; -1: there is none."""
     previous_row: Column
 
     @classmethod
@@ -42,14 +42,14 @@ class BlockLives:
         )
 
     def are_allocated(self, addresses: Column) -> list[bool]:
-        """Return for each address whether any entry allocates there."""
+        """Return for each address whether any trace entry allocates there."""
         before = np.append(0, np.cumsum(self.action == Action.ALLOC))
         first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
         found: list[bool] = (before[first] < before[last]).tolist()
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the entries that free a block which no entry allocated."""
+        """Return the trace entries that free a block which no entry allocated."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:

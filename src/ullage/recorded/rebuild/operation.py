@@ -1,4 +1,4 @@
-"""The operations of a program, and the driver calls that each operation made."""
+"""The allocator operations of a program, and the driver calls that each operation made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The program's columns, the history entry of each operation (-1: none), and the driver calls by operation."""
+    """The program's columns, the trace entry of each operation (-1: none), and the driver calls by operation."""
 
     op: Column
     key: Column
@@ -67,7 +67,7 @@ class _Operations:
 def write_operations(
     history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the program's operations.
+    """Return the operations of a program that a history is converted to.
 
     Args:
         history: the recording of one device.
@@ -103,7 +103,7 @@ def write_operations(
 def _write_frees(
     history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
 ) -> None:
-    """Add the frees of blocks, either at once or when other streams have finished with the blocks."""
+    """Add operations for the frees of blocks, either at once or when other streams have finished with the blocks."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -140,7 +140,9 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add uses on other streams, with only as many streams as there are waiting blocks at the same time."""
+    """Add operations for uses of blocks on other streams, with only as many streams as there are waiting blocks at the
+    same time.
+    """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
     streams = 0
@@ -162,7 +164,7 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
 
 
 def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
-    """Add the routing of allocations to private pools, and release a pool before its memory is freed."""
+    """Add operations that route allocations to private pools, and that release a pool before its memory is freed."""
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
@@ -176,7 +178,8 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
 def _write_releases(
     history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Add the `empty_cache` calls of the program; the allocator itself freed the other segments, for lack of memory.
+    """Add operations for the program's `empty_cache` calls; the allocator itself freed the other segments, for lack of
+    memory.
 
     Returns:
         The driver calls of each operation, by the operation's row and its position there.
@@ -208,7 +211,7 @@ def _write_releases(
 
 
 def _request_behind(history: History, made: Column, moved: Column) -> Column:
-    """Return for each driver call the entry of the request that may have caused it.
+    """Return for each driver call the trace entry of the request that may have caused it.
 
     If a block is freed before the next request, the call came from the program (`empty_cache`). The result is then
     negative, and it is equal for calls without a free in between.
@@ -224,7 +227,7 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a size, which is rounded up to whole driver pages."""
+    """Return the bytes that the driver gives for a requested size, which is rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 

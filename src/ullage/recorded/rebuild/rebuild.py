@@ -35,24 +35,28 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A program, and its relation to the history that it was reconstructed from."""
+    """A program (a list of allocator operations), and its relation to the history that it was reconstructed from."""
 
     program: Program
     settings: Settings
     settings_text: str
-    """The settings as a value for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from the recorded values."""
+    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from the recorded
+    values.
+    """
     room_bytes: int
     """The capacity: the most bytes that the allocator can reserve; `UNBOUNDED_BYTES` if it is unknown."""
     beyond_room_bytes: int
-    """The bytes of the GPU's memory beyond the capacity, if they were assumed."""
+    """The bytes of GPU memory that the allocator cannot reserve (CUDA contexts, other processes), if they were
+    assumed.
+    """
     room_is_known: bool
     """Whether the capacity is known from a request that failed: reserved bytes plus the bytes that the driver reported
     free.
     """
     row_of_op: Column
-    """The history entry of each operation; -1 for operations that create the initial state."""
+    """The trace entry of each operation; -1 for operations that create the initial state."""
     row_of_key: Column
-    """The entry that allocated each block; -1 if the block existed before recording began."""
+    """The trace entry that allocated each block; -1 if the block existed before recording began."""
     stack_of_key: Column
     size_of_key: Column
     """The requested bytes of each block."""
@@ -61,13 +65,13 @@ class Rebuilt:
     is_whole: bool
     """Whether recording began before the first allocation."""
     lives: SegmentLives
-    """The lives of the recording's segments, each from its first memory to its last."""
+    """The lifetimes of the recording's segments, each from its first memory to its last."""
     block_lives: BlockLives
-    """The entries at each block's address, in order."""
+    """The trace entries at each block's address, in order."""
     notes: tuple[str, ...]
 
     def ops_of(self, rows: Column) -> Column:
-        """Return the operations that belong to the given entries, which must be sorted."""
+        """Return the operations that belong to the given trace entries, which must be sorted."""
         first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")
         counts = last - first
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -139,7 +143,7 @@ class Rebuilder:
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last result, and the arguments that it was built with."""
+    """The program that was built last, and the arguments that it was built with."""
 
     def program_of(
         self,
@@ -164,7 +168,7 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return the result without a text of the settings and without notes, which `Rebuilder` adds."""
+    """Return the reconstructed program without a text of the settings and without notes, which `Rebuilder` adds."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -204,7 +208,7 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
 
 
 def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    """Yield notes about the facts that had to be inferred."""
+    """Yield notes about the facts of a recording that had to be inferred."""
     if semantics is None:
         yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
     if room_bytes == UNBOUNDED_BYTES:
@@ -214,7 +218,7 @@ def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -
 
 
 def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
-    """Return the bytes that the driver has given after every entry.
+    """Return the bytes that the driver has given after every trace entry.
 
     The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than
     its size, and so does each page of that size in an expandable segment.

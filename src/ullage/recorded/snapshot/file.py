@@ -41,7 +41,7 @@ _OTHERS: Final = (
     (re.compile(rb"version https://git-lfs"), "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
     (re.compile(rb"SQLite format 3\x00"), "an SQLite database", _DUMP),
 )
-"""The first bytes of other file formats, the name of each format, and what to do with it."""
+"""The first bytes of file formats that are not snapshots, the name of each format, and what the user can do with it."""
 _OTHER_JSON: Final = (
     (re.compile(rb'\s{0,40}\{\s{0,40}"(?:schemaVersion|deviceProperties|traceEvents)"'), "a profiler's trace", _RECORD),
     (re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}\d{12}"), "a profiler's memory timeline, in JSON", _RECORD),
@@ -51,7 +51,9 @@ _OTHER_JSON: Final = (
         "it contains totals, but not which memory was in use; give a snapshot or the text of the error",
     ),
 )
-"""The same for text formats, which could be logs."""
+"""The first bytes of text formats that are not snapshots but could be taken for logs, with their names and what to
+do.
+"""
 _TEXTS: Final = (
     (re.compile(rb"<"), "an HTML page or other text with tags", _DUMP),
     (re.compile(rb"\{[\"\n]"), "JSON", _DUMP),
@@ -65,7 +67,7 @@ _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def is_no_log(beginning: bytes) -> bool:
-    """Return whether a text file is a snapshot in another form, or another format that is certainly not a log."""
+    """Return whether a text file is certainly not a log: it is a snapshot in another form, or another known format."""
     forms = (_PAGE, _JSON, *(pattern for pattern, _, _ in (*_OTHERS, *_OTHER_JSON)))
     return any(pattern.match(beginning) for pattern in forms)
 

@@ -1,5 +1,5 @@
-"""The state at the end of a recording, in all formats since 2022: segments and their blocks, and checks for
-contradictions.
+"""The allocator state at the end of a recording, in all snapshot formats since 2022: segments and their blocks, and
+checks for contradictions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from ullage.recorded.program import is_one_of
 from ullage.recorded.snapshot._pickle import StackRow
 
 MOST_BYTES: Final = 1 << 40
-"""Upper bound of a size: a tebibyte, more than any GPU has."""
+"""The largest size in bytes that is accepted: a tebibyte, more than any GPU has."""
 MOST_ADDRESS: Final = 1 << 57
-"""The end of a process's address space."""
+"""The highest address of a process's address space."""
 MOST_DEVICES: Final = 1024
 
 
 def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
-    """Return the segments of each device, in order of their addresses.
+    """Return the segments of each device in a snapshot, in order of their addresses.
 
     Raises:
         ValueError: the segments do not have PyTorch's structure; the text says what is wrong, and where.
@@ -50,7 +50,7 @@ def list_of(value: Any, what: str) -> list[Any]:
 
 
 def int_of(entry: Mapping[str, Any], name: str, default: int) -> int:
-    """Return the value of a field if it is a whole number; otherwise the default."""
+    """Return the value of a snapshot's field if it is a whole number; otherwise the default."""
     value = entry.get(name)
     return value if isinstance(value, int) else default
 
@@ -99,18 +99,18 @@ def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
 
 
 class Contradiction(ValueError):
-    """Raised for a file that contradicts itself."""
+    """Raised for a snapshot that contradicts itself."""
 
 
 def check(history: History) -> None:
-    """Raise Contradiction if segments and their blocks do not fit together, or if an entry has 0 bytes."""
+    """Raise Contradiction if segments and their blocks do not fit together, or if a trace entry has 0 bytes."""
     found = next(chain(_of_the_state(history), _of_sizes(history)), None)
     if found is not None:
         raise Contradiction(found)
 
 
 def _of_the_state(history: History) -> Iterator[str]:
-    """Yield the errors in the segments at the end, whose blocks must fill them completely."""
+    """Yield the errors in the final segments of a snapshot, whose blocks must fill them completely."""
     for segment in history.segments:
         if segment.size <= 0:
             yield f"the segment at {segment.address:#x} has {segment.size} bytes"
@@ -139,7 +139,7 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
 
 
 def _of_sizes(history: History) -> Iterator[str]:
-    """Yield entries of 0 bytes; an allocator never makes such an entry."""
+    """Yield errors for trace entries of 0 bytes; an allocator never makes such an entry."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         name = Action(int(history.action[row])).name.lower()

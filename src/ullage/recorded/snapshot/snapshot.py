@@ -45,7 +45,7 @@ _MOST_FREE_LISTS: Final = 1 << 14
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The content of a file: the history of every device that has one, by device number."""
+    """The content of a snapshot file: the history of every device that has one, by device number."""
 
     path: str
     devices: Mapping[int, History]
@@ -114,7 +114,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """Return the rows of each device that has a trace."""
+    """Return the rows of the trace of each device that has a trace."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
@@ -169,7 +169,9 @@ def _history_of(
 
 
 def _sizes_of(action: Column, size: Column) -> Column:
-    """Return the sizes; a failed request of 2^62 bytes or more, read as an unsigned number, is stored as 2^62."""
+    """Return the sizes of trace entries; a failed request of 2^62 bytes or more, read as an unsigned number, is stored
+    as 2^62.
+    """
     is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
     return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
@@ -188,7 +190,7 @@ def _check_pools(history: History) -> None:
 
 
 def _check(history: History) -> None:
-    """Raise ValueError for an entry that no allocator makes; the size of a failed request may be any number."""
+    """Raise ValueError for a trace entry that no allocator makes; the size of a failed request may be any number."""
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
     room = np.where(failed, history.address, 0)  # In these entries, the free bytes are stored in place of an address.
     for what, values, asked, most in (
@@ -204,8 +206,8 @@ def _check(history: History) -> None:
 
 
 def _labels_of(found: dict[str, Any]) -> Labels:
-    """Return the labels of all devices' entries; they share the file's texts, so each device's memory use depends only
-    on its entries.
+    """Return the labels of all devices' trace entries; they share the file's texts, so each device's memory use depends
+    only on its entries.
     """
     texts = found["texts"]
     columns = {name: found[name] for name in ("metadata", "context")}
@@ -259,7 +261,7 @@ def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Return the named ranges of each device, in order."""
+    """Return the named ranges of the program for each device, in order."""
     annotations: dict[int, list[Annotation]] = {}
     drawn: dict[str, str] = {}  # A small file could contain a long name a million times.
     for entry in found if isinstance(found, list) else ():

@@ -27,12 +27,12 @@ class Cache:
     """The cached answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a folder, which is created when the first answer is stored."""
+        """Use a cache folder, which is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return the cached answer to a query; None if there is none."""
+        """Return cuDNN's cached answer to a query; None if there is none."""
         try:
             with OwnFolder.open(self._folder) as folder:
                 data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)
@@ -45,7 +45,7 @@ class Cache:
         return answer.decode() if is_whole else None
 
     def put(self, question: str, answer: str) -> None:
-        """Store an answer, which ends with a newline."""
+        """Store cuDNN's answer to a query; the answer ends with a newline."""
         if not self._is_open:
             return
         try:

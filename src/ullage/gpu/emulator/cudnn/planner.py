@@ -55,7 +55,7 @@ class Setup:
     library: str
     """The path of libcudnn.so.9; empty if no installed cuDNN can plan."""
     why_not: str
-    """The reason why no installed cuDNN can plan."""
+    """The reason why no installed cuDNN can plan without a GPU."""
     version: int
     before: tuple[str, ...]
     """Libraries that are loaded first because cuDNN looks for them by name."""
@@ -79,12 +79,12 @@ class Setup:
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return the setup as JSON text."""
+        """Return the planner's arguments as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Return a setup from JSON text."""
+        """Return the planner's arguments from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
@@ -102,7 +102,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the answer to a request; never raises."""
+        """Return the answer to a request of the emulated cuDNN; never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")

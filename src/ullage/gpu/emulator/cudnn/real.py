@@ -92,7 +92,7 @@ class Cudnn:
         self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
 
     def check(self, status: int) -> None:
-        """Raise CudnnError for a status other than success."""
+        """Raise CudnnError if cuDNN returned a status other than success."""
         if status:
             text = ctypes.create_string_buffer(_TEXT_BYTES)
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
@@ -125,7 +125,9 @@ class Cudnn:
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
     def build(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the last of a caller's descriptors, such as an engine configuration."""
+        """Create the last descriptor of a query, such as an engine configuration, and the descriptors that it refers
+        to.
+        """
         made: list[Descriptor] = []
         for node in tree:
             descriptor = Descriptor(self, node.kind)
@@ -186,7 +188,7 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Read an attribute's descriptors into the given descriptors; return their number."""
+        """Read the descriptors in a cuDNN attribute into the given descriptors; return their number."""
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))

@@ -1,4 +1,4 @@
-"""The connection of this process's emulated cuDNN to the real one."""
+"""The connection between this process's emulated cuDNN and the real cuDNN."""
 
 import json
 import sys

@@ -69,7 +69,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated workspace of a problem, in bytes."""
+    """The estimated cuDNN workspace of a graph, in bytes."""
 
     expected_bytes: int
     low_bytes: int
@@ -78,7 +78,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The workspaces of a class, each divided by the bytes of its problem's tensors."""
+    """The measured cuDNN workspaces of a class of graphs, each divided by the bytes of its graph's tensors."""
 
     expected: float
     low: float

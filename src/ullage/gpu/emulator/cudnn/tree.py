@@ -46,12 +46,12 @@ _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one spatial dimension
 
 
 class TreeError(ValueError):
-    """Raised if a text is not a query; the error's text says where."""
+    """Raised if a text is not a query to cuDNN; the error's text says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute; floating-point values are stored as their bits."""
+    """One attribute of a cuDNN descriptor; floating-point values are stored as their bits."""
 
     name: int
     type: int
@@ -60,13 +60,13 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One descriptor."""
+    """One cuDNN descriptor of a query."""
 
     kind: int
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return an attribute's values; empty if the attribute is not set."""
+        """Return the values of a descriptor's attribute; empty if the attribute is not set."""
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
@@ -127,12 +127,12 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """The number of channel groups, inferred from the sizes as cuDNN does."""
+        """The number of channel groups of the convolution, inferred from the sizes as cuDNN does."""
         return self.x[1] // self.w[1] if self.w[1] else 1
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of input, weights and output together."""
+        """The bytes of the convolution's input, weights and output together."""
         each = {"fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2}.get(self.type, 1)
         return each * (prod(self.x) + prod(self.w) + prod(self.y))
 

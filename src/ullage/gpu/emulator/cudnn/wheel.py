@@ -27,7 +27,7 @@ class CudnnWheel:
 
     @property
     def text(self) -> str:
-        """The version in its usual form: 9.19.0."""
+        """The version of cuDNN in its usual form: 9.19.0."""
         return f"{self.version // 10000}.{self.version // 100 % 100}.{self.version % 100}"
 
 

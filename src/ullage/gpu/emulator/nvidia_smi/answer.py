@@ -37,7 +37,7 @@ class SmiError(Exception):
 
 @dataclass(frozen=True)
 class User:
-    """A process that uses a GPU."""
+    """A process that uses an emulated GPU."""
 
     pid: int
     used_bytes: int
@@ -45,7 +45,7 @@ class User:
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU."""
+    """An emulated GPU in nvidia-smi's output."""
 
     index: int
     name: str
@@ -60,12 +60,12 @@ class Card:
 
     @property
     def uuid(self) -> str:
-        """The UUID, as the emulated NVML returns it."""
+        """The UUID of the emulated GPU, as the emulated NVML returns it."""
         return f"GPU-756c6c61-6765-0000-0000-{self.index:012x}"
 
     @property
     def bus(self) -> str:
-        """The PCI bus id, as the emulated NVML accepts it."""
+        """The PCI bus id of the emulated GPU, as the emulated NVML accepts it."""
         return f"00000000:{self.index + 1:02X}:00.0"
 
 
@@ -195,13 +195,13 @@ _OF_APPS: dict[str, tuple[str, Callable[[Card, User], str]]] = {
 
 
 def query_gpu(fields: str, how: str | None, cards: Sequence[Card]) -> str:
-    """Return the output of --query-gpu."""
+    """Return the output of `nvidia-smi --query-gpu`."""
     columns = [_field(name.strip(), len(cards)) for name in fields.split(",")]
     return _csv([title for title, _ in columns], [[tell(card) for _, tell in columns] for card in cards], how)
 
 
 def query_apps(fields: str, how: str | None, cards: Sequence[Card]) -> str:
-    """Return the output of --query-compute-apps."""
+    """Return the output of `nvidia-smi --query-compute-apps`."""
     try:
         columns = [_OF_APPS[name.strip()] for name in fields.split(",")]
     except KeyError as error:
@@ -285,12 +285,12 @@ def table(cards: Sequence[Card]) -> str:
 
 
 def names(cards: Sequence[Card]) -> str:
-    """Return the output of -L."""
+    """Return the output of `nvidia-smi -L`."""
     return "\n".join(f"GPU {card.index}: {card.name} (UUID: {card.uuid})" for card in cards)
 
 
 def details(cards: Sequence[Card]) -> str:
-    """Return a short form of the output of -q."""
+    """Return a short form of the output of `nvidia-smi -q`."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += _pairs(0, ("Timestamp", time.ctime()), ("Driver Version", f"{DRIVER} (emulated)"), ("CUDA Version", CUDA))
     lines += ["", *_pairs(0, ("Attached GPUs", str(len(cards))))]
