@@ -64,7 +64,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
         (["--gpu", "T4", "--total-memory", "100MiB"], "a context of 141.0 MiB leaves no room on a card of 100.0 MiB"),
         (["--gpu", "T4", "--context", "20GiB"], "a context of 20.00 GiB leaves no room on a card of 14.74 GiB"),
         (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
-        (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, and 'sm_90' was given as well"),
+        (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, but 'sm_90' was given"),
         (["--gpu", "24GiB", "--arch", "sm_1"], "the architecture 'sm_1' is unknown; expected one of: "),
         (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),
         (["--gpu", "T4", "--snapshot", "no/where.pickle"], "the folder of --snapshot no/where.pickle does not exist"),
@@ -276,7 +276,7 @@ def without_torch(workplace: Path) -> Path:
         ),
         (
             "__version__ = '1.13.0+cu117'\ncuda = '11.7'\n",
-            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; CUDA 12 and 13 can be emulated",
+            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; only CUDA 12 and 13 can be emulated",
         ),
     ],
 )
