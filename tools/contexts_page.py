@@ -135,16 +135,16 @@ def _rule(known: list[Population]) -> list[str]:
         _wrapped(
             f"Context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 threads that can "
             f"be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The line was fitted "
-            f"to the medians of all chips with {FEWEST_FOR_THE_RULE} readings or more. The range covers "
+            f"to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings or more. The range covers "
             f"{100 * COVERED:.0f} % of their readings, with equal weight for each chip, around lines that were fitted "
-            "without that chip. The last two columns of the table use a rule whose line and range were computed "
-            "without the chip of that row."
+            "without that chip. The last two columns of the table below are for a rule that was computed without the "
+            "chip of that row."
         ),
         _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
-            f"If each chip is left out in turn, {inside} of {tried} readings ({100 * inside / tried:.0f} %) are inside "
-            f"the range computed from the other chips. The range is {2 * rule.around_mib:.0f} MiB wide; the goal is "
-            f"less than {GOAL_MIB} MiB."
+            f"If the rule is computed without one chip at a time, {inside} of {tried} readings "
+            f"({100 * inside / tried:.0f} %) of the chips left out are inside its range. The range is "
+            f"{2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
             f"The rule gives such a range for {sum(_follows_the_rule(card, known) for card in all_gpus())} more whole "
@@ -179,8 +179,8 @@ def _of_several_chips(found: list[Reading], rule: Rule) -> list[str]:
     return [
         _wrapped(
             "If several chips have the same total memory, readings with this total were used neither for a profile nor "
-            "for the rule. This table compares them with the rule. It includes processes that held other memory in "
-            "addition."
+            "for the rule. This table compares them with the rule. The readings include processes that held other "
+            "memory in addition to the CUDA context."
         ),
         _table("| GPUs | readings | median | range of the rule over these GPUs | readings inside |", *rows),
     ]

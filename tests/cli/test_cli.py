@@ -276,7 +276,8 @@ def without_torch(workplace: Path) -> Path:
         ),
         (
             "__version__ = '1.13.0+cu117'\ncuda = '11.7'\n",
-            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; only CUDA 12 and 13 can be emulated",
+            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; only CUDA 12 and 13 can be "
+            "emulated",
         ),
     ],
 )

@@ -63,7 +63,7 @@ class Oracle:
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Create an oracle from a run that failed, and from the same run written as a script could execute it.
+        """Create the test for one run that failed, from the recording and the run rewritten as a script can execute it.
 
         Raises:
             UsageError: the request does not fail in a script, or it fails for another cause.

@@ -107,10 +107,10 @@ def _need(tuning: Tuning) -> str:
     present, best = tuning.needs[0], tuning.needs[-1]
     verb = "needs at least" if all(need.is_exact for need in tuning.needs) else "fits in"
     if present == best:
-        return f" It {verb} {text_of_bytes(present.room_bytes)}."
+        return f" The run {verb} {text_of_bytes(present.room_bytes)}."
     with_what = "" if tuning.best is not None else f" with {best.text or 'nothing set'}"
     return (
-        f" It {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
+        f" The run {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
         f"with the present settings {text_of_bytes(present.room_bytes)}."
     )
 
