@@ -57,7 +57,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--gpu", "RTX 4900"], "no card named 'RTX 4900' is known; nearest: "),
+        (["--gpu", "RTX 4900"], "no GPU named 'RTX 4900' is known; nearest: "),
         (["--gpu", "T4", "--steps", "0"], "--steps 0 is out of range; expected 1 or more"),
         (["--gpu", "T4", "--seconds", "nan"], "--seconds nan is out of range; expected a number above 0"),
         (["--gpu", "T4", "--total-memory", "0GiB"], "leaves no memory on a GPU with 0 B"),
@@ -67,8 +67,8 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
         ),
         (["--gpu", "T4", "--context", "20GiB"], "a CUDA context of 20.00 GiB leaves no memory on a GPU with 14.74 GiB"),
         (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
-        (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, and 'sm_90' was given as well"),
-        (["--gpu", "24GiB", "--arch", "sm_1"], "no architecture 'sm_1' is known; expected one of: "),
+        (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, but 'sm_90' was given"),
+        (["--gpu", "24GiB", "--arch", "sm_1"], "the architecture 'sm_1' is unknown; expected one of: "),
         (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),
         (["--gpu", "T4", "--snapshot", "no/where.pickle"], "the folder of --snapshot no/where.pickle does not exist"),
         (["--gpu", "T4", "--snapshot", "/tmp"], "--snapshot /tmp is a folder; expected the name of a file to write"),
@@ -279,7 +279,8 @@ def without_torch(workplace: Path) -> Path:
         ),
         (
             "__version__ = '1.13.0+cu117'\ncuda = '11.7'\n",
-            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; CUDA 12 and 13 can be emulated",
+            "the PyTorch in this environment (1.13.0+cu117) is built for CUDA 11.7; only CUDA 12 and 13 can be "
+            "emulated",
         ),
     ],
 )

@@ -387,7 +387,7 @@ DIFF = Difference(
         Level(name="reserved at the end", before=1000 * MIB, after=2400 * MIB, is_bytes=True),
         Level(name="allocated at the peak", before=990 * MIB, after=970 * MIB, is_bytes=True),
     ),
-    notes=("2 cards are added up (--device takes one)",),
+    notes=("2 GPUs are added up (--device selects one)",),
 )
 REPORTS = {
     "predict_fits": describe(FITS),
@@ -441,14 +441,14 @@ def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) 
         (
             2844,
             "286.0 MiB LESS",
-            "With expandable_segments:True this run reserves 2.50 GiB at most in place of 2.78 GiB, and calls the "
-            "driver 74 times in place of 1,234.",
+            "With expandable_segments:True this run reserves at most 2.50 GiB in place of 2.78 GiB, and makes 74 "
+            "driver calls in place of 1,234.",
         ),
         (
             2558,
-            "1,160 DRIVER CALLS FEWER",
-            "With expandable_segments:True this run calls the driver 74 times in place of 1,234, and reserves as much: "
-            "2.50 GiB.",
+            "1,160 FEWER DRIVER CALLS",
+            "With expandable_segments:True this run makes 74 driver calls in place of 1,234, and reserves the same "
+            "amount: 2.50 GiB.",
         ),
     ],
 )

@@ -81,10 +81,13 @@ def test_what_contradicts_nothing_is_read(tmp_path: Path) -> None:
     ("segments", "said"),
     [
         ([segment(BASE, block(BASE, 60 * MIB), total_size=100 * MIB)], "its blocks have 62,914,560 of them together"),
-        ([segment(BASE, block(BASE, 60 * MIB), total_size=10 * MIB)], "has 10,485,760 bytes, and its blocks"),
+        ([segment(BASE, block(BASE, 60 * MIB), total_size=10 * MIB)], "has 10,485,760 bytes, but its blocks"),
         ([segment(BASE, block(BASE, 60 * MIB), block(BASE + 30 * MIB, 40 * MIB))], "overlap at"),
         ([segment(BASE, block(BASE, MIB)), segment(BASE + MIB // 2, block(BASE + MIB // 2, MIB))], "and .* overlap"),
-        ([segment(BASE, block(BASE, MIB, requested_size=9 * MIB))], "smaller than what was asked for in it"),
+        (
+            [segment(BASE, block(BASE, MIB, requested_size=9 * MIB))],
+            "smaller than the bytes that were requested for it",
+        ),
         ([segment(BASE, block(BASE, 0))], "has 0 bytes"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(here: Callable[..., Diagno
 
 
 def test_an_unknown_card_is_refused(here: Callable[..., Diagnosis]) -> None:
-    with pytest.raises(UnknownGpuError, match="no card named 'RTX 4900' is known"):
+    with pytest.raises(UnknownGpuError, match="no GPU named 'RTX 4900' is known"):
         here("RTX 4900")
 
 
