@@ -1,1 +1,3 @@
-"""Batches of items of different lengths under a token budget: `ullage.TokenBudgetBatchSampler`; it needs no torch."""
+"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that stay within a token budget. The package
+does not import torch.
+"""

@@ -1,1 +1,3 @@
-"""Running out of memory: errors that mean it, what frees memory, and single operations run again."""
+"""Memory during a guarded step: which errors are out-of-memory errors, how memory is freed, and how single operations
+are retried.
+"""

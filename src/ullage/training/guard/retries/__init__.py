@@ -1,1 +1,3 @@
-"""Forward and backward: which plan is tried after which, what fitted before, and ways that need less memory."""
+"""Forward and backward of a batch: the order in which plans are tried, which plans succeeded before, and ways to need
+less memory.
+"""

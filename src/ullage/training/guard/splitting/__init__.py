@@ -1,1 +1,3 @@
-"""A batch taken in parts: how it is cut, what each part counts, and whether the parts sum to the whole."""
+"""Splitting a batch: how it is cut, how much each part's loss counts, and whether the losses of the parts sum to the
+loss of the batch.
+"""
