@@ -154,8 +154,8 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the address, shape and strides of a tensor, which change when the tensor is given other memory (`tensor.data =
-    ...`).
+    """Return the address, shape and strides of a tensor, which change when the tensor is given other memory
+    (`tensor.data = ...`).
     """
     try:
         return tensor.data_ptr(), tensor.shape, tensor.stride()

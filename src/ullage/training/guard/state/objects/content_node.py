@@ -54,8 +54,8 @@ class ContentNode:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return the objects that this object refers to now but not in the record, and the reverse. For an object with a
-        readable state, return the object itself.
+        """Return the objects that this object refers to now but not in the record, and the reverse. For an object with
+        a readable state, return the object itself.
         """
         return [self.value]
 

@@ -256,8 +256,8 @@ class OptimizerNode(ContentNode):
     always_counts = True
 
     def __init__(self, path: str, value: Optimizer, *, is_state_read: bool = True) -> None:
-        """Create a record of an optimizer. The guard's own optimizers are recorded without state, because only the guard
-        steps them.
+        """Create a record of an optimizer. The guard's own optimizers are recorded without state, because only the
+        guard steps them.
         """
         self._is_state_read = is_state_read
         super().__init__(path, value)
