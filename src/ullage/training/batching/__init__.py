@@ -1,3 +1,4 @@
-"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that stay within a token budget. The package
-does not import torch.
+"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that stay within a token budget.
+
+This package does not import torch.
 """

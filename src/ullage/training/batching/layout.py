@@ -1,5 +1,4 @@
-"""The plan of an epoch: items of different lengths are grouped into batches within a token budget, and the batches are
-assigned to ranks.
+"""The plan of an epoch: items of different lengths form batches within a token budget, and ranks get batches.
 
 This module uses only lengths and numbers, not torch or the data. All random orders come from the raw output of PCG64
 and stable sorts, which NumPy guarantees to keep unchanged between versions. So every rank, and a process that resumes

@@ -1,6 +1,4 @@
-"""The event log of a guard: one entry and one log line for each out-of-memory error, with the action that the guard
-took.
-"""
+"""The event log of a guard: one entry and one log line for each out-of-memory error, with the action taken."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""Guards of several ranks that train one model: the ranks agree that all have succeeded before gradients are reduced,
-so no rank waits for a rank that has failed.
+"""Guards of several ranks: the ranks agree before gradients are reduced, so no rank waits for a failed rank.
 
 Under DistributedDataParallel each rank runs forward and backward without communication (`no_sync`), as often and in as
 many parts as its memory requires. Then the ranks exchange, in a separate gloo process group on the CPU, whether all

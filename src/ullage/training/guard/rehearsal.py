@@ -1,5 +1,6 @@
-"""A rehearsal: the heaviest step of a training run, run before training and then undone. It shows how much memory the
-run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
+"""A rehearsal: the heaviest step of a training run, run before training and then undone.
+
+It shows how much memory the run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
 """
 
 import time

@@ -1,5 +1,4 @@
-"""Signals such as SIGINT (Ctrl-C) that arrive while the guard's own code runs are held back until the user's code runs
-again.
+"""Holds back signals such as SIGINT (Ctrl-C) while the guard's own code runs, until the user's code runs again.
 
 A signal handler may raise an error at any line. The guard can undo a step that is interrupted in the user's code. An
 interruption inside a restore or inside the optimizer's step would leave tensors half written.

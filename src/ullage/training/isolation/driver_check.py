@@ -1,5 +1,4 @@
-"""The driver's count of used GPU memory before a function ran in a separate process, when it ended, and after the
-process ended.
+"""The driver's count of used GPU memory before, during and after a function that runs in a separate process.
 
 The driver does not report which process uses the memory: changes by other processes on the GPU are included.
 """

@@ -1,5 +1,4 @@
-"""Runs a function in a fresh process, so that all memory that it uses is freed when it ends, including the CUDA
-context.
+"""`ullage.isolated`: runs a function in a fresh process, so that all its memory, CUDA context included, is freed.
 
 A process that has used CUDA keeps a CUDA context on the GPU until the process ends. A function that runs in a separate
 process leaves nothing on the GPU. This module does not depend on what the function does, and does not initialise CUDA

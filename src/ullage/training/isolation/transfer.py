@@ -1,5 +1,4 @@
-"""Transfers values between two processes of ullage through shared memory: a pickle, with large buffers stored
-separately.
+"""Transfers values between two processes of ullage through shared memory: a pickle and separate large buffers.
 
 A parcel is an anonymous memory file (`memfd_create`), so nothing remains in /dev/shm even if a process crashes. Arrays
 and tensors are written without an extra copy, and arrive as ordinary memory. A tensor on a GPU arrives either on the

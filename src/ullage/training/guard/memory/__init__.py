@@ -1,3 +1,1 @@
-"""Memory during a guarded step: which errors are out-of-memory errors, how memory is freed, and how single operations
-are retried.
-"""
+"""Memory during a guarded step: out-of-memory errors, ways to free memory, and retries of single operations."""

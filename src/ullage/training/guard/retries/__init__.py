@@ -1,3 +1,1 @@
-"""Forward and backward of a batch: the order in which plans are tried, which plans succeeded before, and ways to need
-less memory.
-"""
+"""Retries of forward and backward: the order of plans, the plans that succeeded before, and ways to save memory."""

@@ -1,8 +1,9 @@
-"""Runs forward and backward of a batch, and retries them with less and less memory until they fit: unchanged, after
-`empty_cache`, in parts, with activation checkpointing, and with saved tensors in host memory.
+"""Runs forward and backward of a batch, and retries them with less and less memory until they fit.
 
-A failed attempt has no lasting effect: it is undone (`rewind`), and all its tensors are freed before the next attempt
-begins. A `BatchPlan` describes how an attempt is run. The plan that fitted is remembered for each shape (`plan.Plans`).
+The retries are: unchanged, after `empty_cache`, in parts, with activation checkpointing, and with saved tensors in host
+memory. A failed attempt has no lasting effect: it is undone (`rewind`), and all its tensors are freed before the next
+attempt begins. A `BatchPlan` describes how an attempt is run. The plan that fitted is remembered for each shape
+(`plan.Plans`).
 """
 
 from collections import deque

@@ -1,6 +1,4 @@
-"""Ways to run forward and backward in less memory with the same values: saved tensors in host memory, and activation
-checkpointing.
-"""
+"""Activation checkpointing and offloading of saved tensors: forward and backward with less memory, the same values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

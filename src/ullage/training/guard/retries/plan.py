@@ -1,7 +1,6 @@
-"""The plan for running forward and backward of a batch, remembered for each shape: the number of parts, activation
-checkpointing, offloading.
+"""The plan for running batches of one shape: the number of parts, activation checkpointing, offloading.
 
-This module does not import torch: callers report whether a plan succeeded.
+The plan is remembered for each shape. This module does not import torch: callers report whether a plan succeeded.
 """
 
 from collections import OrderedDict

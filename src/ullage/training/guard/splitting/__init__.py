@@ -1,3 +1,1 @@
-"""Splitting a batch: how it is cut, how much each part's loss counts, and whether the losses of the parts sum to the
-loss of the batch.
-"""
+"""Splitting a batch: how it is cut, the weight of each part's loss, and whether the losses of the parts sum up."""

@@ -1,5 +1,4 @@
-"""A batch of any type: its number of items, its shape, and its parts, each with the weight of its loss in the loss of
-the whole batch.
+"""The number of items of a batch, its shape, and its parts, each with the weight of its loss in the whole loss.
 
 A batch is a tensor, or any nesting of dicts, lists, tuples, named tuples, dataclasses and mappings of tensors. Nothing
 is copied: a part consists of views of the batch's tensors. A batch that holds anything else is never split

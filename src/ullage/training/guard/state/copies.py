@@ -1,5 +1,6 @@
-"""Tensors other than buffers and gradients that a step may write. Their version counters are watched; small tensors,
-and tensors that were seen to change, are copied and restored.
+"""Tensors other than buffers and gradients that a step may write.
+
+Their version counters are watched. Small tensors, and tensors that were seen to change, are copied and restored.
 """
 
 import copy

@@ -1,6 +1,8 @@
-"""Settings that a loss function may change and leave changed when it fails. They are a module's training mode,
-`requires_grad`, and whether gradients are recorded; settings of the whole process, such as autocast, the default dtype,
-the precision of matrix products, and hooks on saved tensors; and module hooks that it has registered and not removed.
+"""Settings that a loss function may change and leave changed when it fails.
+
+They are a module's training mode, `requires_grad`, and whether gradients are recorded; settings of the whole process,
+such as autocast, the default dtype, the precision of matrix products, and hooks on saved tensors; and module hooks that
+the loss function has registered and not removed.
 """
 
 from collections.abc import Callable, Iterator, Sequence

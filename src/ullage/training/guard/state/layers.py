@@ -1,5 +1,6 @@
-"""Settings of PyTorch's own layers (`dropout.p`, `batchnorm.momentum`), and attributes that forward adds to layers and
-parameters. They are read at every step without following references, because there are many.
+"""Settings of PyTorch's own layers (`dropout.p`), and attributes that forward adds to layers and parameters.
+
+They are read at every step without following references, because there are many.
 """
 
 from collections.abc import Iterator, Sequence

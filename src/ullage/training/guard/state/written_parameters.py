@@ -1,5 +1,4 @@
-"""Parameters that forward itself writes, such as the key encoder in momentum contrast: the guard detects and restores
-them.
+"""Detects and restores parameters that forward itself writes, such as the key encoder in momentum contrast.
 
 Only parameters that were seen to be written are copied. Parameters that no optimizer trains are compared once, at the
 first step. A later write to any other parameter is detected by its version counter; a write through `.data` is detected

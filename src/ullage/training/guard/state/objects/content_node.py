@@ -1,6 +1,4 @@
-"""Records of single Python objects: what an object referred to or held, whether it has changed since, and how to
-restore it.
-"""
+"""Records of single Python objects: what an object held, whether it has changed, and how to restore it."""
 
 import io
 import operator

@@ -1,9 +1,9 @@
-"""Records of Python objects that can be compared and restored: attributes, elements, the values of tensors, arrays and
-random number generators, and the progress of iterators.
+"""Records of Python objects that can be compared and restored: attributes, elements, values, and progress.
 
-The record of each object is shallow, and references are followed from object to object. So a step that rebinds, appends
-or counts is detected without copies of large objects. Library objects with separate state (data loaders, optimizers,
-trainers, threads) are not touched.
+Values are those of tensors, arrays and random number generators; progress is that of iterators. The record of each
+object is shallow, and references are followed from object to object. So a step that rebinds, appends or counts is
+detected without copies of large objects. Library objects with separate state (data loaders, optimizers, trainers,
+threads) are not touched.
 """
 
 import copy

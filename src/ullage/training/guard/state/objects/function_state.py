@@ -1,5 +1,6 @@
-"""The objects other than the model and the batch that a loss function, and the forward of a module, refer to: closure
-variables, the object of a method, global names, and classes.
+"""The objects that a loss function, and a module's forward, refer to in addition to the model and the batch.
+
+They are closure variables, the object of a method, global names, and classes.
 """
 
 from collections.abc import Iterable, Iterator

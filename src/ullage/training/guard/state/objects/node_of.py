@@ -1,5 +1,6 @@
-"""Chooses the type of record for an object, and defines records of objects that are neither containers nor have
-attributes: functions, caches, optimizers, gradients of tensors, and values stored outside of Python objects.
+"""Chooses the type of record for an object, and defines the records of objects of unusual types.
+
+These are functions, caches, optimizers, gradients of tensors, and values that are stored outside of Python objects.
 """
 
 import argparse
