@@ -59,7 +59,7 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"splittable": False, "checkpoint": ["0", "1", "2", "3"]},
         "retried with activation checkpointing",
     ),
-    "offload": ({"offload": True}, {"splittable": False}, "retried with saved tensors offloaded to the host"),
+    "offload": ({"offload": True}, {"splittable": False}, "retried with saved tensors in host memory"),
 }
 
 

@@ -36,10 +36,10 @@ class Rung(StrEnum):
         return {
             Rung.AGAIN: "undone, and retried unchanged",
             Rung.EMPTY_CACHE: "retried after empty_cache",
-            Rung.SHRINK: f"back to {parts} parts",
+            Rung.SHRINK: f"split into {parts} parts again",
             Rung.SPLIT: f"split into {parts} parts from now on",
             Rung.CHECKPOINT: "retried with activation checkpointing",
-            Rung.OFFLOAD: "retried with saved tensors offloaded to the host",
+            Rung.OFFLOAD: "retried with saved tensors in host memory",
             Rung.GIVE_UP: "gave up; everything is as before the step",
         }[self]
 

@@ -91,7 +91,7 @@ class Trials:
         try:
             trial = self._loss(self.cutter.select(batch, part), loss_of)
         except _DoesNotFit:
-            return "forward does not fit even without gradients"
+            return "even a forward pass without gradients does not fit"
         except _Refused as refusal:
             return str(refusal)
         if trial.changed:

@@ -277,7 +277,9 @@ class BatchPart:
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor for the loss of these items; None for the whole batch, whose loss is not changed."""
+    """The factor by which the loss of these items is multiplied; None for the whole batch, whose loss is not
+    changed.
+    """
     finished: frozenset[tuple[int, int]] = frozenset()
     """The additions to gradients (see `rewind`) that a failed attempt at these items has already made."""
 

@@ -67,7 +67,7 @@ class WatchedTensors:
 
 
 class Copies(WatchedTensors):
-    """Tensors of which small ones, and those that were seen to change, are copied."""
+    """Watched tensors. Small tensors, and tensors that were seen to change, are also copied."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
         """Create an empty list of tensors.
@@ -97,7 +97,7 @@ class Copies(WatchedTensors):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no tensor is watched."""
+        """Whether this list of watched tensors is empty."""
         return not self._tensors
 
     def record(self) -> None:
@@ -147,7 +147,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the version counters of tensors."""
+    """Return the version counter of each tensor; it rises with each write to the tensor."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # some are inference tensors

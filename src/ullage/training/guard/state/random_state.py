@@ -60,7 +60,7 @@ class RandomState:
         self._numpy.set_state(of_numpy)
 
     def discard(self) -> None:
-        """Drop the recorded states."""
+        """Drop the recorded states of the generators."""
         self._states = None
 
 

@@ -359,7 +359,7 @@ def _text_of_lost(names: Sequence[str]) -> str:
 _LIST_OF_METRICS: Final = "._metric_attributes"
 """The attribute in which Lightning stores a module's metrics by name after the first metric was logged."""
 _NAMES: Final = 6
-"""The number of names that an error shows."""
+"""The maximum number of names that an error message lists."""
 
 
 class _RepeatedAdditions:
@@ -381,7 +381,9 @@ class _RepeatedAdditions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all earlier additions were repeated; or none, because these items do not use the parameter."""
+        """Whether the retry has repeated all earlier additions to the gradient; or none, because these items do not use
+        the parameter.
+        """
         return self._left in (0, self._count)
 
     def finish(self) -> None:

@@ -25,7 +25,7 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """The parameters of a model, with copies of those that forward writes."""
+    """The parameters of a model, with copies of the parameters that forward writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
         """Create a record of named parameters; `trained` has the `id`s of the parameters that an optimizer trains."""
@@ -37,7 +37,7 @@ class WrittenParameters(WatchedTensors):
         self._written: list[int] = []
         """The indices of the parameters that forward was seen to write."""
         self.is_first = True
-        """Whether no attempt has succeeded yet."""
+        """Whether no attempt at forward and backward has succeeded yet."""
         self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 

@@ -305,7 +305,7 @@ class WatchedContents:
         return self._lasting, self._passing
 
     def kept(self) -> Self:
-        """Return a record of the same state, which later records do not change."""
+        """Return a record of the same state that later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._lasting = self._lasting.kept()  # each record creates a new `_passing`
         return kept
