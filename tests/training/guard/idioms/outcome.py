@@ -113,9 +113,11 @@ def _compared(outcome: str, left: Left, expected: Left) -> str:
     values = [{name: one for name, one in some.items() if not name.startswith("random")} for some in (expected, left)]
     if "split into" in outcome and not differences(*values, within=_rounding(left)):
         return "equal in parts"
-    if "each part draws random numbers of its own" in outcome:
+    if "each part draws its own random numbers" in outcome:
         return "own random numbers"
-    return "told" if "which is not put back" in outcome.replace("faults, which", "") else f"OTHER ({outcome})"
+    return (
+        "told" if "which the guard does not restore" in outcome.replace("faults, which", "") else f"OTHER ({outcome})"
+    )
 
 
 def _rounding(left: Left) -> float:
