@@ -90,7 +90,7 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
         )
     waste = max(0, last.reserved_bytes - last.allocated_bytes)
     yield (
-        f"out-of-memory errors: {_times(last.ooms)}; cache emptied to retry: {_times(last.retries)}; at the end "
+        f"ran out of memory: {_times(last.ooms)}; emptied the cache and retried: {_times(last.retries)}; at the end "
         f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} in segments that are partly in use"
     )
     yield from facts.growth or (_no_growth(facts.steps, process.told_steps),)

@@ -138,7 +138,7 @@ def _title(inside: Inside) -> Text:
 
 def _numbers(device: DeviceRow, *, is_one: bool) -> Iterator[Text]:
     head = "" if is_one else f"device {device.index}: "
-    split = f", {text_of_bytes(device.split_bytes)} of it in partly used segments" if device.split_bytes else ""
+    split = f" ({text_of_bytes(device.split_bytes)} in splits)" if device.split_bytes else ""
     yield Text(
         f"{head}allocated {text_of_bytes(device.allocated_bytes)}, reserved {text_of_bytes(device.reserved_bytes)}, "
         f"cached {text_of_bytes(device.cached_bytes)}{split}"
