@@ -140,7 +140,7 @@ class OomCauses:
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The causes that are known so far, by the name of the folder of evidence."""
+        """The causes of out-of-memory errors that are known so far, by the name of the folder of evidence."""
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:

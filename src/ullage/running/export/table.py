@@ -59,7 +59,7 @@ class _Position:
     samples: int = 0
     lost: int = 0
     steps: dict[int, int] = field(default_factory=dict)
-    """The number of completed steps at the last sample of each device."""
+    """The number of completed steps of the process at the last sample of each device."""
 
 
 class Drain:

@@ -22,7 +22,7 @@ NEAR: Final = 0.85
 """The share of a GPU's memory in use from which on memory is considered short."""
 _NEAR_UNTIL: Final = 0.75
 _CALM_STEPS: Final = 200
-"""The number of steps below `_NEAR_UNTIL` after which memory is no longer considered short."""
+"""Memory is no longer considered short after this number of steps in which less than `_NEAR_UNTIL` of it is in use."""
 _COST_SECONDS: Final = 2e-6
 """The time in seconds that history adds to one allocation and its free, with Python stacks (`make bench` measures
 it).

@@ -35,7 +35,7 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
-"""The size of every live file in bytes, fixed from its creation on."""
+"""The size of every live file in bytes, which never changes."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
 """Upper limits of plausible values: the number of steps, the number of GPUs, and the time in seconds since 1970."""
 _READS: Final = 8

@@ -53,8 +53,9 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the most relevant evidence: the last of the process that an out-of-memory error ended first, or else the
-    first.
+    """Return the evidence of the error that ended the run: the last one of the first process that ran out of memory.
+
+    If no process ended with an out-of-memory error, the first evidence of the run is returned.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}

@@ -62,7 +62,7 @@ def target_of(text: str | None) -> Target:
 
 
 def find(target: Target) -> FoundRuns:
-    """Return the folders and processes of a target at the moment."""
+    """Return the folders and processes that currently belong to a target of `ullage watch`."""
     if target.folder is not None:
         return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
     if target.pid is None:

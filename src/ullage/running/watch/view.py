@@ -122,7 +122,7 @@ class View:
     """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data, with only the latest peak of each series."""
+        """Return the view as plain data, with only the latest peak of each device."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes

@@ -58,8 +58,7 @@ class GrowthEvidence:
         if self.is_possible and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("state", context="alloc", stacks="python", max_entries=1)
             self._records = True
-        # The first sample is taken two steps later, so that blocks that every step replaces, such as gradients, have
-        # stacks.
+        # Blocks that every step replaces, such as gradients, have a recorded stack only after one more step.
         self._due = step + 2
 
     def stop(self) -> None:

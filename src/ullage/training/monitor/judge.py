@@ -35,7 +35,7 @@ _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
 _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
-"""Memory counts as fragmented if at least 1/N of the reserved memory was unused even at the peak, N being this
+"""A GPU's memory counts as fragmented if at least 1/N of its reserved memory was unused even at the peak, N being this
 number.
 """
 _RISE_ONE_IN: Final = 16
@@ -44,7 +44,7 @@ _RISE_ONE_IN: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """The allocator's statistics after a step, in bytes and blocks."""
+    """Memory statistics of PyTorch's allocator after a training step, in bytes and numbers of blocks."""
 
     bytes: int
     blocks: int
@@ -53,7 +53,7 @@ class StepLevels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Create the levels from the result of `torch._C._cuda_memoryStats`."""
+        """Create the statistics from the result of `torch._C._cuda_memoryStats`."""
         return cls(
             # Requested bytes are used, because a block may be up to 1 MiB larger than its request, depending on its
             # position.
@@ -66,7 +66,7 @@ class StepLevels:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """Growth that is being investigated."""
+    """Memory growth that the monitor is investigating."""
 
     series: Series
     phase: str
@@ -77,29 +77,29 @@ class _Suspicion:
     """The bytes allocated after steps, and the peak in bytes, at the time when the growth was first suspected."""
     evidence: GrowthEvidence | None
     held: HeldByPath | None = None
-    """The holders of memory, listed one floor before the growth is established."""
+    """The holders of memory, listed shortly before the growth is established."""
     is_swept: bool = False
     """Whether the garbage collector was run, so that reference cycles are not mistaken for growth."""
     confirmed_at: int | None = None
-    """The step of the phase at which established growth is checked for the last time."""
+    """The step of the phase at which established growth is checked for the last time before it is reported."""
 
 
 @dataclass(slots=True)
 class _Rest:
-    """The time for which growth at some levels is not investigated again, after a suspicion was dismissed."""
+    """A waiting time after a dismissed suspicion, during which similar growth is not investigated again."""
 
     steps: int
     until: int = 0
-    """The step of the phase at which this time ends."""
+    """The step of the phase at which the waiting time ends."""
     is_of_blocks: bool = False
-    """Whether growth in blocks is also ignored until then, and not only growth in bytes, which longer batches may
-    cause.
+    """Whether growth in the number of blocks is also ignored until then, and not only growth in bytes, which longer
+    batches may cause.
     """
 
 
 @dataclass(slots=True)
 class _Standing:
-    """A reported leak that still grows, measured by the floors of one level."""
+    """A reported leak whose growth is still being followed."""
 
     place: int
     """The index of the leak in `Judge.findings`."""
@@ -107,30 +107,32 @@ class _Standing:
     is_by_blocks: bool
     since: Floor
     top: Floor
-    """The floor with the most bytes, or blocks, so far."""
+    """The floor (lowest memory over several steps) with the most bytes, or blocks, so far."""
     longest_pause: int = 0
 
 
 @dataclass(slots=True)
 class _Past:
-    """The results of earlier investigations of a series."""
+    """The results of earlier investigations of a phase's memory."""
 
     rests: list[_Rest] = field(
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
-    """One waiting time for each level."""
+    """One waiting time for each width of floors."""
     blocks_per_step: float = 0.0
-    """The rate of growth that was too small for a finding; only faster growth is investigated afterwards."""
+    """The growth in blocks per step that was too small for a finding; only faster growth is investigated afterwards."""
     least_level: int = 0
-    """The lowest level that is judged. After growth that ended it is raised, because a list may be cleared from time to
-    time.
+    """The smallest width of floors that is judged, as an index. It is raised after growth that ended, because a list
+    that is cleared from time to time shows growth in narrow floors.
     """
     standing: _Standing | None = None
 
 
 @dataclass(slots=True)
 class _Rises:
-    """Rises from one constant level to the next. A few of them are a warm-up; if they continue, they are growth."""
+    """Rises of memory from one constant value to the next. A few rises are a warm-up; rises that continue are
+    growth.
+    """
 
     count: int = 0
     first_step: int = 0
@@ -141,7 +143,7 @@ class _Rises:
 
 
 class Judge:
-    """The decisions of a monitor: what the floors of all phases mean."""
+    """The decisions of a monitor: which memory growth to investigate, and which findings to report."""
 
     def __init__(self, least_bytes: int, notify: Callable[[MonitorFinding], Any], *, searches_holders: bool) -> None:
         self.findings: list[MonitorFinding] = []
@@ -154,27 +156,27 @@ class Judge:
         self._begun: StepLevels | None = None
         self._settled: tuple[int, StepLevels] | None = None
         self._settled_floors: dict[int, int] = {}
-        """The bytes of the first floor of each series that was complete after memory had settled."""
+        """The bytes of the first floor of each phase that was complete after memory had settled."""
         self._rises = _Rises()
         self._higher = 0
 
     def start(self, levels: StepLevels) -> None:
-        """Record the statistics before the first step."""
+        """Record the allocator's statistics before the first step."""
         self._begun = levels
 
     @property
     def suspects(self) -> bool:
-        """Whether growth is being investigated."""
+        """Whether memory growth is being investigated."""
         return self._suspicion is not None
 
     def stop(self) -> None:
-        """Stop gathering evidence."""
+        """Stop gathering evidence about memory growth."""
         if self._suspicion is not None and self._suspicion.evidence is not None:
             self._suspicion.evidence.stop()
         self._suspicion = None
 
     def sample_evidence(self, series: Series, step: int) -> None:
-        """After a step, take a sample for the evidence that is being gathered about a series."""
+        """After a step, take a sample of the live blocks if evidence about this phase is being gathered."""
         suspicion = self._suspicion
         if suspicion is None or suspicion.series is not series:
             return
@@ -185,7 +187,9 @@ class Judge:
             self._conclude(suspicion, self._past[id(series)], step)
 
     def judge(self, series: Series, phase: str, step: int, levels: StepLevels, *, is_alone: bool) -> None:
-        """Complete a floor of a series, and report the findings that follow from it."""
+        """Complete a floor (lowest memory over several steps) of a phase, and report the findings that follow from
+        it.
+        """
         closed = series.close(step)
         past = self._past.setdefault(id(series), _Past())
         if past.standing is not None:
@@ -224,7 +228,7 @@ class Judge:
             return
 
     def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: StepLevels) -> None:
-        """Dismiss a suspicion, establish it, or wait."""
+        """Decide on suspected growth: dismiss it, treat it as established, or wait for more steps."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if rises < _SUSPECTED:
@@ -260,7 +264,7 @@ class Judge:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Report a leak if the growth continues and is large enough."""
+        """Report a leak if the memory growth continues and is large enough."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
@@ -306,7 +310,7 @@ class Judge:
         return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Drop a suspicion, and set the time until the next one, which doubles each time."""
+        """Dismiss suspected growth, and set the waiting time until the next suspicion, which doubles each time."""
         series = suspicion.series
         evidence = suspicion.evidence
         floors, since = series.floors[suspicion.level], suspicion.since
@@ -412,7 +416,7 @@ class Judge:
                 self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
     def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
-        """Report a rise as a warm-up. From the third rise on, report it only after the rises have stopped."""
+        """Report a single rise of memory as a warm-up. From the third rise on, wait until the rises have stopped."""
         rises = self._rises
         rises.count += 1
         if rises.count == 1:
@@ -446,7 +450,9 @@ class Judge:
             )
 
     def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:
-        """Report the first finding of a kind; for later ones only update its figures, without a log message."""
+        """Report a finding if it is the first of its kind; otherwise update the figures of the first one without a log
+        message.
+        """
         for place, found in enumerate(self.findings):
             if found.kind is kind:
                 self.findings[place] = replace(found, total_bytes=max(total, found.total_bytes))

@@ -14,26 +14,30 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of floors of one level that are merged into one floor of the next level."""
+"""The number of floors of one width that are merged into one floor of the next width."""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""A rise that is larger than this number times the second largest rise is a single event during the growth."""
+"""If the largest rise is more than N times the second largest rise, it counts as a single event during the growth, N
+being this number.
+"""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
 """Growth continues if its last rises are even and at least 1/N of the earlier rises, N being this number. The earlier
 rises may then come from other growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of rises in blocks from which on a following fall ends a cycle that could be mistaken for a leak."""
+"""If the number of blocks rises at least this often before it falls, the fall ends a cycle that could be mistaken for a
+leak.
+"""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
 """The number of steps in one visit to a phase from which on growth is reported before the visit ends."""
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps that a floor of a level covers."""
+    """Return the number of steps that a floor (a minimum of allocated memory) of this level covers."""
     return int(CHUNK_STEPS * WIDENING**level)
 
 
@@ -44,7 +48,7 @@ class Floor:
     bytes: int
     blocks: int
     step: int
-    """The step, counted over all phases, at which the floor was complete."""
+    """The training step at which the floor was complete, counted over all phases."""
     phase_steps: int
     """The number of steps of the phase up to that step."""
     inside_bytes: int
@@ -57,10 +61,10 @@ class Floor:
 
 
 class Series:
-    """The floors of one phase at several widths."""
+    """The floors (minimums of allocated memory) of one phase, over 8 steps, 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
-        """Begin a series.
+        """Begin the record of a phase's memory.
 
         Args:
             of_all: the bytes and the blocks that were added during visits to any phase, shared by all series of a
@@ -71,8 +75,8 @@ class Series:
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """The highest bytes and blocks of each level from which floors fell back, for example a list cleared every
-        epoch.
+        """For each width of floors, the highest bytes and blocks before a fall, for example of a list that is cleared
+        every epoch.
         """
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
@@ -136,7 +140,7 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor; if it is lower than the floor before, record the highest level that growth had reached."""
+        """Add a floor; if it is lower than the floor before, record the highest memory that growth had reached."""
         floors = self.floors[level]
         if floors:
             last, (n_bytes, blocks) = floors[-1], self._tops[level]

@@ -22,32 +22,34 @@ from ullage.training.ownership.storage import addresses
 _RANK: Final = {kind: rank for rank, kind in enumerate(HolderKind)}
 _KIND_IN_SCRIPT: Final = {"parameter": HolderKind.PARAMETER, "buffer": HolderKind.BUFFER}
 _LAST_ORDER: Final = 9
-"""The `order` of a claim that is used only if the block has no other claim."""
+"""The `order` of a claim that is used only if nothing else holds the block."""
 _GROUPED_FROM_ENTRIES: Final = 32
 """The number of entries from which on all contents of a dictionary are reported as one row."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """One reference that keeps a block allocated."""
+    """A claim: one reference that keeps a block of memory allocated."""
 
     kind: HolderKind
     place: int
     """The index, in `Reach.objects`, of the object at the end of the path."""
     group: tuple[Any, ...]
-    """The key of the report row: claims with equal keys are reported as one row."""
+    """The key of the claim's row in the report: claims with equal keys are reported as one row."""
     suffix: str = ""
     """The text that is appended to the path of the object."""
     order: int = 0
-    """The rank among claims of the same kind: the claim with the lowest rank gives the block its path."""
+    """The rank among claims of the same kind to a block: the path of the claim with the lowest rank is reported."""
     common: tuple[int, str] | None = None
-    """The object index and the suffix that replace `place` and `suffix` if several claims are reported as one row."""
+    """The object index and the path suffix that are used if several claims are reported as one row."""
     function: Any = None
     """The autograd function (graph node) that saved the tensor for backward; None if no autograd graph saved it."""
 
 
 class Claims:
-    """All claims to blocks, computed from the objects that a search found."""
+    """All claims to blocks of memory, that is, references that keep them allocated, derived from the objects of a
+    search.
+    """
 
     def __init__(self, search: OwnerSearch, blocks: AllocatedBlocks) -> None:
         self._search = search
@@ -56,13 +58,13 @@ class Claims:
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """The kind and the container of objects, by the index of their parent, because all children of a parent share
+        """The kind and the container of an object, by the index of its parent, because all children of a parent share
         them.
         """
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the best claim to each block that has at least one claim, by the index of the block."""
+        """Return the best claim to each block that something holds, by the index of the block."""
         for what, claim_of in (
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
@@ -181,7 +183,9 @@ class Claims:
         self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
-        """Return a claim whose kind follows from the variable at which the object's path begins."""
+        """Return a claim to an object's memory, whose kind follows from the variable at which the object's path
+        begins.
+        """
         parent = self._search.reach.parents[place]
         if parent not in self._kinds or parent < 0:
             found = HolderKind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind

@@ -35,7 +35,7 @@ class Saved:
     function: Any
     """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number of the start (an element of `starts` in `saved_in`) from which the function was reached."""
+    """The number of the start (see `saved_in`) from which the walk through the autograd graph reached the function."""
 
 
 def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterator[Saved | tuple[Any, int]]:

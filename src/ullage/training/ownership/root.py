@@ -70,8 +70,8 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all modules and of their dictionaries, which are entered only as roots, never through
-    references.
+    """Return the `id`s of all modules and of their dictionaries. A search starts from them and does not enter them
+    otherwise.
     """
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})

@@ -39,14 +39,16 @@ _SOUGHT: Final[dict[type, str]] = {
 
 
 def _name_of(kind: type) -> str | None:
-    """Return the name under which objects of a type are recorded; None if this type is not recorded."""
+    """Return the name under which the search records objects of a type; None if it does not record them."""
     name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
 @contextmanager
 def owner_search() -> "Iterator[OwnerSearch]":
-    """Yield a search, and drop its references at the end. Garbage collection is paused until then."""
+    """Yield a search for the holders of memory, and drop its references at the end. Garbage collection is paused until
+    then.
+    """
     search = OwnerSearch()
     with torch._C.DisableTorchFunction(), without_collections():
         try:
@@ -64,7 +66,7 @@ class OwnerSearch:
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
         self.roots: dict[int, Root] = {}
-        """The roots of paths, by their index in `reach.objects`."""
+        """The objects at which paths begin, by their index in `reach.objects`."""
         self.kept: list[Saved] = []
         """The tensors that autograd graphs keep alive, each with the index of the tensor to which the graph belongs and
         the autograd function that saved it. The function is None if something else keeps the tensor for backward, such
@@ -126,7 +128,7 @@ class OwnerSearch:
         return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
-        """Follow references from all roots at once, so that an object is named after the nearest root."""
+        """Follow references from all variables at once, so that an object's path begins at the nearest variable."""
         starts = []
         for root in roots:
             place = self.reach.add(root.value)
@@ -161,13 +163,15 @@ class OwnerSearch:
             self.reach.search(places, closed)
 
     def _found_since_last(self, what: str) -> list[int]:
-        """Return the indices of the objects found since the last call."""
+        """Return the indices of the objects of a kind that were found since the last call."""
         news = self.reach.found[what][self._done[what] :]
         self._done[what] += len(news)
         return news
 
     def follow_rest(self) -> None:
-        """Follow objects that no variable leads to: first those that none of them refers to, then reference cycles."""
+        """Follow objects to which no variable leads: first those to which none of these objects refers, then reference
+        cycles.
+        """
         rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
         self.reach.ignore(rest)
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
