@@ -94,7 +94,7 @@ def test_an_emulated_card_comes_from_the_processes_that_are_on_it(start: Start, 
     assert (card.name, card.is_emulated, card.total_bytes) == ("Tesla T4", True, made.TOTAL)
     assert {one.pid for one in card.holders} == {first.pid, second.pid}
     assert card.used_bytes == 2 * (12 * GIB + 300 * MIB)
-    assert any("an emulated card of its own" in note for note in look(tmp_path).notes)
+    assert any("its own emulated GPU" in note for note in look(tmp_path).notes)
 
 
 def test_a_process_that_was_killed_is_gone_and_one_that_ended_says_how(start: Start, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_container_wsl_and_no_driver_each_have_their_sentence(tmp_path: Path) 
     host.write_text("kthreadd\n")
     assert notes() == []
     assert notes(card) == ["The driver does not "]
-    assert notes(why_silent="there is none") == ["The driver cannot be "]
+    assert notes(why_silent="there is none") == ["The driver cannot be"]
     host.write_text("bash\n")
     assert not sees_host_processes(tmp_path)
     assert notes() == ["This is a container"]
