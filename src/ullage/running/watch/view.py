@@ -21,7 +21,7 @@ class CardHolder:
     is_ours: bool
     """Whether the process belongs to the user who runs `ullage watch`."""
     is_watched: bool = False
-    """Whether the view also has the figures of the process itself."""
+    """Whether `ullage run` records this process, so that the view has its own figures too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,18 +19,14 @@ LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""If the largest rise is more than N times the second largest rise, it counts as a single event during the growth, N
-being this number.
-"""
+"""The ratio of the largest rise to the second largest rise from which on the largest one is a single event."""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
 """Growth continues if its last rises are even and at least 1/N of the earlier rises, N being this number. The earlier
 rises may then come from other growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""If the number of blocks rises at least this often before it falls, the fall ends a cycle that could be mistaken for a
-leak.
-"""
+"""The number of rises in blocks after which a fall ends a cycle that could be mistaken for a leak."""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
 """The number of steps in one visit to a phase from which on growth is reported before the visit ends."""
@@ -75,9 +71,7 @@ class Series:
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """For each width of floors, the highest bytes and blocks before a fall, for example of a list that is cleared
-        every epoch.
-        """
+        """The highest bytes and blocks before a fall, for each width of floors; clearing a list causes a fall."""
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
