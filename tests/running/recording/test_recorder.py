@@ -242,7 +242,7 @@ def _history(folder: str, mode: str) -> None:
         held = torch.empty(int(0.9 * limit), device="cuda", dtype=torch.uint8)
         _train(2)
         assert switched()
-        assert "of the card are in use" in recorder._history.arming.why
+        assert "of the GPU's memory is in use" in recorder._history.arming.why
         del held
     recorder.stop()
 

@@ -393,7 +393,7 @@ def _ranks(tmp_path: Path, count: int) -> None:
     assert all(one.snapshot is not None for one in run.evidence)
     if len(run.processes) == count:
         assert [process.facts.rank for process in run.processes] == list(range(count))
-        assert f"rank {count - 1} is the fullest" in ended.stderr
+        assert f"rank {count - 1} uses the most memory" in ended.stderr
 
 
 def test_two_ranks_that_die_at_once(tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, "smaller\n")
     assert "memory ran out 1 time, and the script handled it; why: ullage explain ullage-runs/script-" in ended.stderr
     assert "NOT ENOUGH GPU MEMORY" not in ended.stderr
-    assert "whether memory grows is not known: no optimizer has stepped" in ended.stderr
+    assert "memory growth is unknown: no optimizer has stepped" in ended.stderr
 
 
 def test_a_script_that_ends_before_it_uses_a_card_leaves_nothing(tmp_path: Path) -> None:
