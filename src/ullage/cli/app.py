@@ -17,6 +17,7 @@ import ullage
 from ullage.base.errors import ExitCode, UllageError
 from ullage.cli import advise, diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 from ullage.cli.command import Command, CommandGroup, LaunchCommand
+from ullage.cli.flags import with_flags
 from ullage.cli.interruption import told_in_one_sentence
 
 app = typer.Typer(
@@ -91,7 +92,8 @@ def _run(arguments: Sequence[str] | None) -> None:
         from ullage.report.terminal import ReportConsole, without_control_characters
 
         ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
-        sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
+        text = with_flags(str(error), typer.main.get_command(app))
+        sys.stderr.write(f"{without_control_characters(text)}\n")  # it may quote a file
         sys.exit(error.exit_code)
     except BrokenPipeError:
         raise
