@@ -47,11 +47,6 @@ def quoted(text: object) -> str:
     return repr(plain if len(plain) <= most else plain[:most] + "...")
 
 
-def named(option: str) -> str:
-    """Return the name of an option as an error puts it before a value: "html=", or "--csv " for a flag."""
-    return f"{option} " if option.startswith("--") else f"{option}="
-
-
 @public
 class UllageError(Exception):
     """The base class of every error that ullage raises on purpose."""

@@ -79,7 +79,7 @@ def run(
     command = command_of(context.args, asked="ullage run")
     if history not in list(HistoryMode):
         raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
-    budget = size_of(history_budget, "--history-budget")
+    budget = size_of(history_budget, "history_budget")
     assert budget is not None
     environment = environment_as_given()
     if gpu is not None:

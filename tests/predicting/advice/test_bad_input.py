@@ -63,7 +63,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_anything_runs(tmp_pa
     (tmp_path / "closed").mkdir(mode=0o500)
     ran = ask(tmp_path, GOOD, "--patch", "closed/a.diff")
     assert ran.returncode == 2
-    assert "may not be written to by you" in said(ran)
+    assert "is in a folder where you may not write" in said(ran)
 
 
 @pytest.mark.parametrize(
