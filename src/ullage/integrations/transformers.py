@@ -71,7 +71,7 @@ class Guarded:
             guard_options = {"checkpoint": ["model.layers.*"]}  # arguments of ullage.Guard; optional
 
     A batch that does not fit is split. Each part is weighted by its number of labels that count, or by its number of
-    items if there are no labels. Set `weight` if the loss is a mean over something else.
+    items if it does not have labels. Set `weight` if the loss is a mean over something else.
     """
 
     guard_options: ClassVar[Mapping[str, Any]] = {}

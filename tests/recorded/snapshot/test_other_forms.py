@@ -136,7 +136,7 @@ def test_a_packed_log_is_read_as_the_log(content: bytes, tmp_path: Path) -> None
 def test_a_zip_of_several_logs_asks_for_one(tmp_path: Path) -> None:
     path = tmp_path / "logs.zip"
     path.write_bytes(zipped(("a.log", ERROR.encode()), ("b.log", ERROR.encode())))
-    with pytest.raises(UsageError, match="holds 2 files"):
+    with pytest.raises(UsageError, match="has 2 files"):
         explain(path)
 
 
