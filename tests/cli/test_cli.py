@@ -63,7 +63,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
         (["--gpu", "T4", "--total-memory", "0GiB"], "leaves no room on a card of 0 B"),
         (["--gpu", "T4", "--total-memory", "100MiB"], "a context of 141.0 MiB leaves no room on a card of 100.0 MiB"),
         (["--gpu", "T4", "--context", "20GiB"], "a context of 20.00 GiB leaves no room on a card of 14.74 GiB"),
-        (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
+        (["--gpu", "T4", "--context", "much"], "--context 'much' is not a size; expected a number and a unit"),
         (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, and 'sm_90' was given as well"),
         (["--gpu", "24GiB", "--arch", "sm_1"], "no architecture 'sm_1' is known; expected one of: "),
         (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),

@@ -194,7 +194,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
         ((DATA / "MANIFEST.md",), "says nothing about memory running out"),
         ((recorded("oom"), "--device", "3"), "--device 3 has no history in"),
-        ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
+        ((recorded("oom"), "--capacity", "lots"), "--capacity 'lots' is not a size"),
         ((recorded("oom"), "--alloc-conf", "max_split_size_mb:1"), "max_split_size_mb:1 is too small"),
         ((recorded("oom"), "--torch-version", "new"), "'new' is not a version of torch"),
         ((recorded("oom"), "--html", recorded("oom")), "would replace"),
