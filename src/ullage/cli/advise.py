@@ -40,5 +40,8 @@ def advise(command: typer.Context, script: Script, *, as_json: Json = False, **g
     show(describe(answer), answer.to_json() if as_json else None, page=page)
     if patch is not None:  # written after the answer is printed, so that a full disk does not lose it
         is_written = write_patch(answer, patch)
-        sys.stderr.write(f"ullage: {'wrote' if is_written else 'without a diff to write, did not write'} {patch}\n")
+        text = (
+            f"wrote {patch}" if is_written else f"{patch} was not written, because the advice does not contain a diff"
+        )
+        sys.stderr.write(f"ullage: {text}\n")
     raise typer.Exit(answer.exit_code if answer.is_complete else ExitCode.INTERRUPTED)
