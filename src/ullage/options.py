@@ -256,7 +256,9 @@ class PredictOptions(GpuOption, _SingleRunOptions, PageOptions, total=False):
     rank: Annotated[
         int | Literal["all"],
         Option(
-            "Number of the rank to run. With all: run each rank in turn, and report the fullest.", default=0, panel=RUN
+            "Number of the rank to run. With all: run each rank in turn, and report the one that uses most memory.",
+            default=0,
+            panel=RUN,
         ),
     ]
     beside_eager: Annotated[
@@ -267,7 +269,7 @@ class PredictOptions(GpuOption, _SingleRunOptions, PageOptions, total=False):
         str | None,
         Option(
             "Run the script a second time with these arguments added, to resume from a save.",
-            more='The text is split as a shell does: "--resume_from_checkpoint out/checkpoint-3". Both runs are '
+            more='The text is split into arguments as a shell does: "--resume_from_checkpoint out/checkpoint-3". Both runs are '
             "reported. Without `until`, the first run continues until its first save.",
             metavar="ARGUMENTS",
             panel=RUN,
@@ -347,7 +349,9 @@ class FitLayoutOptions(_SearchOptions, total=False):
     ]
     rank_order: Annotated[
         str | None,
-        Option("Order of the axes, from the outermost to the innermost. By default pp*dp*cp*tp.", panel=LAYOUTS),
+        Option(
+            "Order of the layout's axes, from the outermost to the innermost. By default pp*dp*cp*tp.", panel=LAYOUTS
+        ),
     ]
     ranks: Annotated[
         Literal["alike", "stages"],
@@ -390,7 +394,7 @@ class AdviseOptions(GpuOption, EveryRunOptions, RankOptions, total=False):
         str | None,
         Option(
             "Option of the script whose largest value to find: --batch-size, or --batch-size=8..64:8.",
-            more="The largest value is found for the script as it is, and with the changes of each cost added. A diff "
+            more="The largest value is found for the script as it is, and with the changes of each cost level added. A diff "
             "is not written.",
             panel=RUN,
         ),

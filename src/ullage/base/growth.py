@@ -22,9 +22,9 @@ LineT = TypeVar("LineT")
 FIRST_STEP: Final = 2
 """The first step whose blocks count. Step 1 allocates memory that stays, such as optimizer state."""
 LEAST_RISES: Final = 3
-"""The number of different steps, or of pairs of block lists, in which a line has to keep blocks."""
+"""The number of different steps, or of pairs of block lists, in which a source line has to keep blocks."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The number of different steps in which a line has to keep blocks if memory rose very evenly over the last steps."""
+"""The number of different steps in which a source line has to keep blocks if memory rose very evenly over the last steps."""
 LEAST_RISES_IN_BYTES: Final = 8
 """The number of steps over which bytes have to rise if the number of blocks does not: the batches may become longer."""
 LEAST_BYTES_PER_STEP: Final = 8 << 10
@@ -34,18 +34,18 @@ _NOTICEABLE_STEPS: Final = 512
 EVEN: Final = 0.4
 """The smallest allowed ratio of one rise to the mean rise, for growth in bytes alone, which has to be even."""
 EVEN_AMONG_MANY: Final = 0.75
-"""The smallest allowed ratio of one rise to the mean rise for a line with many blocks. If only some of the blocks are
+"""The smallest allowed ratio of one rise to the mean rise for a source line with many blocks. If only some of the blocks are
 replaced by larger ones, bytes rise by chance.
 """
 FEW_BLOCKS: Final = 8
-"""The largest number of blocks of a line that does not count as a line with many blocks."""
+"""The largest number of blocks of a source line that do not count as many blocks."""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
 """The ratio of later to earlier growth, over equally many steps, below which growth slows down, as in a cache that
 fills.
 """
 _STOPPED_ONE_IN: Final = 4
-"""Growth counts as stopped after a pause of at least one part in this many of the time that it lasted."""
+"""Growth counts as stopped after a pause of at least its duration divided by this number."""
 PEAK_RATIO: Final = 2.5
 """The ratio of the peak's rise to the rise of the kept bytes at which growth in bytes is due to longer batches. A leak
 has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
@@ -66,7 +66,7 @@ def is_even(rises: Sequence[int], share: float) -> bool:
 
 
 def even_share(blocks: int) -> float:
-    """Return the smallest allowed ratio of one rise to the mean rise for a line with this many blocks."""
+    """Return the smallest allowed ratio of one rise to the mean rise for a source line with this many blocks."""
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
 
@@ -158,7 +158,7 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return the blocks of one line that outlived the step after their own and are still allocated.
+    """Return the blocks of one source line that outlived the step after their own and are still allocated.
 
     The list is empty if chance may explain them.
     """
@@ -180,9 +180,7 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise per step of a line whose blocks are replaced by larger ones at every step; 0 if it does not
-    rise.
-    """
+    """Return the mean rise in bytes per step of a source line whose blocks are replaced by larger ones; 0 if it does not rise."""
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:
         return 0

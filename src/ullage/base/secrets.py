@@ -30,11 +30,11 @@ _ALWAYS: Final = _words(
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
     "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
-"""Parts of a name that make its value a secret, anywhere in the name."""
+"""Parts of an option's or variable's name that mark its value as a secret, at any position in the name."""
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
-"""Parts that make the value a secret only at the end of the name: `--num-pass-epochs` is not a secret."""
+"""Name parts that mark the value as a secret only at the end of the name: `--num-pass-epochs` is not a secret."""
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
-"""Beginnings of such parts, because an option may be abbreviated."""
+"""Beginnings of name parts that mark a value as a secret, because an option may be abbreviated."""
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
     "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
@@ -337,7 +337,7 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 
 
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
-"""A single quote within an argument in single quotes."""
+"""The characters that a shell needs for a single quote within a single-quoted argument."""
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 

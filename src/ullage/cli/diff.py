@@ -27,7 +27,7 @@ def diff(
     at: Annotated[
         str,
         typer.Option(
-            help="Time to compare: end (when the snapshots were taken) or peak (the peak of allocated memory)."
+            help="Point in time to compare: end (when the snapshots were taken) or peak (most allocated memory)."
         ),
     ] = "end",
     device: DeviceOption = None,

@@ -56,14 +56,14 @@ def explain(
     on: Annotated[
         str | None,
         typer.Option(
-            help="Engine that reads such a folder: local, ray, ray://HOST:PORT, slurm, ...", rich_help_panel=RUN
+            help="Engine that reads a folder of snapshots: local, ray, ray://HOST:PORT, slurm, ...", rich_help_panel=RUN
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Number of processes that read such a folder. By default one for each CPU core.",
+            help="Number of processes that read a folder of snapshots. By default one for each CPU core.",
             rich_help_panel=RUN,
         ),
     ] = None,

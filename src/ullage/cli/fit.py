@@ -77,7 +77,7 @@ def _fit_layout(
 
 
 def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return the options of one list.
+    """Return the given options that one `TypedDict` of options contains.
 
     Raises:
         UsageError: an option was given that only the other list contains.

@@ -23,7 +23,7 @@ from ullage.training.guard.splitting.batch import tensors_of
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 _MEANS: Final = ("mean", "avg", torch.mean)
 _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
-"""The precision plugins whose optimizer step a guard can replace."""
+"""Lightning's precision plugins with an optimizer step that a guard can replace."""
 
 
 class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs

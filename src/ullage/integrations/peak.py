@@ -35,8 +35,7 @@ class PeakContents:
     """The contents of a GPU's memory at its peak."""
 
     bytes: int
-    """The allocated bytes as PyTorch counted them; if the peak was not a new peak of the process, the bytes that are
-    known.
+    """The allocated bytes at the peak as PyTorch counted them. If an earlier peak of the process was higher, the sum of the known blocks.
     """
     by_role: tuple[tuple[str, int], ...] | None
     """The bytes by role, largest first, with `bytes` as their sum; None if they are unknown."""

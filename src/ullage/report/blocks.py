@@ -28,13 +28,12 @@ class LifeColumns:
     """Arrays with one entry for each block, in order of allocation. Times are positions on the chart's time axis."""
 
     born: Column
-    """The position at which the block was allocated; 0 for a block that existed before the recording."""
+    """The position on the time axis at which the block was allocated; 0 for a block that existed before the recording."""
     life: Column
-    """The number of positions from allocation to free. For a block that was never freed, at least the number of all
-    positions.
+    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the number of all positions.
     """
     wait: Column
-    """The number of positions from the free until the memory could be reused; above 0 if another stream still used
+    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another stream still used
     it.
     """
     size_bytes: Column
@@ -49,7 +48,7 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The number of positions until the segment was returned to the driver. For a segment that was never returned, at
+    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was never returned, at
     least the number of all positions.
     """
     address: Column = field(default_factory=_none)
@@ -80,18 +79,18 @@ class BlockHistory:
 
     title: str
     event: Column
-    """The number of the recorded event before each position, counted from 1; 0 for the state before the first event."""
+    """The number, from 1, of the recorded event before each position on the time axis; 0 for the state before the first event."""
     time_us: Column
-    """The time of each position; empty if times were not recorded."""
+    """The time of each position on the time axis; empty if times were not recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
     """The ways to label blocks. The page starts with the colours of the first one."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The last position of each step, if the steps are known."""
+    """The last position on the time axis of each training step, if the steps are known."""
     moment: int
-    """The position that the page shows first, such as that of the out-of-memory error."""
+    """The position on the time axis that the page shows first, such as that of the out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
     """The event at `mark`, if it is neither an allocation nor a free."""

@@ -130,7 +130,7 @@ class Table:
     instead: tuple[str, ...] = ()
     """Sentences that a short report shows in place of the rows that it leaves out."""
     wraps: bool = False
-    """Whether short texts may wrap too, before a narrow terminal shows the rows as a list."""
+    """Whether short texts may wrap on a narrow terminal. If that is not enough, the rows are shown as a list."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table

@@ -22,7 +22,7 @@ _MOST_BLOCKS: Final = 1_000_000
 _MOST_LETTERS: Final = 7_500_000
 """The largest packed text in bytes. With it a page stays below 10 MB."""
 _STRETCHES: Final = 4096
-"""The number of intervals of the run whose highest and lowest positions are kept, so that the chart keeps its shape."""
+"""The number of time intervals of which the highest and the lowest memory level are kept in the chart."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -85,9 +85,7 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the positions to keep: those with an event of a kept block, and the highest and lowest of each
-    interval.
-    """
+    """Return the times to keep: those at which a kept block is allocated or freed, and the extremes of each interval."""
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))
     stretch = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, last + 1)))
