@@ -269,8 +269,8 @@ class PredictOptions(GpuOption, _SingleRunOptions, PageOptions, total=False):
         str | None,
         Option(
             "Run the script a second time with these arguments added, to resume from a save.",
-            more='The text is split into arguments as a shell does: "--resume_from_checkpoint out/checkpoint-3". Both runs are '
-            "reported. Without `until`, the first run continues until its first save.",
+            more='The text is split into arguments as a shell does: "--resume_from_checkpoint out/checkpoint-3". Both '
+            "runs are reported. Without `until`, the first run continues until its first save.",
             metavar="ARGUMENTS",
             panel=RUN,
         ),
@@ -394,8 +394,8 @@ class AdviseOptions(GpuOption, EveryRunOptions, RankOptions, total=False):
         str | None,
         Option(
             "Option of the script whose largest value to find: --batch-size, or --batch-size=8..64:8.",
-            more="The largest value is found for the script as it is, and with the changes of each cost level added. A diff "
-            "is not written.",
+            more="The largest value is found for the script as it is, and with the changes of each cost level added. A "
+            "diff is not written.",
             panel=RUN,
         ),
     ]

@@ -24,7 +24,9 @@ FIRST_STEP: Final = 2
 LEAST_RISES: Final = 3
 """The number of different steps, or of pairs of block lists, in which a source line has to keep blocks."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The number of different steps in which a source line has to keep blocks if memory rose very evenly over the last steps."""
+"""The number of different steps in which a source line has to keep blocks if memory rose very evenly over the last
+steps.
+"""
 LEAST_RISES_IN_BYTES: Final = 8
 """The number of steps over which bytes have to rise if the number of blocks does not: the batches may become longer."""
 LEAST_BYTES_PER_STEP: Final = 8 << 10
@@ -34,8 +36,8 @@ _NOTICEABLE_STEPS: Final = 512
 EVEN: Final = 0.4
 """The smallest allowed ratio of one rise to the mean rise, for growth in bytes alone, which has to be even."""
 EVEN_AMONG_MANY: Final = 0.75
-"""The smallest allowed ratio of one rise to the mean rise for a source line with many blocks. If only some of the blocks are
-replaced by larger ones, bytes rise by chance.
+"""The smallest allowed ratio of one rise to the mean rise for a source line with many blocks. If only some of the
+blocks are replaced by larger ones, bytes rise by chance.
 """
 FEW_BLOCKS: Final = 8
 """The largest number of blocks of a source line that do not count as many blocks."""
@@ -180,7 +182,9 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise in bytes per step of a source line whose blocks are replaced by larger ones; 0 if it does not rise."""
+    """Return the mean rise in bytes per step of a source line whose blocks are replaced by larger ones; 0 if it does
+    not rise.
+    """
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:
         return 0

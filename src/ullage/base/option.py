@@ -66,7 +66,9 @@ class Listed:
 
 @cache
 def options_of(listing: type) -> Mapping[str, Listed]:
-    """Return the options that a `TypedDict` lists, by name: first the required options, then the optional ones in their order."""
+    """Return the options that a `TypedDict` lists, by name: first the required options, then the optional ones in their
+    order.
+    """
     found: dict[str, Listed] = {}
     for name, hint in get_type_hints(listing, include_extras=True).items():
         kind, option = get_args(get_args(hint)[0] if get_origin(hint) is Required else hint)

@@ -18,7 +18,7 @@ MEANINGS: Final[Mapping[str, Mapping[ExitCode, str]]] = {
     for command, texts in {
         "predict": ("fits", "does not fit", _USAGE, _FAILED, _UNKNOWN),
         "fit": ("a value or a layout fits", "none fits", _USAGE, _FAILED, _UNKNOWN),
-        "advise": ("fits, or fits with the advice", "nothing that was tried fits", _USAGE, _FAILED, _UNKNOWN),
+        "advise": ("fits, or fits with the advice", "no tested change fits", _USAGE, _FAILED, _UNKNOWN),
         "explain": ("explained", "", f"{_UNREADABLE}, or a text without an error"),
         "tune": ("other settings are better", "no other settings are better", _UNREADABLE),
         "diff": ("compared, whether or not they differ", "", _UNREADABLE),

@@ -35,7 +35,8 @@ class PeakContents:
     """The contents of a GPU's memory at its peak."""
 
     bytes: int
-    """The allocated bytes at the peak as PyTorch counted them. If an earlier peak of the process was higher, the sum of the known blocks.
+    """The allocated bytes at the peak as PyTorch counted them. If an earlier peak of the process was higher, the sum of
+    the known blocks.
     """
     by_role: tuple[tuple[str, int], ...] | None
     """The bytes by role, largest first, with `bytes` as their sum; None if they are unknown."""

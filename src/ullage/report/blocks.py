@@ -28,13 +28,16 @@ class LifeColumns:
     """Arrays with one entry for each block, in order of allocation. Times are positions on the chart's time axis."""
 
     born: Column
-    """The position on the time axis at which the block was allocated; 0 for a block that existed before the recording."""
+    """The position on the time axis at which the block was allocated; 0 for a block that existed before the
+    recording.
+    """
     life: Column
-    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the number of all positions.
+    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the
+    number of all positions.
     """
     wait: Column
-    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another stream still used
-    it.
+    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another
+    stream still used it.
     """
     size_bytes: Column
     address: Column
@@ -48,8 +51,8 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was never returned, at
-    least the number of all positions.
+    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was
+    never returned, at least the number of all positions.
     """
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
@@ -79,7 +82,9 @@ class BlockHistory:
 
     title: str
     event: Column
-    """The number, from 1, of the recorded event before each position on the time axis; 0 for the state before the first event."""
+    """The number, from 1, of the recorded event before each position on the time axis; 0 for the state before the first
+    event.
+    """
     time_us: Column
     """The time of each position on the time axis; empty if times were not recorded."""
     blocks: LifeColumns

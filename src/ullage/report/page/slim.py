@@ -85,7 +85,9 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the times to keep: those at which a kept block is allocated or freed, and the extremes of each interval."""
+    """Return the times to keep: those at which a kept block is allocated or freed, and the extremes of each
+    interval.
+    """
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))
     stretch = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, last + 1)))
