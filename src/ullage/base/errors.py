@@ -47,6 +47,11 @@ def quoted(text: object) -> str:
     return repr(plain if len(plain) <= most else plain[:most] + "...")
 
 
+def keyword_of(option: str) -> str:
+    """Return the Python keyword of an option that is given as a keyword or as a flag: "total_memory"."""
+    return option.removeprefix("--").replace("-", "_")
+
+
 @public
 class UllageError(Exception):
     """The base class of every error that ullage raises on purpose."""

@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from ullage.base.errors import UsageError, quoted
+from ullage.base.errors import UsageError, keyword_of, quoted
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -63,7 +63,7 @@ def size_of(size: int | str | None, option: str) -> int | None:
     try:
         return parse_bytes(size)
     except UsageError as error:
-        raise UsageError(f"{option}={error}") from None
+        raise UsageError(f"{keyword_of(option)}={error}") from None
 
 
 def text_of_bytes(n_bytes: int) -> str:

@@ -127,12 +127,12 @@ class RunRequest:
     @property
     def total_memory_bytes(self) -> int | None:
         """The card's memory, in place of the known one."""
-        return size_of(self.options["total_memory"], "total_memory")
+        return size_of(self.options["total_memory"], "--total-memory")
 
     @property
     def cudnn_workspace_bytes(self) -> int | None:
         """The workspace of every cuDNN plan, in place of cuDNN's own."""
-        return size_of(self.options["cudnn_workspace"], "cudnn_workspace")
+        return size_of(self.options["cudnn_workspace"], "--cudnn-workspace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +198,10 @@ class Request(RunRequest):
         """
         every: RunOptions = {**defaults_of(RunOptions), **options}  # type: ignore[typeddict-item]
         check_choices(every, RunOptions)
-        every["total_memory"] = size_of(every["total_memory"], "total_memory")
-        every["context"] = size_of(every["context"], "context")
-        every["cudnn_workspace"] = size_of(every["cudnn_workspace"], "cudnn_workspace")
-        every["host_memory"] = size_of(every["host_memory"], "host_memory")
+        every["total_memory"] = size_of(every["total_memory"], "--total-memory")
+        every["context"] = size_of(every["context"], "--context")
+        every["cudnn_workspace"] = size_of(every["cudnn_workspace"], "--cudnn-workspace")
+        every["host_memory"] = size_of(every["host_memory"], "--host-memory")
         every["config"] = _absolute(every["config"])
         every["lengths"] = _absolute(every["lengths"])
         return cls(script=Path(script), arguments=tuple(arguments), options=every, picture=picture)
@@ -242,12 +242,12 @@ class Request(RunRequest):
     @property
     def host_memory_bytes(self) -> int | None:
         """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
-        return size_of(self.options["host_memory"], "host_memory")
+        return size_of(self.options["host_memory"], "--host-memory")
 
     @property
     def context_bytes(self) -> int | None:
         """What the CUDA context takes, if it was given."""
-        return size_of(self.options["context"], "context")
+        return size_of(self.options["context"], "--context")
 
     @property
     def total_bytes(self) -> int:
@@ -293,7 +293,7 @@ class Request(RunRequest):
             raise UsageError(f"--seconds {seconds:g} is not a time to stop after; expected a number above 0")
         self._check_batches()
         if self.snapshot is not None:
-            check_output("snapshot", self.snapshot, inputs=(self.script,))
+            check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes
         context = profile_of(self.gpu).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
