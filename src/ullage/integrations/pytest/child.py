@@ -28,7 +28,7 @@ _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Run requested tests until there are no more requests. Exit without unloading modules."""
+    """Run requested tests until the requests end. Exit without unloading modules."""
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])
     for number in (requests, answers):
@@ -87,7 +87,7 @@ class _TestServer:
         config.pluginmanager.register(self)
 
     def run(self) -> int:
-        """Run tests until there are no more requests, or until this process can no longer fork safely."""
+        """Run tests until the requests end, or until this process can no longer fork safely."""
         is_reusable = True
         while is_reusable:
             try:
