@@ -32,7 +32,7 @@ _ROLES: Final = (
 _STATES: Final = {
     "allocated": "allocated",
     "cached": "cached",
-    "cached beside it": "cached",
+    "cached by PyTorch": "cached",
     "freed, pending": "pending",
     "CUDA context": "context",
     "context, libraries": "context",
