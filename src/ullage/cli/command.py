@@ -69,7 +69,7 @@ class _Quick:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; convert options of plain types by `PlainTypes`."""
-        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+        for parameter in self.get_params(ctx):
             if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
                 parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
