@@ -66,7 +66,7 @@ def numbers(data: dict[str, Any]) -> dict[str, Any]:
             "a CUDA context of 141.0 MiB leaves no memory on a GPU with 100.0 MiB",
         ),
         (["--gpu", "T4", "--context", "20GiB"], "a CUDA context of 20.00 GiB leaves no memory on a GPU with 14.74 GiB"),
-        (["--gpu", "T4", "--context", "much"], "--context: 'much' is not a size; expected a number and a unit"),
+        (["--gpu", "T4", "--context", "much"], "--context 'much' is not a size; expected a number and a unit"),
         (["--gpu", "T4", "--arch", "sm_90"], "T4 has the architecture sm_75, but 'sm_90' was given"),
         (["--gpu", "24GiB", "--arch", "sm_1"], "the architecture 'sm_1' is unknown; expected one of: "),
         (["--gpu", "T4", "--count", "17"], "--count 17 is out of range; expected 1 to 16"),

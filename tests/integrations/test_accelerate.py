@@ -22,4 +22,4 @@ def test_a_guard_leaves_what_accelerates_own_loop_leaves(results_of: Callable[[s
     assert (epochs, is_skipped) == (3, False)
     assert any("parts from now on" in line for line in said)
     assert results["docs"] == 2  # an accumulation of two, three batches
-    assert "to DEEPSPEED, which has them to itself" in results["refused"]
+    assert "DEEPSPEED runs forward, backward and the optimizer's step itself" in results["refused"]

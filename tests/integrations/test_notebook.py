@@ -27,9 +27,9 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
         return out.getvalue()
 
     cell("%load_ext ullage")
-    assert "used no GPU" in cell("%%memory\n1 + 1")
-    assert "No device memory is allocated" in cell("%memory")
-    assert "Nothing is held" in cell("%free")
+    assert "did not use a GPU" in cell("%%memory\n1 + 1")
+    assert "Nothing is held" in cell("%memory")
+    assert "No GPU memory is held" in cell("%free")
     assert not torch.cuda.is_initialized()
     first = cell("%%memory\nimport torch\nx = torch.zeros(1 << 20, device='cuda')")
     assert "memory: 0 B before, 4.0 MiB after (4.0 MiB more), 4.0 MiB at the cell's peak" in first

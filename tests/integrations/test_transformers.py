@@ -20,4 +20,4 @@ def test_a_guarded_trainer_leaves_what_the_trainer_leaves(results_of: Callable[[
     assert results["docs"] == 3
     assert results["restored"] == {"during": False, "steps": True, "after": True}
     assert "as for LOMO" in results["refused"]
-    assert "has Guarded after its Trainer" in results["order"]
+    assert "lists Guarded after its Trainer" in results["order"]

@@ -109,10 +109,10 @@ def test_the_command_line_shows_one_card_or_all(two_cards: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--device", "2"], "--device 2 has no history"),
+        (["--device", "2"], "--device 2 does not have a history"),
         (["--device", "x"], "expected one of 0, 1, or all"),
-        (["--device", "first"], "--device first has no history"),
-        (["--device", "all", "--html", "page.html"], "a page draws one card"),
+        (["--device", "first"], "--device first does not have a history"),
+        (["--device", "all", "--html", "page.html"], "a page shows one GPU"),
         (["--sql", "same.out", "--html", "./same.out"], "--sql"),
     ],
 )

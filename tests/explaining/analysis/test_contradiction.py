@@ -188,7 +188,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
         [sys.executable, "-m", "ullage", "explain", "-"], input="", capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "standard input is closed, or empty" in done.stderr
+    assert "standard input is closed or empty" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", ["explain {file}", "explain {file} --json", "explain {log}", "--help", "bogus"])

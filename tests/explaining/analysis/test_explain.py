@@ -195,8 +195,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
         ((DATA / "MANIFEST.md",), "contains no out-of-memory error"),
-        ((recorded("oom"), "--device", "3"), "--device 3 has no history in"),
-        ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
+        ((recorded("oom"), "--device", "3"), "--device 3 does not have a history in"),
+        ((recorded("oom"), "--capacity", "lots"), "--capacity 'lots' is not a size"),
         ((recorded("oom"), "--alloc-conf", "max_split_size_mb:1"), "max_split_size_mb:1 is too small"),
         ((recorded("oom"), "--torch-version", "new"), "'new' is not a version of torch"),
         ((recorded("oom"), "--html", recorded("oom")), "would replace"),
@@ -381,11 +381,11 @@ def test_a_snapshot_of_the_oldest_protocol_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--capacity", "0B"), "--capacity 0B is not a card's memory; expected a size such as 10GiB"),
-        (("--capacity", "8388608TiB"), "is not a card's memory; expected a size such as 10GiB, up to 1024 TiB"),
+        (("--capacity", "0B"), "--capacity 0B is not the memory of a GPU; expected a size such as 10GiB"),
+        (("--capacity", "8388608TiB"), "is not the memory of a GPU; expected a size such as 10GiB, up to 1024 TiB"),
         (("--torch-version", "1" * 5000 + ".0"), "is not a version of torch"),
         (("--html", "loop"), "loop is a link or a device"),
-        (("--html", "x" * 250), "is too long a name; expected 230 letters at most"),
+        (("--html", "x" * 250), "is too long; expected a name of at most 230 characters"),
         (("--html", "-"), "looks like an option"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_folder_that_may_not_be_written_to_is_said_before_anything_runs(tmp_pa
     (tmp_path / "closed").mkdir(mode=0o500)
     ran = ask(tmp_path, GOOD, "--patch", "closed/a.diff")
     assert ran.returncode == 2
-    assert "may not be written to by you" in said(ran)
+    assert "is in a folder where you may not write" in said(ran)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_json_and_a_page_at_once_and_no_diff(tmp_path: Path) -> None:
     assert all(each["why"] for each in answer["not_made"])
     assert "<html" in (tmp_path / "a.html").read_text()
     assert not (tmp_path / "a.diff").exists()
-    assert ran.stderr.splitlines()[-1] == "ullage: there is no diff to write into a.diff"
+    assert ran.stderr.splitlines()[-1] == "ullage: a.diff was not written, because the advice does not contain a diff"
 
 
 def test_an_answer_is_not_lost_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,4 +118,4 @@ def test_a_patch_is_of_one_value(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "--patch has no meaning beside --vary" in done.stderr
+    assert "--patch cannot be combined with --vary" in done.stderr

@@ -126,8 +126,8 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
     for arguments, said in (
         (("--vary", "--a", "--vary", "--b", "--vary", "--c"), "--vary is given 3 times; expected once, or twice"),
         (("--vary", "--a", "--vary", "--a=1..2"), "--vary --a is given twice; expected two different options"),
-        (("--vary", "--a", "--margin", "x"), "--margin 'x' is not a part of a card's memory; expected a percentage"),
-        (("--vary", "--a", "--margin", "nan%"), "--margin 'nan%' is not a part of a card's memory"),
+        (("--vary", "--a", "--margin", "x"), "--margin 'x' is not a part of a GPU's memory; expected a percentage"),
+        (("--vary", "--a", "--margin", "nan%"), "--margin 'nan%' is not a part of a GPU's memory"),
         (("--vary", "--a", "--margin", "2GiB"), "--margin 2.00 GiB leaves no memory on a GPU with 1.00 GiB"),
         (("--vary", "--a=3"), "has one value only"),
     ):
@@ -150,6 +150,6 @@ def test_ctrl_c_leaves_nothing(workplace: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=900)
     assert process.returncode == 130
-    assert "interrupted; nothing was left behind" in error
+    assert "interrupted; no processes or temporary files were left" in error
     assert "Traceback" not in error
     assert processes_of(workplace / "tmp") == []

@@ -302,4 +302,4 @@ def test_an_interrupt_shows_the_best_so_far_and_ends_with_130(tmp_path: Path) ->
     assert process.returncode == 130, error
     assert "SO FAR" in text
     assert "run the same command again to continue from the stored results" in " ".join(text.split())
-    assert "interrupted; nothing was left behind" in error
+    assert "interrupted; no processes or temporary files were left" in error

@@ -113,7 +113,7 @@ def test_the_users_own_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.Mo
     default_path().parent.chmod(0o777)
     with ResultStore(default_path()) as store:
         assert store.problem is not None
-        assert "others can write to" in store.problem
+        assert "other users can write to" in store.problem
 
 
 def test_where_it_is(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_an_option_that_a_script_has_too_is_the_scripts_behind_its_name(
     (workplace / "ranked.py").write_text(TRAINING.replace('"--batch-size"', '"--rank", dest="batch_size"'))
     ended = ask("--json", "ranked.py", "--rank", "64")
     assert peaks(ended) == plain
-    assert "note: --rank went to ranked.py, which has it too; ullage's comes before it" in ended.error
+    assert "note: --rank was passed to ranked.py, which has it too; put ullage's option before it" in ended.error
     assert ended.json["arguments"] == ["--rank", "64"]
 
 

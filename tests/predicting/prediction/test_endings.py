@@ -277,9 +277,9 @@ def start(workplace: Path, script: Path) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "to_group", "said"),
     [
-        (signal.SIGINT, False, "interrupted; nothing was left behind\n"),
-        (signal.SIGINT, True, "interrupted; nothing was left behind\n"),
-        (signal.SIGTERM, False, "ended by SIGTERM; nothing was left behind\n"),
+        (signal.SIGINT, False, "interrupted; no processes or temporary files were left\n"),
+        (signal.SIGINT, True, "interrupted; no processes or temporary files were left\n"),
+        (signal.SIGTERM, False, "ended by SIGTERM; no processes or temporary files were left\n"),
     ],
 )
 def test_an_interruption_ends_everything(workplace: Path, number: int, to_group: bool, said: str) -> None:

@@ -308,7 +308,7 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
         (["-m"], "-m needs the name of a module"),
         (["--history", "often", "-m", "this"], "--history often is not a mode; expected one of auto, always, never"),
         (["--gpu", "GTX 1", "-m", "this"], "GTX 1"),
-        (["--count", "2", "-m", "this"], "--count 2 is for emulated cards"),
+        (["--count", "2", "-m", "this"], "--count 2 is for emulated GPUs"),
         (["--history-budget", "some", "-m", "this"], "--history-budget"),
         (["--folder", ".", "-m", "this"], "--folder . exists and is not an empty folder"),
         (["--wrong", "x.py"], "--wrong is neither an option of ullage run"),
@@ -440,7 +440,10 @@ def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
     )
     ended = _run("--gpu", "T4", script, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "smaller\n")
-    assert "memory ran out 1 time, and the script handled it; why: ullage explain ullage-runs/script-" in ended.stderr
+    assert (
+        "memory ran out 1 time, and the script handled it; to see why: ullage explain ullage-runs/script-"
+        in ended.stderr
+    )
     assert "NOT ENOUGH GPU MEMORY" not in ended.stderr
     assert "memory growth is unknown: no optimizer has stepped" in ended.stderr
 

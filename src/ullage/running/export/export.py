@@ -62,10 +62,10 @@ def open_exports(
     """
     exports: list[_Export] = []
     if csv is not None:
-        check_output("--csv", csv)
+        check_output("csv", csv)
         exports.append(SampleTable(csv, CsvFile, notify))
     if parquet is not None:
-        check_output("--parquet", parquet, inputs=(csv,) if csv is not None else ())
+        check_output("parquet", parquet, inputs=(csv,) if csv is not None else ())
         _need("pyarrow", "--parquet")
         exports.append(SampleTable(parquet, ParquetFile, notify))
     if prometheus is not None:
