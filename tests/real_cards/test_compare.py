@@ -48,7 +48,8 @@ def test_another_size_is_one_event_and_its_segment(history: History) -> None:
     found = compared(history, replace(history, size=size))
     assert found.events.of - found.events.equal == 1
     number = events_of(history)[row]
-    assert f"event {row} is alloc of {number[1]:,} bytes, but in the emulation alloc of {number[1] + 512:,}" in found.differs
+    size = number[1]
+    assert f"event {row} is alloc of {size:,} bytes, but in the emulation alloc of {size + 512:,}" in found.differs
 
 
 def test_a_free_of_another_block_of_that_size_is_said(history: History) -> None:
