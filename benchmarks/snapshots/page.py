@@ -82,7 +82,7 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
         return
     least = f"{_MOST_WITHOUT_LINE:.0%} or more of these bytes have no line of user code"
     yield f"In these files, {least}; they were allocated by the operations listed."
-    yield "The line of a backward operation is found from the forward pass before it, if the recording contains that pass."
+    yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:
         what = [f"{name[1:-1]} {share:.1%}" for name, share in one.operation_alone.items() if share >= _LEAST_TOLD]
