@@ -158,7 +158,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
     fail = "fail" if reproduction.allocations > 1 else "fails"
     notes = (f"{reproduction.trials:,} variants were replayed", *reproduction.notes)
     return Report(
-        headline=reproduction.cause.value.replace("_", " ").upper(),
+        headline=reproduction.cause.heading,
         tone=Tone.BAD,
         subject=source,
         sentence=f"{counts_of(reproduction)}, {fail} in the same way. {statement_of(reproduction)}",
