@@ -28,7 +28,7 @@ _BEGIN, _END = "<!-- commands -->\n", "<!-- end of commands -->"
 TABLE: Final = """
 On an emulated {gpu} with torch {torch}:
 
-| command | ranks | allocated | reserved | beside the script |
+| command | ranks | allocated | reserved | compared with the script |
 |---|---|---|---|---|
 {rows}
 

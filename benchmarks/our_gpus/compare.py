@@ -183,7 +183,7 @@ def emulate(real: Record, folder: Path) -> Record:
     try:
         card = find_gpu(real.gpu["gpu"])
     except UllageError as error:
-        raise RecordError(f"{error} (CONTRIBUTING.md, To add a card)") from None
+        raise RecordError(f"{error} (CONTRIBUTING.md, To add a GPU)") from None
     gpu = GpuUnderTest(emulated=card.name, total_memory_bytes=real.gpu["total_memory_bytes"])
     writer = Writer(folder)
     record = folder / RECORD

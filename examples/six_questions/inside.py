@@ -1,10 +1,10 @@
-"""In the training process: steps that survive, who holds memory, all of it back, and what leaks."""
+"""In the training process: survive out-of-memory errors, list what holds memory, free it, and find leaks."""
 
 import ullage
 
-ullage.emulate("T4")  # leave this out where there is a card
+ullage.emulate("T4")  # leave this out on a machine with a GPU
 
-import torch  # noqa: E402  the card has to be there first
+import torch  # noqa: E402  the GPU has to be emulated first
 
 model = torch.nn.Linear(4096, 4096, device="cuda")
 optimizer = torch.optim.AdamW(model.parameters())

@@ -1,4 +1,4 @@
-"""Which allocator settings does a recorded run need least memory with?"""
+"""With which allocator settings does a recorded run need the least memory?"""
 
 import ullage
 

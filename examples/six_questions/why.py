@@ -1,4 +1,4 @@
-"""Why did a recorded run run out of memory, and what lets it through?"""
+"""Why did a recorded run run out of memory, and which changes prevent the error?"""
 
 import ullage
 

@@ -1,9 +1,10 @@
-"""The GPU-memory toolkit for PyTorch. Importing it starts nothing and needs no torch.
+"""The GPU memory toolkit for PyTorch. Importing it does not start anything and does not need torch.
 
-Every public name is loaded when it is first asked for. Their list is `__init__.pyi`, which type checkers read too. All
+Each public name is imported when it is first used. `__init__.pyi` lists the public names, for type checkers too. All
 other modules are internal.
 
-PYTEST_DONT_REWRITE: pytest would warn of a package with a plugin that was imported before, by an emulated card.
+PYTEST_DONT_REWRITE: without this word, pytest warns about a package with a plugin that is already imported, as it is
+in a process with an emulated GPU.
 """
 
 from typing import Any
@@ -34,9 +35,7 @@ def __getattr__(name: str) -> Any:
             raise
         from ullage.base.errors import TorchMissingError
 
-        raise TorchMissingError(
-            f"ullage.{name} needs PyTorch, which is not installed here: pip install torch"
-        ) from None
+        raise TorchMissingError(f"ullage.{name} needs PyTorch, which is not installed: pip install torch") from None
 
 
 def __dir__() -> list[str]:
@@ -44,14 +43,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Answer `%load_ext ullage`."""
+    """Add the magics of ullage to IPython, for `%load_ext ullage`."""
     from ullage.integrations.notebook import load_ipython_extension as load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Answer `%unload_ext ullage`."""
+    """Remove the magics of ullage from IPython, for `%unload_ext ullage`."""
     from ullage.integrations.notebook import unload_ipython_extension as unload
 
     unload(shell)

@@ -43,7 +43,7 @@ def test_options_win_over_what_the_script_sets(predict: Predict, workplace: Path
     )
     ended = predict(script, "--alloc-conf", "expandable_segments:False", "--json")
     assert ended.code == 0, ended.error
-    note = "the script sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; --alloc-conf took its place"
+    note = "the script sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which --alloc-conf replaced"
     assert note in ended.json["notes"]
 
 
@@ -115,7 +115,7 @@ def test_a_torch_of_another_python_is_not_let_loose_on_a_real_card(workplace: Pa
             assert "2.7" in other, "only a Python that cannot look for torch is let through"
             continue
         assert ended.returncode == 4, other
-        assert "ullage is not installed for its Python" in ended.stderr
+        assert "ullage is not installed for this Python" in ended.stderr
 
 
 def test_a_child_does_not_speak_for_its_parent(workplace: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_child_that_cannot_emulate_ends(workplace: Path) -> None:
     run = "sys.exit(subprocess.run([sys.executable, '-c', 'print(1)']).returncode)"
     ended = emulating(workplace, broken + run)
     assert (ended.returncode, ended.stdout) == (4, "")
-    assert "this process cannot emulate the card of the process that started it (TypeError" in ended.stderr
+    assert "this process cannot emulate the GPU of its parent process (TypeError" in ended.stderr
     assert "Traceback" not in ended.stderr
     show = "print([path for path in sys.path if path and not path.endswith('/hooks')], flush=True)\n"
     run = f"subprocess.run([sys.executable, '-c', {('import sys;' + show)!r}])"

@@ -92,7 +92,7 @@ ANSWERED = {
 }
 REFUSED = {
     "a tar archive": "is a tar archive; unpack it",
-    "a zip archive of two": "holds 2 files",
+    "a zip archive of two": "has 2 files",
     "an empty folder": "expected a folder that `ullage run` has written",
     "nothing": "cannot be read: No such file or directory",
 }

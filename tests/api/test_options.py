@@ -94,13 +94,13 @@ def test_a_number_is_not_a_gpu(function: Any) -> None:
 
 
 def test_words_in_one_text_are_not_arguments() -> None:
-    with pytest.raises(TypeError, match=r"the arguments are a list of words, not '--steps 3': use shlex.split"):
+    with pytest.raises(TypeError, match=r"arguments= is a list of strings, not '--steps 3': use shlex.split"):
         ullage.predict("train.py", "--steps 3", gpu="T4")
 
 
 def test_a_value_outside_of_a_fixed_set_is_one_sentence() -> None:
     check_choices({"colour": None}, MadeUp)
-    with pytest.raises(UsageError, match=r"^--colour 'blue' is not known; expected one of red, green$"):
+    with pytest.raises(UsageError, match=r"^colour='blue' is not known; expected one of red, green$"):
         check_choices({"colour": "blue"}, MadeUp)
 
 
@@ -165,7 +165,7 @@ def test_the_lists_load_no_library() -> None:
         ),
         (
             ["fit", "train.py", "--gpu", "T4", "--layout", "dp", "--cards", "4", "--no-changes"],
-            "--changes has no meaning next to --layout",
+            "--changes has no meaning together with --layout",
         ),
         (["predict", "train.py", "--gpu", "T4", "--count", "0"], "--count 0 is out of range; expected 1 to 16"),
     ],
@@ -183,7 +183,7 @@ def test_a_mistake_is_one_sentence(words: list[str], said: str, tmp_path: Path) 
 def test_a_page_does_not_replace_a_file_of_the_folder_that_is_read(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.pickle").write_bytes(b"a snapshot")
-    with pytest.raises(UsageError, match=r"--html .*rank0\.pickle would replace a file of "):
+    with pytest.raises(UsageError, match=r"html=.*rank0\.pickle would replace a file of "):
         ullage.explain(tmp_path, html=tmp_path / "rank0.pickle")
     assert (tmp_path / "rank0.pickle").read_bytes() == b"a snapshot"
 
@@ -191,7 +191,7 @@ def test_a_page_does_not_replace_a_file_of_the_folder_that_is_read(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predict", "torchrun", "train.py", "--gpu", "T4"], "--gpu stands behind torchrun, whose option it is there"),
+        (["predict", "torchrun", "train.py", "--gpu", "T4"], "--gpu comes after torchrun and is passed to it"),
         (["explain", "CUDA out of memory. Tried to allocate 2 GiB"], "pass it on standard input: ullage explain -"),
     ],
 )

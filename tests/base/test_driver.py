@@ -16,7 +16,7 @@ no_driver = pytest.mark.skipif(not count_used().why_not, reason="there is a driv
 
 @no_driver
 def test_without_a_driver_a_sentence_says_so() -> None:
-    assert count_used().why_not == "libnvidia-ml.so.1 cannot be loaded: there is no NVIDIA driver here"
+    assert count_used().why_not == "libnvidia-ml.so.1 cannot be loaded: no NVIDIA driver is installed"
 
 
 @no_driver
@@ -70,4 +70,4 @@ def test_a_driver_that_does_not_start_is_told_with_its_answer(tmp_path: Path) ->
         timeout=900,
         env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
     )
-    assert ended.stdout == "NVML cannot be started: RM has detected an NVML/RM version mismatch. (it answers 18)\n"
+    assert ended.stdout == "NVML cannot be initialized: RM has detected an NVML/RM version mismatch. (NVML error 18)\n"

@@ -47,7 +47,7 @@ def test_a_negative_size_is_refused() -> None:
     assert is_size("-24GiB")
     with pytest.raises(UsageError) as caught:
         parse_bytes(" -24GiB")
-    assert str(caught.value) == "the size '-24GiB' is negative; expected one of zero bytes or more, such as 24GiB"
+    assert str(caught.value) == "'-24GiB' is negative; expected a size of 0 or more bytes, such as 24GiB"
 
 
 @pytest.mark.parametrize(

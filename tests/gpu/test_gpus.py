@@ -385,5 +385,5 @@ def test_an_impossible_size_is_one_clear_sentence(text: str) -> None:
 
 def test_a_negative_size_is_one_clear_sentence() -> None:
     """A negative size is not taken for a name."""
-    with pytest.raises(UsageError, match=r"^the size '-24GiB' is negative; expected one of zero bytes or more"):
+    with pytest.raises(UsageError, match=r"^'-24GiB' is negative; expected a size of 0 or more bytes"):
         find_gpu("-24GiB")

@@ -38,7 +38,7 @@ def test_a_folder_of_runs_that_others_can_write_to_is_refused(open_path: Path) -
     before = content_of(precious)
     ended = _ullage("run", "train.py", cwd=open_path)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "others can write to" in ended.stderr
+    assert "other users can write to" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert list((open_path / "ullage-runs").iterdir()) == []
     other = _ullage("run", "--folder", "mine/run", "train.py", cwd=open_path)
@@ -60,7 +60,7 @@ def test_a_link_of_another_user_is_not_where_runs_are_made(open_path: Path) -> N
     as_nobody(lambda: (open_path / "ullage-runs").symlink_to(precious))
     ended = _ullage("run", "train.py", cwd=open_path)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "is a link that another user has laid" in ended.stderr
+    assert "is a symbolic link that another user created" in ended.stderr
     assert list(precious.iterdir()) == []
 
 
@@ -74,7 +74,7 @@ def test_a_folder_that_is_moved_while_the_run_goes_on_is_not_missed(open_path: P
     )
     ended = _ullage("run", "train.py", cwd=open_path)
     assert ended.returncode == 0
-    assert "was moved while the run went on" in ended.stderr
+    assert "was moved during the run" in ended.stderr
     [kept] = (open_path / "ullage-runs").rglob("*.live")
     assert kept.read_text() == "precious"
 

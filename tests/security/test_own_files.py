@@ -93,7 +93,7 @@ def test_a_folder_that_is_safe_is_taken(home: Path, mode: int) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o757])
 def test_a_folder_that_others_can_write_to_is_refused(home: Path, mode: int) -> None:
     home.chmod(mode)
-    with pytest.raises(SharedFolderError, match=r"others can write to .* \(mode 7.7, no sticky bit\)") as said:
+    with pytest.raises(SharedFolderError, match=r"other users can write to .* \(mode 7.7, no sticky bit\)") as said:
         OwnFolder.make_unique(home, "train")
     assert said.value.exit_code == 2
     assert "\n" not in str(said.value)
@@ -327,7 +327,7 @@ def test_what_takes_the_place_of_a_file_is_not_put_under_its_name(tmp_path: Path
     [part] = tmp_path.iterdir()
     part.unlink()
     part.write_text("his")
-    with pytest.raises(OSError, match="somebody else has taken its place"):
+    with pytest.raises(OSError, match="another process has replaced it"):
         begun.complete()
     assert not (tmp_path / "page.html").exists()
     assert part.read_text() == "his"

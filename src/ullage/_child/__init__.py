@@ -1,1 +1,4 @@
-"""What every Python process that one of ours starts does at its beginning; PYTHONPATH leads to `sitecustomize.py`."""
+"""Code that runs at the start of every Python process that an ullage process starts.
+
+PYTHONPATH leads to its `sitecustomize.py`.
+"""

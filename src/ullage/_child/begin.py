@@ -1,4 +1,4 @@
-"""Begin in a child process what its parent does: emulate the same card, be measured, or record."""
+"""Continue in a child process what its parent process does: emulate the same GPU, be measured, or be recorded."""
 
 import importlib.util
 import signal
@@ -8,34 +8,36 @@ from types import ModuleType
 from typing import Final
 
 _COMPILE_WORKER: Final = ("_inductor", "compile_worker", "__main__.py")
-"""The end of the path of the script that torch.compile starts as its worker."""
+"""The last parts of the path of the script that torch.compile starts as its worker process."""
 
 
 def emulate() -> None:
-    """Emulate the card of the process that started this one. Called by `sitecustomize`, before the process's own code.
+    """Emulate the GPU that the parent process emulates. `sitecustomize` calls it before the process's own code runs.
 
     Raises:
-        Exception: it cannot be emulated, for whatever reason.
+        Exception: the GPU cannot be emulated, for any reason.
     """
     if importlib.util.find_spec("torch") is None:
-        return  # an interpreter without torch needs no card
+        return  # an interpreter without torch does not use a GPU
     from ullage.base.errors import TorchMissingError
     from ullage.gpu.emulator.emulate import inherit
 
     try:  # noqa: SIM105
         inherit()
     except TorchMissingError:
-        pass  # a build without CUDA uses no card
+        pass  # a torch without CUDA does not use a GPU
     if PurePath(*sys.orig_argv[1:2]).parts[-len(_COMPILE_WORKER) :] == _COMPILE_WORKER:
-        # It is ended with the process that it works for (`tracing.compiled`), and removes its temporary folder then.
+        # The worker gets SIGTERM when the process that it compiles for ends (`tracing.compiled`). It then removes its
+        # temporary
+        # folder.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
 def attach() -> None:
-    """Have this process tell the prediction that it belongs to what it does on the card. Called by `sitecustomize`.
+    """Make this process report its GPU memory to the prediction that it belongs to. `sitecustomize` calls it.
 
     Raises:
-        Exception: it cannot, for whatever reason.
+        Exception: the process cannot report, for any reason.
     """
     if importlib.util.find_spec("torch") is None:
         return
@@ -45,10 +47,10 @@ def attach() -> None:
 
 
 def record() -> None:
-    """Record this process as part of its run. Called by `sitecustomize` when torch is about to be imported.
+    """Record the memory of this process as part of its run. `sitecustomize` calls it right before torch is imported.
 
     Raises:
-        Exception: nothing of it can be recorded, for whatever reason.
+        Exception: recording cannot start, for any reason.
     """
     from ullage.gpu.tracing.torch_import import ImportWatch
     from ullage.running.recording.plan import RecordingPlan, report_trouble
@@ -59,11 +61,11 @@ def record() -> None:
 
     def install(torch: ModuleType) -> None:
         try:
-            if getattr(getattr(torch, "version", None), "cuda", None) is not None:  # another module may have the name
+            if getattr(getattr(torch, "version", None), "cuda", None) is not None:  # another module may be called torch
                 from ullage.running.recording.recorder import Recorder
 
                 Recorder(plan).install()
         except Exception as error:
-            report_trouble("nothing is recorded", error)
+            report_trouble("this process is not recorded", error)
 
     ImportWatch("torch", before=lambda: None, after=install).install()

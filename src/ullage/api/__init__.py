@@ -1,1 +1,1 @@
-"""The questions as functions: what each command answers, from Python, with the same names of options."""
+"""The Python function of each command, with keywords named like the command's options."""

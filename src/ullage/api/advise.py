@@ -1,4 +1,4 @@
-"""What makes this script fit?"""
+"""`ullage.advise`: find the changes with which a script fits on a GPU."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,16 +25,26 @@ def advise(
     progress: Callable[[str], None] = lambda text: None,
     **options: Unpack[AdviseOptions],
 ) -> Advice:
-    """Find what to change so that a script fits on a GPU; every change is run, and none is made in the script's file.
+    """Find the changes with which a script fits on a GPU.
+
+    Each change is tested in a run; the script's file is not edited.
 
     Args:
-        script: the path of a Python file, which is run unmodified.
-        arguments: what follows the script on its command line.
-        progress: called with a short text whenever the search gets further.
+        script: the path of a Python file. It runs unmodified.
+        arguments: the arguments of the script.
+        progress: a function that is called with a short text whenever the search advances.
+
+    Returns:
+        An `Advice`: the changes that make the script fit, with the measured memory and the diff to apply. Its
+        verdict says whether a set of changes was found.
 
     Raises:
         ScriptError: the script fails for another reason than memory.
-        UllageError: as of `ullage.predict`.
+        UllageError: any error that `ullage.predict` raises.
+
+    Example:
+        >>> advice = ullage.advise("train.py", ["--batch-size", "16"], gpu="T4")
+        >>> ullage.show(advice)
     """
     patch, vary, html = options["patch"], options["vary"], options["html"]
     axis = Axis.parse(vary) if vary is not None else None
@@ -48,19 +58,21 @@ def advise(
 
 
 def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, html: str | Path | None = None) -> None:
-    """Raise UsageError where the diff of --patch cannot be written, would overwrite the script, or is never made."""
+    """Raise UsageError if the file for the diff cannot be written or would overwrite the script, or if vary= is
+    given too.
+    """
     if patch is None:
         return
     if vary is not None:
-        raise UsageError("--patch has no meaning next to --vary; expected one of them")
-    check_output("--patch", Path(patch), inputs=(Path(script), *([] if html is None else [Path(html)])))
+        raise UsageError("patch= cannot be combined with vary=; give one of them")
+    check_output("patch", Path(patch), inputs=(Path(script), *([] if html is None else [Path(html)])))
 
 
 def write_patch(answer: Advice, patch: str | Path) -> bool:
-    """Write the diff of advice, and tell whether there is one.
+    """Write the diff of the advice, and return whether there is a diff.
 
     Raises:
-        OSError: the file cannot be written; nothing of it is left.
+        OSError: the file cannot be written; a partial file is removed.
     """
     if answer.written is None or not answer.written.diff:
         return False

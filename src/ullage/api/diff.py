@@ -1,4 +1,4 @@
-"""What grew from one run to the other?"""
+"""`ullage.diff`: compare the memory of two snapshots."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,22 +21,31 @@ def diff(
     torch_version: str | None = None,
     html: str | Path | None = None,
 ) -> Difference:
-    """Say what grew between two snapshots, by the user's source lines; in bytes and in blocks.
+    """Compare two snapshots, and return what grew between them for each of the user's source lines, in bytes and
+    blocks.
 
     Args:
-        before: the first snapshot (`torch.cuda.memory._dump_snapshot`); gzip too.
-        after: the second.
-        at: "end": when they were taken; "peak": when each held most.
-        device: which card's history; None: all cards are added up.
-        torch_version: the torch that recorded them, such as "2.12".
-        html: where to write a page.
+        before: the first snapshot (from `torch.cuda.memory._dump_snapshot`); it may be packed with gzip.
+        after: the second snapshot.
+        at: the point in time to compare: "end", when the snapshots were taken, or "peak", when each run had the most
+            memory allocated.
+        device: the number of the GPU to compare; None: the sum over all GPUs.
+        torch_version: the version of torch that recorded the snapshots, such as "2.12".
+        html: the path of an HTML page to write.
+
+    Returns:
+        A `Difference`: the source lines with new, freed and moved memory.
 
     Raises:
         SnapshotError: a file cannot be read.
-        UsageError: an argument is not what is expected.
+        UsageError: an argument is not valid.
+
+    Example:
+        >>> difference = ullage.diff("step_10.pickle", "step_20.pickle")
+        >>> ullage.show(difference)
     """
     if at not in (moments := [moment.value for moment in Moment]):
-        raise UsageError(f"--at {quoted(at)} is not a moment of a snapshot; expected one of {', '.join(moments)}")
+        raise UsageError(f"at={quoted(at)} is not a point in time of a snapshot; expected one of {', '.join(moments)}")
     check_page(html, before, after)
     semantics = semantics_given(torch_version)
     first, second = (_histories_of(Path(file), device) for file in (before, after))
@@ -45,5 +54,5 @@ def diff(
 
 
 def _histories_of(file: Path, device: int | None) -> Sequence[History]:
-    """One card's history, or those of all."""
+    """Return the history of one GPU, or the histories of all GPUs if `device` is None."""
     return [history_of(file, device)] if device is not None else list(load_recorded(file).devices.values())

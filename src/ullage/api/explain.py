@@ -1,4 +1,4 @@
-"""Why did this run out of memory, and what would have prevented it?"""
+"""`ullage.explain`: find out why a run ran out of memory, and which change would have prevented it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,8 @@ from ullage.base.errors import UsageError
 from ullage.base.garbage_collector import without_collections
 from ullage.base.public import public
 
-# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one.
+# Modules that a single snapshot does not need are imported only where they are used: importing them takes as long as
+# replaying a small snapshot.
 if TYPE_CHECKING:
     from ullage.explaining.analysis.assumption import Assumptions
     from ullage.explaining.analysis.explain import Explanation
@@ -91,37 +92,42 @@ def explain(
     picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> "Explanation | FleetExplanation":
-    """Say why a run ran out of memory, who held it, and which change is proved to let it through.
+    """Find out why a run ran out of memory, which code held the memory, and which change is proved to avoid the error.
 
-    Nothing of a file is run, and neither torch nor a GPU is needed. `ullage.show` prints the answer as the command
-    does.
+    No code in the file is executed, and neither torch nor a GPU is needed. `ullage.show` prints the answer as the
+    command does.
 
     Args:
-        file: a snapshot (`torch.cuda.memory._dump_snapshot`), a log or a text, gzip too; the folder of an
-            `ullage run`, or of several, of which the newest is taken; a folder with a snapshot of each rank; "-" for
-            standard input; or the exception that was caught.
-        device: which card of a snapshot: its number, or "all", which puts the other cards into `others`; None: the one
-            that failed, or else the one that reserved most.
-        rank: which rank's snapshot, where `file` is a folder with one of each rank; None: all of them.
-        on: where to read such a folder: None or "local", "ray", "ray://HOST:PORT", "slurm" or "submitit-local", as of
-            `ullage.fit`; whoever reads has to see the same paths.
-        workers: how many processes read such a folder at once; None: one for each core.
-        capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
-        alloc_conf: the settings in force, where the snapshot does not have them.
-        torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
-        html: where to write a page with pictures.
-        sql: where to write every card's events, blocks, segments and stacks as tables of SQLite.
-        picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
-        progress: called with a short text for every replay.
+        file: one of: a snapshot (from `torch.cuda.memory._dump_snapshot`), a log, or an error's text, which may be
+            packed with gzip; the folder of an `ullage run`, or a folder of several runs, of which the newest is
+            explained; a folder with one snapshot of each rank; "-" for standard input; an exception that was caught.
+        device: the GPU in a snapshot to explain: its number, or "all", which puts all but one into `others`. None: the
+            GPU that failed, or else the one that reserved the most memory.
+        rank: the rank whose snapshot to explain, if `file` is a folder with one of each rank; None: all ranks.
+        on: where to read such a folder, as in `ullage.fit_layout`: None or "local", "ray", "ray://HOST:PORT", "slurm"
+            or "submitit-local". All workers need the same paths.
+        workers: the number of processes that read such a folder at once; None: one for each CPU core.
+        capacity: the most memory that the allocator could reserve; bytes, or a text such as "10GiB".
+        alloc_conf: the allocator settings of the run, if the snapshot does not contain them.
+        torch_version: the version of torch that recorded it, such as "2.12"; None: the version that fits best.
+        html: the path of an HTML page with charts to write.
+        sql: the path of an SQLite file to write, with tables of every GPU's events, blocks, segments and stack frames.
+        picture: whether to keep the data of the page's charts, for `ullage.write_page` later; `html` implies it.
+        progress: a function that is called with a short text for every replay.
 
     Returns:
-        A `FleetExplanation` for a folder of ranks where no rank is chosen, and an `Explanation` for everything else; of
-        a run in which memory did not run out its cause is "did_not_fail", and `run` has its summary.
+        A `FleetExplanation` for a folder of ranks if `rank` is None; otherwise an `Explanation`. For a run that did
+        not run out of memory its cause is "did_not_fail", and `run` has the summary of the run.
 
     Raises:
         SnapshotError: the file cannot be read as a snapshot.
-        OSError: a file cannot be written; nothing of it is left.
-        UsageError: an argument is not what is expected, or a text has no error of memory.
+        OSError: an output file cannot be written; a partial file is removed.
+        UsageError: an argument is not valid, or a text does not contain an out-of-memory error.
+
+    Example:
+        >>> explanation = ullage.explain("oom.pickle")
+        >>> print(explanation.cause, explanation.sentence)
+        >>> ullage.show(explanation)
     """
     options: dict[str, object] = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf}
     options |= {"torch_version": torch_version, "sql": sql}
@@ -130,7 +136,7 @@ def explain(
         from ullage.explaining.analysis.text.explain import explain_text as explain_words
 
         name = type(file).__name__
-        _refuse(options, "which can be replayed; it was given with an exception's text: leave it out")
+        _refuse(options, "which can be replayed; the input is an exception's text, so leave the option out")
         return with_page(explain_words(f"{name}: {file}", source=name), html)
     path = Path(file) if rank is None else _of_rank(Path(file), rank)
     check_page(html, path)
@@ -139,18 +145,18 @@ def explain(
     answer: Explanation | FleetExplanation
     match found.kind:
         case InputKind.RANKS:
-            _refuse(options, f"and {path} has those of {len(found.ranks):,} ranks: add --rank N")
+            _refuse(options, f"and {path} is a folder with {len(found.ranks):,} ranks; give rank= too")
             answer = _explain_ranks(
                 path, found.ranks, on=on, workers=workers, with_picture=with_picture, progress=progress
             )
         case InputKind.RUN:
-            _refuse(options, "and the folder of a run has it recorded: leave it out")
+            _refuse(options, "and the folder of a run already contains it; leave the option out")
             answer = _explain_run(path, progress)
         case InputKind.TEXT | InputKind.STANDARD_INPUT:
-            _refuse(options, f"which can be replayed; {path} is text: leave it out")
+            _refuse(options, f"which can be replayed; {path} is text, so leave the option out")
             answer = explain_text(path, progress)
         case InputKind.SNAPSHOT | InputKind.ARCHIVE:
-            with without_collections():  # of a large file the search for cycles is a twentieth of the time
+            with without_collections():  # for a large file, garbage collection would take a twentieth of the time
                 answer = _explain_snapshot(
                     path,
                     device=device,
@@ -165,10 +171,10 @@ def explain(
 
 
 def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanation":
-    """Explain a log or an error's text; "-" is standard input.
+    """Explain a log or an error's text; the path "-" means standard input.
 
     Raises:
-        UsageError: the file cannot be read, or has no error of memory.
+        UsageError: the file cannot be read, or does not contain an out-of-memory error.
     """
     from ullage.explaining.analysis.text.explain import explain_messages
     from ullage.recorded.message.log import scan
@@ -187,22 +193,30 @@ def explain_ranks(
     picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> "FleetExplanation":
-    """Read the snapshots of many ranks, and tell which are alike, which differ and by what, and why the fullest did.
+    """Compare the snapshots of many ranks: which ranks are alike, how the others differ, and why the fullest rank
+    differs.
 
-    It is `ullage.explain` of such a folder, with an answer of one type.
+    It does the same as `ullage.explain` for such a folder, but always returns a `FleetExplanation`.
 
     Args:
-        folder: it has a snapshot of each rank, by any of the usual names (docs/fleets.md).
-        on: where to read: None or "local", "ray", "ray://HOST:PORT", "slurm" or "submitit-local", as of `ullage.fit`;
-            whoever reads has to see the same paths.
-        workers: how many processes read at once; None: one for each core.
-        html: where to write a page with pictures.
-        picture: keep what a page draws of the fullest rank; `html` implies it.
-        progress: called with a short text now and then.
+        folder: the folder with one snapshot of each rank, under any of the usual names (docs/fleets.md).
+        on: where to read the folder, as in `ullage.fit_layout`: None or "local", "ray", "ray://HOST:PORT", "slurm" or
+            "submitit-local". All workers need the same paths.
+        workers: the number of processes that read at once; None: one for each CPU core.
+        html: the path of an HTML page with charts to write.
+        picture: whether to keep the data of the charts of the fullest rank; `html` implies it.
+        progress: a function that is called with a short text from time to time.
+
+    Returns:
+        A `FleetExplanation`: the groups of similar ranks, their differences, and the explanation of the fullest rank.
 
     Raises:
-        UsageError: it is no folder with the snapshots of two ranks or more, or none can be read.
-        OSError: a file cannot be written; nothing of it is left.
+        UsageError: the folder does not contain snapshots of two or more ranks, or none of them can be read.
+        OSError: the page cannot be written; a partial file is removed.
+
+    Example:
+        >>> fleet = ullage.explain_ranks("snapshots/", workers=8)
+        >>> ullage.show(fleet)
     """
     path = Path(folder)
     check_page(html, path)
@@ -230,24 +244,24 @@ def _explain_ranks(
 
 
 def _of_rank(folder: Path, rank: int) -> Path:
-    """Return the snapshot of a rank in a folder."""
+    """Return the path of the snapshot of one rank in a folder."""
     from ullage.explaining.fleet.fleet import file_of_rank
 
-    return file_of_rank(folder, _ranks_in(folder, "a rank is chosen among the snapshots of a folder"), rank)
+    return file_of_rank(folder, _ranks_in(folder, "rank= selects one of the snapshots in a folder"), rank)
 
 
 def _ranks_in(folder: Path, why: str) -> "tuple[RankFile, ...]":
     found = input_of(folder).ranks if folder.is_dir() else ()
     if not found:
-        raise UsageError(f"{why}; {folder} is no folder with the snapshots of two ranks or more")
+        raise UsageError(f"{why}; {folder} is not a folder with the snapshots of two or more ranks")
     return found
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError where an option of one snapshot is given with an input of another kind."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    """Raise UsageError if an option that only a snapshot allows is given with an input of another kind."""
+    given = [name for name, value in options.items() if value is not None]
     if given:
-        raise UsageError(f"{given[0]} is for a snapshot, {why}")
+        raise UsageError(f"{given[0]}= is for a snapshot, {why}")
 
 
 def _explain_snapshot(
@@ -261,9 +275,9 @@ def _explain_snapshot(
     tables: Path | None,
     progress: Callable[[str], None],
 ) -> "Explanation":
-    """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
+    """Explain one GPU of a snapshot, or each GPU, and write the SQLite tables of all GPUs if they are requested."""
     if with_picture and device == ALL_DEVICES:
-        raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
+        raise UsageError("a page shows one GPU, but device='all' selects all of them; give the number of one GPU")
     from ullage.explaining.analysis.assumption import closest
     from ullage.explaining.analysis.card import card_to_explain, recorded_cards
     from ullage.explaining.analysis.explain import explain as explain_history
@@ -283,7 +297,7 @@ def _explain_snapshot(
         if number in found:
             return found[number]
         nearest = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-        found[number] = replace(nearest, rebuilder=None, recording=None)  # which hold a whole program
+        found[number] = replace(nearest, rebuilder=None, recording=None)  # they hold the data of the whole run
         return nearest
 
     def explain_card(number: int) -> "Explanation":
@@ -307,7 +321,7 @@ def _explain_snapshot(
     if tables is not None:
         from ullage.running.export.database import write_database
 
-        progress("writing the tables")
+        progress("writing the SQLite tables")
         write_database(
             tables,
             snapshot.devices,
@@ -320,7 +334,7 @@ def _explain_snapshot(
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
-    """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
+    """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the other ranks."""
     from ullage.explaining.analysis.cause import Cause
     from ullage.explaining.analysis.explain import Explanation, RunSummary
     from ullage.running.supervision.summary import summary_of
@@ -335,12 +349,16 @@ def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation"
         return with_run(explanation, run, evidence, beside=beside)
     ends = {process.facts.state for process in run.processes}
     grows = any(process.facts.growth for process in run.processes)
-    did_not_end = "NOT ENDED, OR KILLED" if "runs" in ends else "DID NOT RUN OUT"
-    why = "memory did not run out" if evidence is None else f"memory ran out, {evidence.folder} has no snapshot"
+    did_not_end = "STILL RUNNING, OR KILLED" if "runs" in ends else "NO OUT-OF-MEMORY ERROR"
+    why = (
+        "memory did not run out"
+        if evidence is None
+        else f"memory ran out, but {evidence.folder} does not contain a snapshot"
+    )
     return Explanation(
         source=str(run.folder),
         cause=Cause.DID_NOT_FAIL if evidence is None else Cause.CANNOT_TELL,
-        headline="GROWS" if grows else did_not_end,
+        headline="MEMORY GROWS" if grows else did_not_end,
         sentence=f"In this run {why}.",
         evidence={},
         run=RunSummary(name=run.folder.name, evidence=None, summary=tuple(summary_of(run)), remarks=(), beside=beside),

@@ -1,4 +1,4 @@
-"""With which batch does this script fit?"""
+"""`ullage.fit`: find the largest batch size with which a script fits on a GPU."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +23,26 @@ def fit(
     progress: Callable[[str], None] = lambda text: None,
     **options: Unpack[FitOptions],
 ) -> Fit:
-    """Find the largest value of a script's option with which it fits on a GPU: it and the next one are both run.
+    """Find the largest value of one of the script's options with which the script fits on a GPU.
+
+    The script is run with that value, which fits, and with the next larger one, which does not.
 
     Args:
-        script: the path of a Python file, which is run unmodified.
-        arguments: what follows the script on its command line.
-        progress: called with a short text whenever the search gets further.
+        script: the path of a Python file. It runs unmodified.
+        arguments: the arguments of the script.
+        progress: a function that is called with a short text whenever the search advances.
+
+    Returns:
+        A `Fit`: the largest value that fits, the first one that does not, and the memory of each tested value; for
+        two options, the frontier of values.
 
     Raises:
-        ScriptError: the script failed for another reason than memory with every value.
-        UllageError: as of `ullage.predict`.
+        ScriptError: the script failed with every value for another reason than memory.
+        UllageError: any error that `ullage.predict` raises.
+
+    Example:
+        >>> answer = ullage.fit("train.py", gpu="RTX 4090", vary="--batch-size=8..64:8")
+        >>> ullage.show(answer)
     """
     vary, html = options["vary"], options["html"]
     axes = _axes([vary] if isinstance(vary, str) else vary)
@@ -51,8 +61,8 @@ def fit(
 
 def _axes(vary: Sequence[str]) -> list[Axis]:
     if not 1 <= len(vary) <= 2:
-        raise UsageError(f"--vary is given {len(vary)} times; expected once, or twice for a frontier")
+        raise UsageError(f"vary= is given {len(vary)} times; expected once, or twice for a frontier")
     axes = [Axis.parse(text) for text in vary]
     if len({axis.option for axis in axes}) < len(axes):
-        raise UsageError(f"--vary {axes[0].option} is given twice; expected two different options")
+        raise UsageError(f"vary={axes[0].option} is given twice; expected two different options")
     return axes

@@ -1,4 +1,4 @@
-"""Which parallel layout of this script fits on so many cards?"""
+"""`ullage.fit_layout`: find the parallel layouts with which a script fits on a number of GPUs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,17 +28,27 @@ def fit_layout(
     so_far: Callable[[LayoutFit], None] = lambda answer: None,
     **options: Unpack[FitLayoutOptions],
 ) -> LayoutFit:
-    """Find which parallel layouts of a script fit on so many GPUs, and with how large a micro-batch.
+    """Find the parallel layouts with which a script fits on a number of GPUs, and the largest micro-batch of each
+    layout.
 
     Args:
-        script: the path of a Python file, which is run unmodified; or the first word of a command.
-        arguments: what follows the script on its command line, without the options of the layout.
-        progress: called with a short text whenever the search gets further.
-        so_far: called with what is known where the search is interrupted.
+        script: the path of a Python file, which runs unmodified, or the first word of a command.
+        arguments: the arguments of the script, without the options of the layout.
+        progress: a function that is called with a short text whenever the search advances.
+        so_far: a function that is called with the results so far if the search is interrupted.
+
+    Returns:
+        A `LayoutFit`: every tested layout with its memory per GPU and its largest micro-batch.
 
     Raises:
-        ScriptError: the script failed with every layout, for another reason than memory.
-        UllageError: as of `ullage.predict`; or what `on` needs is not installed.
+        ScriptError: the script failed with every layout for another reason than memory.
+        UllageError: any error that `ullage.predict` raises; or a package that `on` needs is not installed.
+
+    Example:
+        >>> answer = ullage.fit_layout(
+        ...     "train.py", gpu="H100", cards=64, layout="dp*tp*pp", layout_map="torchtitan", most=["tp=8"]
+        ... )
+        >>> ullage.show(answer)
     """
     html, cards = options["html"], options["cards"]
     request = request_of(script, arguments, options).with_options(world_size=cards)
@@ -70,11 +80,11 @@ def fit_layout(
 def _axis(vary: str | Sequence[str] | None) -> Axis | None:
     given = [vary] if isinstance(vary, str) else list(vary or ())
     if len(given) > 1:
-        raise UsageError(f"--vary is given {len(given)} times beside --layout; expected once, or not at all")
+        raise UsageError(f"vary= is given {len(given)} times with layout=; expected once, or not at all")
     return Axis.parse(given[0]) if given else None
 
 
 def _check_counts(accumulate: int, item_tokens: int | None) -> None:
-    for option, count in (("--accumulate", accumulate), ("--item-tokens", item_tokens)):
+    for option, count in (("accumulate", accumulate), ("item_tokens", item_tokens)):
         if count is not None and count < 1:
-            raise UsageError(f"{option} {count} is out of range; expected 1 or more")
+            raise UsageError(f"{option}={count} is out of range; expected 1 or more")

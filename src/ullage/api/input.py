@@ -1,4 +1,4 @@
-"""What `ullage explain` is given: its kind, told once by what is there, and the text of a log, read in pieces."""
+"""Detect the kind of the input of `ullage explain` from its content, and read the text of a log in pieces."""
 
 import codecs
 import sys
@@ -24,44 +24,47 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""More than any notebook has: what is longer is searched as it stands."""
+"""A size above that of any notebook. A longer file is searched as plain text."""
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
-"""The bytes that logs are made of, colours and progress bars among them."""
+"""The bytes that occur in logs, including those of colours and progress bars."""
 _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """The kinds of input; the text is how an error calls one."""
+    """The kinds of input. Each value is the noun for it in error messages."""
 
     SNAPSHOT = "a snapshot"
-    """A snapshot in any form, packed too; and what is neither that nor text, which the reader of snapshots refuses."""
+    """A snapshot in any form, packed or not. Also any file that is neither a snapshot nor text; the snapshot reader
+    refuses it.
+    """
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` has left, or one with several of them; and any other folder, which is refused as
-    that."""
+    """A folder that `ullage run` wrote, or a folder that contains several of them. Also any other folder; its reader
+    refuses it.
+    """
     TEXT = "text"
-    """A log, an error's text or a saved notebook; packed too."""
+    """A log, an error's text or a saved notebook, packed or not."""
     ARCHIVE = "an archive"
-    """A file in a form that is not unpacked here (tar, xz, zstd, ...)."""
+    """A file in a packed format that is not supported here (tar, xz, zstd, ...)."""
     STANDARD_INPUT = "standard input"
-    """Standard input, or a pipe: text that can be read only once."""
+    """Standard input or a pipe: text that can be read only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input and its kind."""
+    """An input of `ullage explain`, and its kind."""
 
     path: Path
     kind: InputKind
     ranks: tuple[RankFile, ...] = ()
-    """The snapshots of a folder of ranks."""
+    """The snapshot files, if the input is a folder of ranks."""
 
 
 def input_of(file: Path) -> Input:
-    """Return the kind of an input, by its content and not by its name.
+    """Detect the kind of an input by its content, not by its name.
 
     Raises:
         UsageError: the file cannot be read, or is a zip archive of several files.
@@ -80,7 +83,7 @@ def input_of(file: Path) -> Input:
 
 
 def load_recorded(file: Path) -> "Snapshot":
-    """Load the snapshot that a command needs which reads nothing else.
+    """Load a snapshot for a command that does not accept other inputs.
 
     Raises:
         SnapshotError: the file cannot be read, or is an input of another kind, which the error names.
@@ -91,23 +94,23 @@ def load_recorded(file: Path) -> "Snapshot":
         return load_snapshot(file)
     except SnapshotError:
         kind = None
-        with suppress(UsageError, OSError, ValueError):  # what cannot be read was told already
+        with suppress(UsageError, OSError, ValueError):  # the error above already says what cannot be read
             is_empty = not any(file.iterdir()) if file.is_dir() else not file.stat().st_size
             kind = None if is_empty else input_of(file).kind
         if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
             raise
         raise SnapshotError(
-            f"{file} is not a snapshot but {kind.value}, which ullage explain reads; expected what "
-            "torch.cuda.memory._dump_snapshot() writes"
+            f"{file} is not a snapshot but {kind.value}, which ullage explain reads; expected a file that "
+            "torch.cuda.memory._dump_snapshot() wrote"
         ) from None
 
 
 def looks_like_text(beginning: bytes) -> bool:
-    """Return whether a file that begins so is text rather than a snapshot."""
+    """Return whether a file with this beginning is text and not a snapshot."""
     if is_no_log(beginning):
         return False
-    is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
-    # A log that was cut while it was written has zeros in the place of what was cut off.
+    is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # pickle protocol 2 or later, or protocol 0
+    # If a log is truncated while it is being written, zero bytes replace the removed part.
     others = len(beginning.translate(None, _OF_TEXTS))
     return beginning.startswith(tuple(_MARKS)) or not (is_pickle or others > len(beginning) // _MOST_OTHERS_ONE_IN)
 
@@ -116,17 +119,19 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
     """Yield the text of a file in pieces, and report how much was read.
 
     Raises:
-        UsageError: the file cannot be read, or is no text.
+        UsageError: the file cannot be read, or is not text.
     """
     read = reported = 0
     with opened(file) as source:
         beginning = source.read(_PIECE_BYTES)
         if not beginning:
-            # The command opens nothing in the place of a standard input that is closed.
-            what = "standard input is closed, or empty" if file == STANDARD_INPUT else f"{file} is empty"
+            # If standard input is closed, the command line opens /dev/null in its place.
+            what = "standard input is closed or empty" if file == STANDARD_INPUT else f"{file} is empty"
             raise UsageError(f"{what}; expected a snapshot, a log or an error's text")
         if beginning.startswith(b"\x80"):
-            raise UsageError(f"{file} gives a snapshot; expected text there: give a snapshot by the path of its file")
+            raise UsageError(
+                f"{file} is a snapshot, but only text can be read this way; give the path of a regular file"
+            )
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         piece = beginning
@@ -152,10 +157,10 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
     """Open a file, unpacked, or standard input.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the input cannot be read.
     """
     if file == STANDARD_INPUT and sys.stdin is None:
-        raise UsageError("standard input is closed; expected a text there, or the name of a file")
+        raise UsageError("standard input is closed; expected text on it, or the name of a file")
     try:
         raw = cast(BufferedReader, sys.stdin.buffer if file == STANDARD_INPUT else open_regular(file))
         try:

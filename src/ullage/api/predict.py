@@ -1,4 +1,4 @@
-"""Will this script fit on that card?"""
+"""`ullage.predict`: find out whether a script fits on a GPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,19 +24,27 @@ def predict(
     progress: Callable[[str], None] = lambda text: None,
     **options: Unpack[PredictOptions],
 ) -> Prediction:
-    """Run a script for a few steps on an emulated GPU, in a process of its own, and say whether it fits.
+    """Run a script for a few steps on an emulated GPU, in a separate process, and return whether it fits.
 
     Args:
-        script: the path of a Python file or a notebook, which is run unmodified; or the first word of a command: "-m",
-            "torchrun" or any program. Of the command's processes, the one that uses the GPU most is predicted.
-        arguments: what follows the script on its command line.
-        progress: called with a short text whenever the run gets further.
+        script: the path of a Python file or a notebook, which runs unmodified; or the first word of a command: "-m",
+            "torchrun" or any program. Of a command's processes, the one that uses the GPU most is predicted.
+        arguments: the arguments of the script.
+        progress: a function that is called with a short text whenever the run advances.
+
+    Returns:
+        A `Prediction`: the verdict, the peak memory in bytes, and the source lines that hold memory at the peak.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
-        TorchMissingError: no torch built for CUDA is installed.
-        EmulationError: the GPU cannot be emulated here.
-        UnknownGpuError, UsageError: an argument is not what is expected.
+        TorchMissingError: torch is not installed, or was built without CUDA.
+        EmulationError: the GPU cannot be emulated on this machine.
+        UnknownGpuError, UsageError: an argument is not valid.
+
+    Example:
+        >>> prediction = ullage.predict("train.py", ["--batch-size", "8"], gpu="RTX 3060")
+        >>> print(prediction.verdict)
+        >>> ullage.show(prediction)
     """
     every_rank = options["rank"] == "all"
     html, snapshot = options["html"], options["snapshot"]

@@ -1,4 +1,4 @@
-"""The same failure as a script of a few lines."""
+"""`ullage.repro`: reproduce an out-of-memory error by a script of a few lines."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,27 +25,33 @@ def repro(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Make a script of a few lines that runs out of memory as a recorded run did.
+    """Write a script of a few lines that runs out of memory in the same way as a recorded run.
 
     Args:
-        file: a snapshot (`torch.cuda.memory._dump_snapshot`); gzip too.
-        output: where to write the script.
-        device: which card's history; None: the one that failed or reserved most.
-        capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
-        alloc_conf: the settings in force, where the snapshot does not have them.
-        torch_version: the torch that recorded it, such as "2.12".
-        budget: seconds for making it small.
-        keep_sizes: only leave allocations out; neither merge them nor round sizes.
-        progress: called with a short text as the search goes on.
+        file: a snapshot (from `torch.cuda.memory._dump_snapshot`); it may be packed with gzip.
+        output: the path of the script to write.
+        device: the number of the GPU; None: the one that failed or reserved the most memory.
+        capacity: the most memory that the allocator could reserve; bytes, or a text such as "10GiB".
+        alloc_conf: the allocator settings of the run, if the snapshot does not contain them.
+        torch_version: the version of torch that recorded it, such as "2.12".
+        budget: the time limit for making the script small, in seconds.
+        keep_sizes: whether to keep the sizes of allocations: they are only left out, not merged or rounded.
+        progress: a function that is called with a short text whenever the search advances.
+
+    Returns:
+        A `Reproduction`: the allocations and frees of the script, and the failure that they reproduce.
 
     Raises:
         SnapshotError: the file cannot be read.
-        UsageError: an argument is not what is expected, or nothing in the recording fails.
+        UsageError: an argument is not valid, or no request in the recording fails.
+
+    Example:
+        >>> reproduction = ullage.repro("oom.pickle", "repro.py")
     """
     path = Path(file)
-    check_output("--output", Path(output), inputs=(path,))
+    check_output("output", Path(output), inputs=(path,))
     if not 0 < budget < float("inf"):
-        raise UsageError(f"--budget {budget:g} is not a time; expected seconds above 0")
+        raise UsageError(f"budget={budget:g} is not a time limit; expected seconds above 0")
     reproduction = reproduce(
         history_of(path, device),
         semantics=semantics_given(torch_version),

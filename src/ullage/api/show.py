@@ -1,4 +1,4 @@
-"""An answer for people: as the command prints it, or as a page."""
+"""Print the answer of a function as its command does, or write it as an HTML page."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from ullage.report.terminal import draw
 
 
 def report_of(answer: object) -> Report:
-    """Arrange an answer into a report.
+    """Return the report of an answer.
 
     Raises:
-        UsageError: it is not an answer of this package's.
+        UsageError: the object is not an answer of a function of this package.
     """
     if not isinstance(answer, Answer):
         raise UsageError(
-            f"a {type(answer).__name__} is not an answer; expected what a function such as ullage.predict returns"
+            f"a {type(answer).__name__} is not an answer; expected the result of a function such as ullage.predict"
         )
     return answer.report_of()
 
@@ -31,26 +31,38 @@ def show(answer: object, *, all: bool = False) -> None:  # noqa: A002  the name 
 
     Args:
         answer: a Prediction, Fit, LayoutFit, Advice, Explanation, FleetExplanation, Tuning, Difference or Diagnosis.
-        all: print every row.
+        all: whether to print every row.
+
+    Returns:
+        None.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the object is not such an answer.
+
+    Example:
+        >>> ullage.show(ullage.explain("oom.pickle"))
     """
     draw(report_of(answer), Console(highlight=False), is_whole=all)
 
 
 @public
 def write_page(answer: object, page: str | Path) -> None:
-    """Write an answer as a page for a browser, which needs no network.
+    """Write an answer as an HTML page. The page needs no network.
 
     Args:
         answer: a Prediction, Fit, LayoutFit, Advice, Explanation, FleetExplanation, Tuning, Difference or Diagnosis.
         page: the path of the file.
 
+    Returns:
+        None.
+
     Raises:
-        UsageError: it is none of these.
-        OSError: the file cannot be written; nothing of it is left.
+        UsageError: the object is not such an answer.
+        OSError: the file cannot be written; a partial file is removed.
+
+    Example:
+        >>> ullage.write_page(ullage.explain("oom.pickle", picture=True), "oom.html")
     """
-    from ullage.report.page.html import draw_page  # its template engine is not for those who do not ask
+    from ullage.report.page.html import draw_page  # imported only here, because it loads a template engine
 
     write_whole(Path(page), draw_page(report_of(answer)).encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Which allocator settings suit this run?"""
+"""`ullage.tune`: find the allocator settings that suit a recorded run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,24 +22,31 @@ def tune(
     html: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
-    """Search the settings of PyTorch's allocator by replaying a recorded run.
+    """Find the settings of PyTorch's allocator that suit a run best, by replaying its recording under each setting.
 
     Args:
-        file: a snapshot (`torch.cuda.memory._dump_snapshot`); gzip too.
-        device: which card's history; None: the one that failed or reserved most.
-        capacity: what the allocator may reserve at most; bytes, or a text such as "10GiB".
-        alloc_conf: the settings in force, where the snapshot does not have them.
-        torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
-        budget: seconds to search.
-        html: where to write a page with pictures.
-        progress: called with a short text as the search goes on.
+        file: a snapshot (from `torch.cuda.memory._dump_snapshot`); it may be packed with gzip.
+        device: the number of the GPU; None: the one that failed or reserved the most memory.
+        capacity: the most memory that the allocator may reserve; bytes, or a text such as "10GiB".
+        alloc_conf: the allocator settings of the run, if the snapshot does not contain them.
+        torch_version: the version of torch that recorded it, such as "2.12"; None: the version that fits best.
+        budget: the time limit for the search, in seconds.
+        html: the path of an HTML page with charts to write.
+        progress: a function that is called with a short text whenever the search advances.
+
+    Returns:
+        A `Tuning`: the best settings, and for each of them the reserved memory and the driver calls.
 
     Raises:
         SnapshotError: the file cannot be read.
-        UsageError: an argument is not what is expected, or the run had another allocator.
+        UsageError: an argument is not valid, or the run used another allocator.
+
+    Example:
+        >>> tuning = ullage.tune("snapshot.pickle", capacity="10GiB")
+        >>> ullage.show(tuning)
     """
     if not 0 < budget < 1e6:
-        raise UsageError(f"--budget {budget:g} is not a time to search; expected seconds above 0, such as 20")
+        raise UsageError(f"budget={budget:g} is not a time limit; expected seconds above 0, such as 20")
     capacity_bytes = capacity_of(capacity)
     path = Path(file)
     check_page(html, path)

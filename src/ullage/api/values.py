@@ -1,4 +1,4 @@
-"""Values of options, as a command or a call gives them: the run that is asked for, sizes, pages, the recording."""
+"""Convert and check the values of options: the run to predict, sizes, output pages, the GPU of a recording."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,35 +19,37 @@ Answer = TypeVar("Answer")
 
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
-"""The value of --device that stands for every card of a snapshot."""
+"""The value of `device` that stands for every GPU in a snapshot."""
 
 
 def request_of(
     script: str | Path, arguments: Sequence[str], options: Mapping[str, object], *, picture: bool = False
 ) -> "Request":
-    """Return what to run, on which GPU and for how long; options of the question that no run has are left out.
+    """Return the request for a run: the script, the GPU and the limits.
+
+    Options that are not options of a run are left out.
 
     Raises:
-        UsageError: an option is not what is expected.
+        UsageError: the value of an option is not valid.
     """
-    from ullage.options import RunOptions  # what runs a script is not for those who ask other commands
+    from ullage.options import RunOptions  # imported only here, because other functions do not need it
     from ullage.predicting.prediction.request import Request
 
     if isinstance(arguments, str):
-        raise TypeError(f"the arguments are a list of words, not {shortened(repr(arguments))}: use shlex.split")
+        raise TypeError(f"arguments= is a list of strings, not {shortened(repr(arguments))}: use shlex.split")
     chosen: dict[str, Any] = {name: options[name] for name in options_of(RunOptions) if name in options}
     return Request.of(script, arguments, picture=picture, **chosen)
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:
-    """Return `--margin` in bytes: of a card's memory, or as it is.
+    """Return the option `margin` in bytes. It may be given in bytes, as a size, or as a percentage of the GPU's memory.
 
     Raises:
-        UsageError: it is no part of it.
+        UsageError: the margin is negative, or is not a size or a percentage below 100.
     """
     if isinstance(margin, int):
         if margin < 0:
-            raise UsageError(f"--margin {margin} is negative; expected bytes, a percentage such as 5%, or 1GiB")
+            raise UsageError(f"margin={margin} is negative; expected bytes, a percentage such as 5%, or 1GiB")
         return margin
     if is_size(margin):
         return parse_bytes(margin)
@@ -58,19 +60,19 @@ def margin_of(margin: int | str, total_bytes: int) -> int:
         percent = -1.0
     if not margin.strip().endswith("%") or not 0 <= percent < 100:
         raise UsageError(
-            f"--margin {quoted(margin)} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
+            f"margin={quoted(margin)} is not a part of a GPU's memory; expected a percentage such as 5%, or 1GiB"
         )
     return int(total_bytes * percent / 100)
 
 
 def check_page(page: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError where the page of --html cannot be written, or would overwrite what is read."""
+    """Raise UsageError if the page of the option `html` cannot be written, or would overwrite an input file."""
     if page is not None:
-        check_output("--html", Path(page), inputs=tuple(Path(path) for path in inputs))
+        check_output("html", Path(page), inputs=tuple(Path(path) for path in inputs))
 
 
 def with_page(answer: Answer, html: str | Path | None) -> Answer:
-    """Write the page of an answer where it is asked for, and return the answer."""
+    """Write the page of an answer if `html` is given, and return the answer."""
     if html is not None:
         from ullage.api.show import write_page
 
@@ -79,44 +81,46 @@ def with_page(answer: Answer, html: str | Path | None) -> Answer:
 
 
 def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError where the tables of --sql cannot be written, or would overwrite what is read or written."""
+    """Raise UsageError if the tables of the option `sql` cannot be written, or would overwrite an input or another
+    output.
+    """
     if tables is not None:
-        check_output("--sql", Path(tables), inputs=tuple(Path(path) for path in inputs))
+        check_output("sql", Path(tables), inputs=tuple(Path(path) for path in inputs))
 
 
 def semantics_given(torch_version: str | None) -> str | None:
-    """Return which allocator `--torch-version` names; None where it was not given.
+    """Return the name of the allocator version for the option `torch_version`; None if the option is not given.
 
     Raises:
-        SettingsError: the text is no version.
+        SettingsError: the text is not a version.
     """
     return semantics_of(torch_version) if torch_version is not None else None
 
 
 def capacity_of(size: int | str | None) -> int | None:
-    """Return `--capacity` in bytes.
+    """Return the option `capacity` in bytes.
 
     Raises:
-        UsageError: it is no size, or none that a card has.
+        UsageError: the text is not a size, or is not a possible size of a GPU's memory.
     """
-    capacity = size_of(size, "--capacity")
+    capacity = size_of(size, "capacity")
     if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
         raise UsageError(
-            f"--capacity {shortened(size)} is not a card's memory; expected a size such as 10GiB, up to "
+            f"capacity={shortened(size)} is not the memory of a GPU; expected a size such as 10GiB, up to "
             f"{_LARGEST_BYTES >> 40} TiB"
         )
     return capacity
 
 
 def history_of(file: Path, device: int | None) -> "History":
-    """Load a snapshot and return the history of one card: of `device`, or of the one that failed or reserved most.
+    """Load a snapshot and return the history of one GPU: `device`, or the GPU that failed or reserved the most memory.
 
     Raises:
         SnapshotError: the file cannot be read.
-        UsageError: the snapshot has no such card.
+        UsageError: the snapshot does not contain that GPU.
     """
     from ullage.api.input import load_recorded
-    from ullage.explaining.analysis.card import (  # numpy is not for those who ask other commands
+    from ullage.explaining.analysis.card import (  # imported only here, because other functions do not need numpy
         card_to_explain,
         recorded_cards,
     )
@@ -127,10 +131,15 @@ def history_of(file: Path, device: int | None) -> "History":
 
 
 def check_device(device: int | str | None, snapshot: "Snapshot", *, takes_all: bool = False) -> int:
-    """Return the number of a card that a snapshot has; a text may hold it. `takes_all` is whether "all" is allowed too.
+    """Return the number of a GPU in a snapshot, given as a number or a text.
+
+    Args:
+        device: the number of the GPU.
+        snapshot: the snapshot, which must contain that GPU.
+        takes_all: whether "all" is allowed too, for the error message.
 
     Raises:
-        UsageError: it is no number, or the snapshot has no such card.
+        UsageError: the text is not a number, or the snapshot does not contain that GPU.
     """
     try:
         number = int(device if device is not None else "")
@@ -138,5 +147,5 @@ def check_device(device: int | str | None, snapshot: "Snapshot", *, takes_all: b
         number = -1
     if number not in snapshot.devices:
         known = ", ".join([*map(str, snapshot.devices), *([f"or {ALL_DEVICES}"] if takes_all else [])])
-        raise UsageError(f"--device {device} has no history in {snapshot.path}; expected one of {known}")
+        raise UsageError(f"device={device} does not have a history in {snapshot.path}; expected one of {known}")
     return number

@@ -1,1 +1,1 @@
-"""What everything else is built on: errors, units, files, processes, the driver's view of the GPUs."""
+"""The foundation of all other packages: errors, options, units, files, processes, the memory counts of the driver."""

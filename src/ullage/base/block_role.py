@@ -1,10 +1,10 @@
-"""What a block of device memory is for: the names that every command uses."""
+"""The role of a block of GPU memory, such as weights or gradients: one list of names that every command uses."""
 
 from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The role of a block of device memory; the order is that of the reports."""
+    """The role of a block of GPU memory. Reports list the roles in this order."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
@@ -19,5 +19,5 @@ class Role(StrEnum):
 
     @property
     def label(self) -> str:
-        """The role as a report shows it: "optimizer state"."""
+        """The role as reports print it, for example "optimizer state"."""
         return self.value.replace("_", " ")

@@ -1,8 +1,8 @@
-"""A child process: how it starts, and how it ends together with everything that it started.
+"""Start a child process, and end it together with every process that it started.
 
-The process leads a group, its environment has a token that whatever it starts inherits, and it holds one end of a pipe,
-the lifeline: the kernel kills the group when the other end closes, however the parent ends. This module does not know
-what the process is for.
+The child process leads its own process group. Its environment has a token that its descendants inherit. It also holds
+one end of a pipe, the lifeline: when the other end closes, for whatever reason the parent ends, the kernel kills the
+group. This module does not depend on the purpose of the process.
 """
 
 import atexit
@@ -24,33 +24,37 @@ from typing import IO, Final
 
 TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 HOOKS_FOLDER: Final = str(Path(__file__).parents[1] / "_child" / "hooks")
-"""The folder of `sitecustomize.py`, which Python runs at the beginning of every process that finds it by PYTHONPATH."""
+"""The folder of the `sitecustomize.py` that every Python process runs when it starts, if the folder is in
+PYTHONPATH.
+"""
 
-_F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
+_F_SETSIG: Final = 10  # fcntl(2); Python does not define this constant
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _LAST_STREAM: Final = 2  # standard error
-_STRAY_SECONDS: Final = 2.0  # for what was killed to be gone
+_STRAY_SECONDS: Final = 2.0  # time limit for killed processes to disappear
 _POLL_SECONDS: Final = 0.01
 _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 
 
 def reach_children(environment: MutableMapping[str, str]) -> None:
-    """Make Python processes with this environment, and their children, load `_child/hooks/sitecustomize.py`."""
+    """Change an environment so that its Python processes, and their children, load `_child/hooks/sitecustomize.py`."""
     before = environment.get("PYTHONPATH")
-    paths = before.split(os.pathsep) if before else []  # an empty one among others is the current folder
+    paths = before.split(os.pathsep) if before else []  # an empty entry between others means the current folder
     if HOOKS_FOLDER not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([HOOKS_FOLDER, *paths])
 
 
 def python_command(module: str, *, with_flags: bool) -> list[str]:
-    """Return the command that runs `main` of a module of this package in another Python.
+    """Return the command that runs the function `main` of a module of this package in another Python process.
 
     Args:
         module: the dotted name of the module.
-        with_flags: whether the options of this interpreter (-O, -X, -W ...) are passed on, as multiprocessing does.
+        with_flags: whether to pass on the options of this interpreter (-O, -X, -W ...), as multiprocessing does.
     """
-    # Only the user's own environment says where packages are, so the folder of this one comes last. The current
-    # folder, which -c puts first, is not on the path of `python SCRIPT`, and could hide the standard library.
+    # The user's own environment decides where packages are found, so the folder of this package is appended last.
+    # `python SCRIPT` does not have the current folder on its path, but -c puts it first, where its files could hide
+    # modules
+    # of the standard library. So it is removed.
     code = (
         "import sys; sys.flags.safe_path or sys.path.pop(0); "
         f"{_PACKAGES!r} in sys.path or sys.path.append({_PACKAGES!r}); from {module} import main; main()"
@@ -60,9 +64,10 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
 
 
 def beside_streams(descriptor: int) -> int:
-    """Return a new file descriptor as one that is no standard stream's, where a shell had closed those (<&-).
+    """Return a duplicate of a file descriptor whose number is greater than 2, even if the shell closed standard streams
+    (<&-).
 
-    A process that we start would find our file as its input or output, or its input in the place of our file.
+    With a number from 0 to 2, a process that we start would use our file as its standard input or output.
     """
     if descriptor > _LAST_STREAM:
         return descriptor
@@ -73,7 +78,10 @@ def beside_streams(descriptor: int) -> int:
 
 
 def file_behind(descriptor: int) -> tuple[int, int] | None:
-    """Return what tells a file from every other, to notice that a descriptor was closed, or is another's file since."""
+    """Return the device and inode of the open file; None if the descriptor is closed.
+
+    Comparing two results shows whether the descriptor was closed, or was reused for another file.
+    """
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -82,15 +90,17 @@ def file_behind(descriptor: int) -> tuple[int, int] | None:
 
 
 def new_pipe() -> tuple[int, int]:
-    """Return the reading and the writing end of a pipe, neither of them a standard stream's number."""
+    """Return the reading and the writing end of a new pipe. Both descriptors have numbers greater than 2."""
     reading, writing = os.pipe()
     return beside_streams(reading), beside_streams(writing)
 
 
 class ChildProcess(AbstractContextManager["ChildProcess"]):
-    """A Python process of this package; it and all its descendants end when this object or this process ends.
+    """A Python process that runs a module of this package.
 
-    The first argument of the process is the number of its end of the lifeline, which `tie_to_parent` takes.
+    It and its descendants end when this object or this process ends.
+
+    The first argument of the process is the descriptor number of its end of the lifeline, which `tie_to_parent` reads.
     """
 
     def __init__(
@@ -108,12 +118,13 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
         Args:
             module: the dotted name of the module whose `main` is run.
-            arguments: further arguments, after the lifeline in the process's `sys.argv`.
-            inherited: file descriptors that the process gets.
+            arguments: further arguments, which follow the lifeline in the process's `sys.argv`.
+            inherited: the file descriptors that the process inherits.
             environment: the process's environment; a token is added to it.
-            with_flags: whether the options of this interpreter are passed on.
-            output: where standard output and standard error go (as of `subprocess.Popen`); None: where ours go.
-            standard_input: what it reads; None: nothing.
+            with_flags: whether to pass on the options of this interpreter.
+            output: the destination of standard output and standard error, as in `subprocess.Popen`. None: the same
+                destination as in this process.
+            standard_input: the file that becomes its standard input; None: an empty input.
         """
         self._token = add_token(environment)
         lifeline_end, self._lifeline = new_pipe()
@@ -134,17 +145,17 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             os.close(lifeline_end)
 
     def __exit__(self, *_: object) -> None:
-        """End the process, and all that came of it."""
+        """Kill the process and all of its descendants."""
         self.end()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, without reaping it: until then its number cannot be reused."""
+        """Return whether the process has ended, without reaping it, so that its process ID cannot be reused yet."""
         if self.popen.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send the process SIGTERM, so that it may clear away what it has made, and wait that long for its end."""
+        """Send SIGTERM, so that the process can remove its temporary files, and wait up to `seconds` until it ends."""
         if self.has_ended():
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -154,14 +165,14 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
-        """Kill the process and its group, unless it has been reaped, and return its exit code."""
+        """Kill the process and its group, unless it has already been reaped, and return its exit code."""
         if self.popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
         return self.popen.wait()
 
     def end(self) -> None:
-        """Kill the process, its group, and the processes that left the group."""
+        """Kill the process, its group, and its descendants that left the group."""
         self.kill()
         _kill_strays(self._token)
         if self.popen.stdout is not None:
@@ -170,14 +181,15 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
 
 def tie_to_parent() -> None:
-    """Tie this process, which a `ChildProcess` started, to its parent's life."""
+    """Make the kernel kill this process, which a `ChildProcess` started, when its parent ends."""
     die_with_parent(int(sys.argv[1]))
 
 
 def run_exit_handlers() -> None:
-    """Run what other code expects at the interpreter's end: threads, exit handlers, buffers.
+    """Run what other code expects when the interpreter ends: join threads, call exit handlers, flush the output
+    streams.
 
-    Taking modules apart is left out: torch's would take a second, and nothing depends on it.
+    The interpreter's cleanup of modules is left out. It takes about a second with torch, and nothing depends on it.
     """
     for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # both are private
         try:
@@ -185,36 +197,44 @@ def run_exit_handlers() -> None:
         except BaseException:
             traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
+        with suppress(OSError, ValueError, AttributeError):  # the stream is closed, broken or None
             stream.flush()
 
 
 def add_token(environment: dict[str, str]) -> str:
-    """Add a new token to a process's environment, next to those of the runs that it belongs to."""
+    """Add a new token to a process's environment, after the tokens of the runs that it already belongs to.
+
+    Return the token.
+    """
     token = secrets.token_hex(8)
     environment[TOKEN_VARIABLE] = ":".join(filter(None, [environment.get(TOKEN_VARIABLE), token]))
     return token
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Make the kernel kill this process's group when the parent's end of the lifeline closes, however that happens."""
+    """Make the kernel kill this process's group when the parent's end of the lifeline closes, for whatever reason."""
     os.set_inheritable(lifeline, False)  # noqa: FBT003
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:
-        # Only where a kernel knows no signals of pipes: it kills this process alone, and as soon as the parent's
-        # *thread* ends. Beside the lifeline it could be the first, and with this process the group's signal is gone.
+        # Only for a kernel that does not send signals for pipes. PR_SET_PDEATHSIG kills this process alone, and already
+        # when
+        # the parent's *thread* ends. It is not combined with the lifeline: it could act first, and the signal to the
+        # group would be
+        # lost with this process.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if select.select([lifeline], [], [], 0)[0]:  # it was gone before
+    if select.select([lifeline], [], [], 0)[0]:  # the parent had already ended
         os._exit(1)
 
 
 def _kill_strays(token: str) -> None:
-    """Kill processes that left the group (daemons, `start_new_session=True`) by their token, and wait for their end."""
+    """Kill the processes with this token that left the group (daemons, `start_new_session=True`); wait until they have
+    ended.
+    """
     until = time.monotonic() + _STRAY_SECONDS
-    while _kill_marked(token.encode()) and time.monotonic() < until:  # one may be forking another while we look
+    while _kill_marked(token.encode()) and time.monotonic() < until:  # a process may fork while we scan
         time.sleep(0.005)
 
 
@@ -223,9 +243,9 @@ def _kill_marked(token: bytes) -> bool:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        with suppress(OSError):  # ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             if entry.stat().st_uid != os.geteuid():
-                continue  # what another user's has in its memory may be made to be waited for
+                continue  # reading the memory of another user's process could be made to block
             for line in (entry / "environ").read_bytes().split(b"\0"):
                 name, _, value = line.partition(b"=")
                 if name == TOKEN_VARIABLE.encode() and token in value.split(b":"):

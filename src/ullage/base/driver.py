@@ -1,7 +1,7 @@
-"""The driver's counts of memory per card, from NVIDIA's management library (NVML), which nvidia-ml-py asks.
+"""Memory in use on each GPU as the driver reports it through NVML (NVIDIA's management library), read by nvidia-ml-py.
 
-Asking starts no CUDA context and needs no torch. In a process that emulates a card the emulated NVML answers, which
-knows that one process. NVML knows neither CUDA_VISIBLE_DEVICES nor which of PyTorch's tensors uses the memory.
+The query does not create a CUDA context and does not need torch. In a process with an emulated GPU, the emulated NVML
+answers; it knows only that process. NVML ignores CUDA_VISIBLE_DEVICES and does not know PyTorch's tensors.
 """
 
 from collections.abc import Iterator
@@ -12,58 +12,62 @@ from typing import Any, NamedTuple
 
 
 class CardMemory(NamedTuple):
-    """Memory of one card."""
+    """The total and used memory of one GPU, in bytes."""
 
     total_bytes: int
     used_bytes: int
-    """Bytes in use by all processes together, contexts included."""
+    """Bytes in use by all processes on the GPU, CUDA contexts included."""
 
 
 class Nvml:
-    """NVML after it was started."""
+    """An initialized NVML."""
 
     def __init__(self, library: ModuleType) -> None:
         self._library = library
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return the answer of a function of nvidia-ml-py; None where the driver lacks it or has no answer."""
+        """Return the result of a function of nvidia-ml-py; None if the driver lacks the function or reports an
+        error.
+        """
         try:
             return getattr(self._library, function)(*arguments)
         except self._library.NVMLError:
             return None
 
     def handles(self) -> Iterator[tuple[int, Any]]:
-        """Yield NVML's index and handle of each card that answers."""
+        """Yield the NVML index and the NVML handle of each GPU that responds."""
         for index in range(self.call("nvmlDeviceGetCount") or 0):
             handle = self.call("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 yield index, handle
 
     def memory_of(self, handle: Any) -> CardMemory | None:
-        """Return a card's bytes; None where it reports none (no permission, or a card without a count)."""
+        """Return the memory of a GPU in bytes; None if the driver does not report it (no permission, or no memory
+        counter).
+        """
         memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return CardMemory(memory.total, memory.used) if memory is not None else None
 
 
 class DriverSilentError(Exception):
-    """There is no driver, or it does not answer; the text says which."""
+    """The driver is missing or does not respond; the text says which."""
 
 
 @contextmanager
 def asked() -> Iterator[Nvml]:
-    """Start NVML and shut it down afterwards; other users of NVML in this process keep it.
+    """Initialize NVML, and shut it down afterwards. Other code in this process that uses NVML is not affected.
 
     Raises:
-        DriverSilentError: there is no driver, or it cannot be asked.
+        DriverSilentError: the driver is missing or does not respond.
     """
-    import pynvml  # only now: it takes longer than this package. It loads NVML by its SONAME, the emulated too
+    import pynvml  # slow to import; loads the real or emulated NVML by its SONAME
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError_LibraryNotFound:
-        raise DriverSilentError("libnvidia-ml.so.1 cannot be loaded: there is no NVIDIA driver here") from None
+        raise DriverSilentError("libnvidia-ml.so.1 cannot be loaded: no NVIDIA driver is installed") from None
     except pynvml.NVMLError as error:
-        raise DriverSilentError(f"NVML cannot be started: {error} (it answers {error.value})") from None
+        raise DriverSilentError(f"NVML cannot be initialized: {error} (NVML error {error.value})") from None
     nvml = Nvml(pynvml)
     try:
         yield nvml
@@ -73,7 +77,7 @@ def asked() -> Iterator[Nvml]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCount:
-    """The memory of one card that is in use by all processes together, contexts included."""
+    """The memory of one GPU that is in use by all processes, CUDA contexts included."""
 
     index: int
     name: str
@@ -82,14 +86,14 @@ class CardCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCount:
-    """The driver's count for each card, or the reason why it cannot be asked."""
+    """The driver's memory count for each GPU, or the reason why it is not available."""
 
     cards: tuple[CardCount, ...] = ()
     why_not: str = ""
 
 
 def count_used() -> DriverCount:
-    """Ask the driver how much memory of every card is in use."""
+    """Return the memory in use on each GPU as the driver reports it."""
     try:
         with asked() as driver:
             cards = tuple(
@@ -101,4 +105,4 @@ def count_used() -> DriverCount:
             )
     except DriverSilentError as why:
         return DriverCount(why_not=str(why))
-    return DriverCount(cards=cards, why_not="" if cards else "no card of the driver reports its memory")
+    return DriverCount(cards=cards, why_not="" if cards else "the driver does not report the memory of any GPU")

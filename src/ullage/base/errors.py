@@ -1,14 +1,14 @@
-"""The exceptions that ullage raises on purpose, and the exit codes. It knows nothing of what raises them.
+"""The exceptions that ullage raises on purpose, and the exit codes. They do not depend on what raises them.
 
-UllageError                 everything below; carries the exit code of the command line
-├── UsageError              the caller asked for something that cannot be; the text says what can
-│   └── UnknownGpuError     no card, or more than one, answers to the name
-├── TorchMissingError       no PyTorch, or one without CUDA; the text is the install line
-├── EmulationError          this process cannot emulate a card (any more)
-├── ScriptError             the user's script could not be run to a result
-│   ├── ScriptKilledError   its process was killed from outside
-│   └── ValuesError         it failed after values were read that an emulated card does not have
-└── IsolationError          a function in a process of its own did not come to a result that can be handed over
+UllageError                 base of all errors below; has the exit code of the command line
+├── UsageError              the request cannot be carried out; the text says what is possible
+│   └── UnknownGpuError     the name does not match a known GPU, or matches several
+├── TorchMissingError       PyTorch is missing or was built without CUDA; the text has the install command
+├── EmulationError          this process cannot emulate a GPU, or can no longer
+├── ScriptError             the user's script failed before it gave a result
+│   ├── ScriptKilledError   the script's process was killed by another process or the kernel
+│   └── ValuesError         the script failed after it read values that an emulated GPU does not have
+└── IsolationError          a function in a separate process did not return a result that can be passed back
 """
 
 from enum import IntEnum
@@ -20,7 +20,7 @@ _MOST_SHOWN_CHARACTERS: Final = 80
 
 
 class ExitCode(IntEnum):
-    """What the end of a command says. `ullage.cli.exit_codes` has what it means for each command."""
+    """The exit code of a command. `ullage.cli.exit_codes` lists what each code means for each command."""
 
     YES = 0
     NO = 1
@@ -28,83 +28,91 @@ class ExitCode(IntEnum):
     SCRIPT_FAILED = 3
     UNKNOWN = 4
     INTERRUPTED = 130
-    """The code that shells give to a program that Ctrl-C has ended."""
+    """The exit code that shells report for a program that Ctrl-C terminated."""
 
 
 def shortened(text: object) -> str:
-    """Return what somebody gave as it goes into an error's sentence: on one line, and cut off where it is long."""
+    """Return a user's text for use in an error message: on one line, cut off after 80 characters."""
     plain = str(text)
     cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
 
 
 def quoted(text: object) -> str:
-    """Return what somebody gave as it goes into an error's sentence: in quotes, and cut off where it is long."""
+    """Return a user's text for use in an error message: in quotes, cut off after 80 characters."""
     plain = str(text)
     most = _MOST_SHOWN_CHARACTERS
-    if len(repr(plain[:most])) > 2 * most:  # of characters that are written by their codes, fewer
+    if len(repr(plain[:most])) > 2 * most:  # fewer characters if most of them are shown as escape codes
         most //= 5
     return repr(plain if len(plain) <= most else plain[:most] + "...")
 
 
+def keyword_of(option: str) -> str:
+    """Return the Python keyword of an option that is given as a keyword or as a flag: "total_memory"."""
+    return option.removeprefix("--").replace("-", "_")
+
+
 @public
 class UllageError(Exception):
-    """Base of every error that ullage raises on purpose."""
+    """The base class of every error that ullage raises on purpose."""
 
     exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
 class UsageError(UllageError):
-    """Report a request that cannot be carried out as it was given."""
+    """The request cannot be carried out as it was given."""
 
     exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
 class UnknownGpuError(UsageError):
-    """Report a card name that no card, or more than one, answers to."""
+    """The name of a GPU does not match a known GPU, or matches several."""
 
 
 @public
 class TorchMissingError(UllageError):
-    """Report that there is no PyTorch built for CUDA to work with."""
+    """PyTorch is not installed, or the installed PyTorch was built without CUDA."""
 
     exit_code: int = ExitCode.UNKNOWN
 
 
 @public
 class EmulationError(UllageError):
-    """Report that this process cannot emulate a card, or emulates another one already."""
+    """This process cannot emulate a GPU, or already emulates another one."""
 
     exit_code: int = ExitCode.UNKNOWN
 
 
 @public
 class ScriptError(UllageError):
-    """Report that the user's script could not be run to a result."""
+    """The user's script failed before it gave a result."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED
 
 
 @public
 class ScriptKilledError(ScriptError):
-    """Report that the process of the user's script was killed from outside, as where the host ran out of memory."""
+    """The process of the user's script was killed from outside, for example because the host ran out of memory."""
 
 
 @public
 class ValuesError(ScriptError):
-    """Report that the user's script failed after it had read values that an emulated card does not have."""
+    """The user's script failed after it read values that an emulated GPU does not have."""
 
     exit_code: int = ExitCode.UNKNOWN
 
 
 class ValuesReadError(UllageError):
-    """Report that a run without values has read something that may decide; internal: it is begun anew with them."""
+    """A run without computed values read a value that may decide its memory.
+
+    Internal: the run is repeated with values.
+    """
 
 
 @public
 class IsolationError(UllageError):
-    """Report that a function in a process of its own did not come to a result that can be handed over."""
+    """A function that ran in a separate process did not return a result that can be passed back."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED

@@ -1,6 +1,8 @@
-"""Files that somebody else may have made: only regular ones are read, so that nothing waits for a pipe or a device.
+"""Read files that other users may have made.
 
-Of a text of JSON it is known beforehand whether it would become many times its own size in memory.
+Only regular files are opened, so a read never blocks on a pipe or a device.
+
+JSON text is checked before it is parsed, because some texts need many times their own size as Python objects.
 """
 
 import errno
@@ -11,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""Paths of what this process has open already, such as a shell's `<(zcat log.gz)`: whoever started it meant that."""
+"""Paths of files that this process already has open, such as a shell's `<(zcat log.gz)`. These may be pipes."""
 _KINDS: Final = (
-    (stat.S_ISFIFO, "it is a pipe with a name, which is not waited for"),
+    (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),
     (stat.S_ISSOCK, "it is a socket"),
     (stat.S_ISCHR, "it is a device"),
     (stat.S_ISBLK, "it is a device"),
@@ -21,21 +23,25 @@ _KINDS: Final = (
 )
 _LIST_BYTES: Final = 8
 _DICTIONARY_BYTES: Final = 24
-"""The fewest bytes of a text for each of its lists and dictionaries: a snapshot and a notebook have far more."""
+"""The smallest accepted ratio of a JSON text's bytes to its lists and dictionaries. Snapshots and notebooks have far
+more bytes for each.
+"""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file, or what this process has open already under a number, to read.
+    """Open a regular file for reading, or a file that this process already has open (/dev/fd/N).
 
     Raises:
-        OSError: it is something else, or cannot be opened.
+        OSError: the path leads to something else, or the file cannot be opened.
     """
     is_ours = _OWN_DESCRIPTOR.fullmatch(str(path)) is not None
-    _check(path, os.stat(path), is_ours=is_ours)  # first: to open a device may do something
+    _check(path, os.stat(path), is_ours=is_ours)  # checked before opening, because opening a device may have an effect
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if is_ours else os.O_NONBLOCK)
     descriptor = os.open(path, flags)
     try:
-        _check(path, os.fstat(descriptor), is_ours=is_ours)  # again: what has the name may have changed
+        _check(
+            path, os.fstat(descriptor), is_ours=is_ours
+        )  # checked again, because the path may lead to another file now
     except OSError:
         os.close(descriptor)
         raise
@@ -46,7 +52,7 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        OSError: it is something else, larger than `most_bytes`, or cannot be read.
+        OSError: the path does not lead to a regular file, or the file is larger than `most_bytes` or cannot be read.
     """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
@@ -63,9 +69,9 @@ def _check(path: Path, found: os.stat_result, *, is_ours: bool) -> None:
 
 
 def is_far_larger_in_memory(text: bytes | str) -> bool:
-    """Return whether a text of JSON has more lists and dictionaries for its size than any snapshot or notebook.
+    """Return whether a JSON text has more lists and dictionaries for its size than any snapshot or notebook.
 
-    Python takes 64 bytes for `[],` and 192 for `{"a":1},`.
+    Python needs 64 bytes for `[],` and 192 bytes for `{"a":1},`.
     """
     lists, dictionaries = (
         (text.count(b"["), text.count(b"{")) if isinstance(text, bytes) else (text.count("["), text.count("{"))

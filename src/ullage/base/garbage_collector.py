@@ -1,4 +1,4 @@
-"""Python's garbage collector, held back while very many objects are made or looked at."""
+"""Pause Python's garbage collector while very many objects are created or examined."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Let Python not search for cycles meanwhile, and do as before afterwards."""
+    """Switch automatic garbage collection off within the context, and restore its previous state afterwards."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,14 +1,14 @@
-"""The rule by which memory grows from step to step, for `predict`, `explain` and `Monitor` alike (docs/growth.md).
+"""The rule that decides whether memory grows from step to step, for `predict`, `explain` and `Monitor`.
 
-Levels at the ends of steps rise by chance where batches vary in size. What chance does not do is to leave blocks of
-several steps alive: a batch, a loss or a prefetched batch is let go of when the next one takes its place. So a line
-grows where blocks that it made in several different steps live on, as long as it goes on to keep some. It has stopped
-when it has kept nothing for longer than it ever paused, it slows down where later steps keep fewer than earlier ones,
-and what is let go of again (a queue, a list that is cleared) is a pattern that repeats. Where blocks are replaced by
-larger ones, bytes have to rise evenly, at more steps.
+If batches vary in size, the memory at the end of a step varies by chance. But chance does not keep blocks of several
+steps alive: a batch or a loss is freed when the next one replaces it. So a source line grows if blocks that it
+allocated in several different steps stay alive, and if it continues to keep blocks. Growth has stopped if the line has
+kept nothing for longer than its longest pause. Growth slows down if later steps keep fewer blocks than earlier ones.
+Blocks that are freed again later (a queue, a list that is cleared) are a repeating pattern and not growth. If each
+block is replaced by a larger one, bytes have to rise evenly, over more steps.
 
-`growing` judges runs of which every block is known; a `Monitor` knows levels, and uses the same numbers for these.
-This module uses no torch.
+`growing` judges runs of which every block is known. A `Monitor` knows only the allocated bytes after each step, and
+applies the same thresholds to them. docs/growth.md explains the rule. This module does not use torch.
 """
 
 from collections import defaultdict
@@ -20,56 +20,65 @@ from typing import Final, Generic, NamedTuple, TypeVar
 LineT = TypeVar("LineT")
 
 FIRST_STEP: Final = 2
-"""The first step makes what stays; blocks of later ones count."""
+"""The first step whose blocks count. Step 1 allocates memory that stays, such as optimizer state."""
 LEAST_RISES: Final = 3
-"""The number of different steps, or of pairs of block lists, in which a line has to keep blocks."""
+"""The number of different steps, or of pairs of block lists, in which a source line has to keep blocks."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The same where the ends of the last steps rise very evenly."""
+"""The number of different steps in which a source line has to keep blocks if memory rose very evenly over the last
+steps.
+"""
 LEAST_RISES_IN_BYTES: Final = 8
-"""The number of steps over which bytes have to rise where the number of blocks does not: batches may become longer."""
+"""The number of steps over which bytes have to rise if the number of blocks does not: the batches may become longer."""
 LEAST_BYTES_PER_STEP: Final = 8 << 10
-"""Slower growth than this is not reported, until it has added up to enough."""
+"""The growth in bytes per step below which growth is not reported until its total is large enough."""
 _NOTICEABLE_STEPS: Final = 512
-"""Slower growth is reported when it has added up to as much as the least growth would in so many steps (4 MiB)."""
+"""Slower growth is reported once its total equals this many steps of the smallest reported growth (4 MiB)."""
 EVEN: Final = 0.4
-"""The smallest allowed ratio of a rise to the mean rise, for growth in bytes alone, which has to be even."""
+"""The smallest allowed ratio of one rise to the mean rise, for growth in bytes alone, which has to be even."""
 EVEN_AMONG_MANY: Final = 0.75
-"""The same for a line with many blocks: where some of these are replaced by larger ones, bytes rise by chance."""
+"""The smallest allowed ratio of one rise to the mean rise for a source line with many blocks. If only some of the
+blocks are replaced by larger ones, bytes rise by chance.
+"""
 FEW_BLOCKS: Final = 8
-"""The largest number of blocks that are not many."""
+"""The largest number of blocks of a source line that do not count as many blocks."""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
-"""The ratio of later to earlier growth, over equally many steps, below which growth slows down: a cache that fills."""
+"""The ratio of later to earlier growth, over equally many steps, below which growth slows down, as in a cache that
+fills.
+"""
 _STOPPED_ONE_IN: Final = 4
-"""Growth has stopped at the earliest after one part in this many of the time that it took."""
+"""Growth counts as stopped after a pause of at least its duration divided by this number."""
 PEAK_RATIO: Final = 2.5
-"""The ratio of the peak's rise to that of what stays from which on growth in bytes is due to longer batches. A leak
-has a ratio of up to 2: `state = torch.cat([state, new])` has the state twice at its peak."""
+"""The ratio of the peak's rise to the rise of the kept bytes at which growth in bytes is due to longer batches. A leak
+has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
+"""
 
 
 def is_noticeable(bytes_per_step: float, total_bytes: int, least_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> bool:
-    """Tell whether growth is fast enough to be reported, or has added up to enough."""
+    """Return whether growth is fast enough to be reported, or whether its total is large enough."""
     return bytes_per_step >= least_bytes_per_step or total_bytes >= _NOTICEABLE_STEPS * least_bytes_per_step
 
 
 def is_even(rises: Sequence[int], share: float) -> bool:
-    """Tell whether all rises are positive and about as large as their mean: `share` of it at least."""
+    """Return whether all rises are positive and close to their mean: each is between `share` times the mean and the
+    mean divided by `share`.
+    """
     mean = sum(rises) / len(rises)
     return min(rises) >= share * mean > 0 and max(rises) * share <= mean
 
 
 def even_share(blocks: int) -> float:
-    """Return how even the rises of a line with so many blocks have to be."""
+    """Return the smallest allowed ratio of one rise to the mean rise for a source line with this many blocks."""
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
 
 def is_slowing(earlier: float, later: float) -> bool:
-    """Tell whether growth slows down, from what was kept in two equally long parts of the time."""
+    """Return whether growth slows down, given the number of steps that kept blocks in two equally long periods."""
     return later < SLOWING_RATIO * earlier
 
 
 def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: int) -> bool:
-    """Tell whether growth has stopped.
+    """Return whether growth has stopped.
 
     Args:
         quiet_steps: the number of steps since the last rise.
@@ -80,44 +89,44 @@ def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: in
 
 
 def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
-    """Tell whether the peak rises by so much more than what stays that batches have become longer."""
+    """Return whether the peak rises so much more than the kept bytes that longer batches must be the cause."""
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 
 class StepBlock(NamedTuple, Generic[LineT]):
-    """A block that is alive at the end of its own step at least."""
+    """A block that is still allocated at the end of the step that allocated it."""
 
     line: LineT
     step: int
-    """The number of the step in which it was made, from 1 on."""
+    """The number of the step in which the block was allocated, from 1 on."""
     until: int
-    """The number of the last step at whose end it is alive."""
+    """The number of the last step at whose end the block is allocated."""
     size_bytes: int
     key: int
-    """A number by which the caller knows it, such as its address."""
+    """A number by which the caller identifies the block, such as its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Generic[LineT]):
-    """What every step keeps on average."""
+    """The memory that each step keeps on average, and the source lines that keep it."""
 
     bytes_per_step: int
     line: LineT
-    """The line that keeps most of it."""
+    """The source line that keeps the most bytes."""
     line_bytes_per_step: int
     kept: dict[LineT, list[StepBlock[LineT]]]
-    """The blocks that each line has kept."""
+    """The blocks that each source line has kept."""
 
 
 def growing(
     blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]
 ) -> Growing[LineT] | None:
-    """Return what grows by a noticeable amount; None where nothing does.
+    """Return the growth of memory over the steps; None if it is too small to report.
 
     Args:
-        blocks: those of all complete steps.
-        end_bytes: what was allocated at the end of each complete step.
-        peak_bytes: the peak of each complete step.
+        blocks: the blocks of all complete steps.
+        end_bytes: the allocated bytes at the end of each complete step.
+        peak_bytes: the peak of each complete step, in bytes.
     """
     by_line: defaultdict[LineT, list[StepBlock[LineT]]] = defaultdict(list)
     for block in blocks:
@@ -151,7 +160,10 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return a line's blocks that have outlived the step after theirs and live on; none where that may be chance."""
+    """Return the blocks of one source line that outlived the step after their own and are still allocated.
+
+    The list is empty if chance may explain them.
+    """
     outliving = [block for block in blocks if FIRST_STEP <= block.step < min(block.until, last)]
     alive = [block for block in outliving if block.until == last]
     kept_bytes, lived_bytes = (sum(block.size_bytes for block in some) for some in (alive, outliving))
@@ -160,17 +172,19 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
         return []
     oldest, newest = steps[0], steps[-1]
     if steps == list(range(oldest, last)) and min(block.step for block in outliving) < oldest:
-        return []  # a queue, which lets go of older ones
+        return []  # a queue: it frees older blocks
     quiet = last - 1 - newest
     if has_stopped(quiet, longest_pause_steps=max(_differences(steps)), growing_steps=newest - oldest):
         return []
     half = (last - oldest) // 2
     earlier, later = sum(step < oldest + half for step in steps), sum(step >= last - half for step in steps)
-    return [] if is_slowing(earlier, later + 1) else alive  # one step more or less is chance
+    return [] if is_slowing(earlier, later + 1) else alive  # a difference of one step is chance
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise of a line whose blocks are replaced by larger ones at every step; 0 where none rises so."""
+    """Return the mean rise in bytes per step of a source line whose blocks are replaced by larger ones; 0 if it does
+    not rise.
+    """
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:
         return 0

@@ -1,10 +1,11 @@
-"""Options of a question, each defined once: what a command line and a Python function are both made of.
+"""Options that are defined once, for the command line and for the Python function of the same name.
 
-A list of options is a `TypedDict` whose fields carry an `Option`. `takes` gives a Python function the signature and the
-documentation of such a list; `ullage.cli.command` makes a command of it.
+A list of options is a `TypedDict` whose fields carry an `Option`. The decorator `takes` gives a Python function the
+signature and the documentation of such a list. `ullage.cli.command` makes a command's options from it.
 """
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -17,30 +18,32 @@ from ullage.base.errors import UsageError, quoted, shortened
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 _DOCUMENT_WIDTH: Final = 100  # characters
+_SECTION: Final = re.compile(r"^(?:Returns|Raises|Example):$", re.MULTILINE)
+"""The heading of a section that follows the arguments in a docstring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What there is to say about an option besides its name and type."""
+    """The description of an option: its help text, its default and its place in --help."""
 
     help: str
-    """The purpose of the option: the text of --help, and the first sentence of its documentation."""
+    """The purpose of the option: its text in --help, and the first sentence of its Python documentation."""
     _: KW_ONLY
     more: str = ""
-    """Further documentation, for Python."""
+    """Further sentences for the Python documentation only."""
     default: Any = None
     flag: str | None = None
-    """Its name on the command line, where that is not made of its name in Python."""
+    """The name of the option on the command line, if it is not derived from the Python name."""
     metavar: str | None = None
     panel: str | None = None
-    """The heading in --help under which it is listed."""
+    """The group in --help that lists the option."""
     is_of_command: bool = True
-    """Whether the command has it too."""
+    """Whether the command line has the option too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An option of a list: its name, its type, and what there is to say about it."""
+    """An option of a `TypedDict`: its name, its type, and its `Option`."""
 
     name: str
     type: Any
@@ -49,12 +52,12 @@ class Listed:
 
     @property
     def flag(self) -> str:
-        """Its name on the command line: --world-size."""
+        """The name of the option on the command line, for example --world-size."""
         return self.option.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that it may have; () where the type is not a fixed set."""
+        """The allowed values; () if the type is not a fixed set of values."""
         kinds = [kind for kind in alternatives_of(self.type) if kind is not NoneType]
         if kinds and all(get_origin(kind) is Literal for kind in kinds):
             return tuple(value for kind in kinds for value in get_args(kind))
@@ -63,7 +66,9 @@ class Listed:
 
 @cache
 def options_of(listing: type) -> Mapping[str, Listed]:
-    """Return the options of a list, by name: those that have to be given, and the others in their order."""
+    """Return the options that a `TypedDict` lists, by name: first the required options, then the optional ones in their
+    order.
+    """
     found: dict[str, Listed] = {}
     for name, hint in get_type_hints(listing, include_extras=True).items():
         kind, option = get_args(get_args(hint)[0] if get_origin(hint) is Required else hint)
@@ -74,33 +79,33 @@ def options_of(listing: type) -> Mapping[str, Listed]:
 
 
 def defaults_of(listing: type) -> dict[str, Any]:
-    """Return the default of every option that need not be given."""
+    """Return the default of every optional option."""
     return {name: each.option.default for name, each in options_of(listing).items() if not each.is_required}
 
 
 def required_of(listing: type) -> set[str]:
-    """Return the names of the options that have to be given."""
+    """Return the names of the required options."""
     return {name for name, each in options_of(listing).items() if each.is_required}
 
 
 def check_choices(options: Mapping[str, Any], listing: type) -> None:
-    """Raise UsageError where an option with a fixed set of values has another one."""
+    """Raise UsageError if an option with a fixed set of values has a value outside that set."""
     for name, each in options_of(listing).items():
         value = options.get(name)
         if each.choices and value is not None and value not in each.choices:
             expected = f"one of {', '.join(each.choices)}" if each.choices[1:] else each.choices[0]
-            raise UsageError(f"{each.flag} {quoted(str(value))} is not known; expected {expected}")
+            raise UsageError(f"{name}={quoted(str(value))} is not known; expected {expected}")
 
 
 def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
-    """Decorate a function whose last parameter is `**options: Unpack[listing]`.
+    """Return a decorator for a function whose last parameter is `**options: Unpack[listing]`.
 
-    `inspect.signature`, editors and `help` then show every option with its default, a call with a wrong name fails as
-    any other does, and the function always gets every option.
+    `inspect.signature`, editors and `help` then show every option with its default. A call with an unknown keyword
+    raises TypeError, and the function always receives every option.
 
     Args:
         listing: the `TypedDict` of the options.
-        other_defaults: defaults that differ from those of the list.
+        other_defaults: defaults that replace those of the list.
     """
 
     def decorate(function: Callable[P, Answer]) -> Callable[P, Answer]:
@@ -124,7 +129,7 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
 
 
 def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None:
-    """Raise TypeError where an option has a value of another type."""
+    """Raise TypeError if the value of an option does not have the option's type."""
     for name, each in options_of(listing).items():
         if not any(_is_of(kind, given[name]) for kind in alternatives_of(each.type)):
             expected = inspect.formatannotation(each.type)
@@ -132,10 +137,12 @@ def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Tell whether a value is of one type, as type checkers take it: a bool is not a number, an int is a float too."""
+    """Return whether a value has a type, by the rules of type checkers: a bool is not a number, and an int is also a
+    float.
+    """
     if get_origin(kind) is Literal:
         return isinstance(value, str)
-    if get_origin(kind) is not None:  # a sequence of texts
+    if get_origin(kind) is not None:  # a sequence of strings
         return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
     if isinstance(value, bool):
         return kind is bool
@@ -143,7 +150,7 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return a function's signature with the options in place of its last parameter; those without a default first."""
+    """Return the signature of a function with the options in place of its last parameter, required options first."""
     plain = inspect.signature(function)
     *own, _ = plain.parameters.values()
     options = [
@@ -159,14 +166,14 @@ def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapp
 
 
 def with_parameters(own: list[inspect.Parameter], options: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return a function's own parameters with options in front of its keywords."""
+    """Return a function's own parameters with the options inserted before its keyword-only parameters."""
     is_keyword = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in own]
     first = is_keyword.index(True) if any(is_keyword) else len(own)
     return [*own[:first], *options, *own[first:]]
 
 
 def documented(text: str, listing: type) -> str:
-    """Return a docstring in Google's style whose "Args:" have the options behind the function's own parameters."""
+    """Return a Google-style docstring whose "Args:" list the function's own parameters and then the options."""
     lines = [
         textwrap.fill(
             f"{name}: {' '.join(filter(None, (each.option.help, each.option.more)))}",
@@ -176,10 +183,12 @@ def documented(text: str, listing: type) -> str:
         )
         for name, each in options_of(listing).items()
     ]
-    before, heading, behind = text.partition("\nRaises:\n")
-    return f"{before.rstrip()}\n" + "\n".join(lines) + (f"\n{heading}{behind}" if heading else "")
+    section = _SECTION.search(text)
+    end = section.start() if section is not None else len(text)
+    rest = f"\n\n{text[end:]}" if text[end:] else ""
+    return f"{text[:end].rstrip()}\n" + "\n".join(lines) + rest
 
 
 def alternatives_of(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one type."""
+    """Return the types of a union as a tuple; for another type, a tuple of that type alone."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -1,31 +1,39 @@
-"""Output files that the user asks for, checked before anything runs; `_own_files` writes them."""
+"""Check the output files that the user names before anything runs. `own_files` writes them."""
 
 import os
 from pathlib import Path
 from typing import Final
 
-from ullage.base.errors import UsageError
+from ullage.base.errors import UsageError, keyword_of
 
-_LONGEST_NAME: Final = 230  # letters of a name, beside what a file that is not yet whole is called
+_LONGEST_NAME: Final = 230  # characters of a name; a file that is not complete yet has a longer one
 
 
 def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Raise UsageError where a file cannot be written or would replace one of `inputs`; nothing has run by then."""
+    """Raise UsageError if an output file cannot be written or would replace one of `inputs`.
+
+    This is checked before the run.
+    """
+    keyword = keyword_of(option)
     if path.name.startswith("-"):
-        raise UsageError(f"{option} {path} looks like an option; expected the name of a file to write")
+        raise UsageError(f"{keyword}={path} looks like an option; expected the name of a file to write")
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
-        raise UsageError(f"{option} {path.name[:40]}... is too long a name; expected {_LONGEST_NAME} letters at most")
+        raise UsageError(
+            f"{keyword}={path.name[:40]}... is too long; expected a name of at most {_LONGEST_NAME} characters"
+        )
     for other in inputs:
         real, needed = Path(os.path.realpath(path)), Path(os.path.realpath(other))
         if real == needed or (needed.is_dir() and needed in real.parents and real.exists()):
             what = other if real == needed else f"a file of {other}"
-            raise UsageError(f"{option} {path} would replace {what}, which is needed; expected another name")
+            raise UsageError(f"{keyword}={path} would replace {what}, which is an input; expected another name")
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"the folder of {option} {path} does not exist; make it first")
+        raise UsageError(f"the folder of {keyword}={path} does not exist; create it first")
     if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder; expected the name of a file to write")
+        raise UsageError(f"{keyword}={path} is a folder; expected the name of a file to write")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{option} {path} is a link or a device; expected the name of a file to write")
+        raise UsageError(f"{keyword}={path} is a link or a device; expected the name of a file to write")
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")
+        raise UsageError(
+            f"{keyword}={path} is in a folder where you may not write; expected a folder with write permission"
+        )

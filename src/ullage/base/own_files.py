@@ -1,10 +1,9 @@
-"""Everything that this package makes on a disk, and removes from it again.
+"""Create and remove the files and folders of this package safely, even in folders where other users can write.
 
-Others may be able to write where we write. They can lay links in our way, put a folder of theirs or of the user's in
-the place of ours, and foresee names that are made of a time and a process. So whatever is made is made new, by the
-descriptor of its folder, under a name that nobody can foresee, and without following a link to it. It is for its owner
-alone, unless the user has named the file. What is removed is what was made: a name is taken away only where it still
-leads to the file that is open here.
+Another user could create symbolic links at paths that we use, replace our folder by another one, or predict names
+that are made of a time and a process ID. So every file is created new: through the descriptor of its folder, with a
+random name, and without following a symbolic link. Only its owner can read it, unless the user chose its name. A name
+is removed only if it still leads to the file that this process has open.
 """
 
 import errno
@@ -27,7 +26,7 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW: Final = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNERS_FOLDER: Final = 0o700
 _OWNERS_FILE: Final = 0o600
-_NAMED_BY_USER: Final = 0o666  # less the umask, as of any file that a user has a program write
+_NAMED_BY_USER: Final = 0o666  # minus the umask, as for any file that a program writes for the user
 _TRIES: Final = 8
 
 Made = TypeVar("Made")
@@ -35,20 +34,22 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """Raised for a folder that others can write to, or that is not the one that was made."""
+    """Another user can write to the folder, or the folder is not the one that was created."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
-    """A folder of this user's that is held open: whatever is done to its name, it is this folder that is written."""
+    """A folder of this user, held open by its descriptor: files are created in it even if its path is changed
+    meanwhile.
+    """
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
-        """Hold a folder; use `make`, `make_unique` or `open`.
+        """Hold a folder; use `make`, `make_unique` or `open` to get one.
 
         Args:
-            descriptor: of the folder; it is closed with this object.
-            path: the path by which it was made or found.
-            parent: a descriptor of the folder that it was made in, which is closed, too; None if it was found.
-            home: the folder that it was made in, if that was made for it.
+            descriptor: the descriptor of the folder; it is closed with this object.
+            path: the path by which the folder was created or found.
+            parent: a descriptor of the folder that contains it, which is closed too; None if the folder existed before.
+            home: the folder that contains it, if that folder was created for it.
         """
         self.path = path
         self._descriptor = descriptor
@@ -60,61 +61,61 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def make(cls, path: Path) -> "OwnFolder":
-        """Make a folder that does not exist, and those above it that are missing.
+        """Create a folder, and the missing folders above it.
 
         Raises:
-            SharedFolderError: others can write to the folder in which it would be.
-            OSError: it exists, or cannot be made.
+            SharedFolderError: another user can write to the folder that would contain it.
+            OSError: the folder exists, or cannot be created.
         """
         return _make(path.absolute(), is_home_checked=True)
 
     @classmethod
     def make_unique(cls, home: Path, name: str) -> "OwnFolder":
-        """Make a folder NAME-TIME-RANDOM in another one, which is made where it is missing.
+        """Create a folder NAME-TIME-RANDOM in the folder `home`, which is created if it is missing.
 
         Raises:
-            SharedFolderError: others can write to that other folder.
-            OSError: it cannot be made.
+            SharedFolderError: another user can write to `home`.
+            OSError: the folder cannot be created.
         """
         for _ in range(_TRIES):
             unique = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
-            # Another run has just made the other folder and begun in it, or has ended and removed it.
+            # Another run may have just created `home` and a folder in it, or may have ended and removed `home`.
             with suppress(FileExistsError, FileNotFoundError):
                 return cls.make(home / unique)
-        raise OSError(errno.EEXIST, "what is made there is removed or there already", str(home))
+        raise OSError(errno.EEXIST, "new folders in it are removed, or exist already", str(home))
 
     @classmethod
     def open(cls, path: Path, *, inode: int | None = None) -> "OwnFolder":
         """Open a folder that exists.
 
         Args:
-            path: its path; it may not be a link.
-            inode: the number that it had when it was made; None: any folder of this user's is the one.
+            path: the path of the folder; it may not be a symbolic link.
+            inode: the inode number that the folder had when it was created; None: any folder of this user is accepted.
 
         Raises:
-            SharedFolderError: it is another one, somebody else's, or others can write to it.
-            OSError: it is not there, or is no folder.
+            SharedFolderError: the folder has another inode number or another owner, or another user can write to it.
+            OSError: the folder does not exist, or the path is not a folder.
         """
         return cls(os.open(path, _FOLDER | os.O_NOFOLLOW), path.absolute())._checked(inode)
 
     @classmethod
     def open_or_make(cls, path: Path) -> "OwnFolder":
-        """Open a folder of this user's, and make it where it is missing.
+        """Open a folder of this user; create it if it is missing.
 
         Raises:
-            SharedFolderError: it is somebody else's, or others can write to it or to the folder that it is in.
-            OSError: it cannot be opened or made.
+            SharedFolderError: the folder has another owner, or another user can write to it or to the folder above it.
+            OSError: the folder cannot be opened or created.
         """
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):
                 return cls.open(path)
-            with suppress(FileExistsError):  # another process has made it meanwhile, or only what it is to lie in
+            with suppress(FileExistsError):  # another process has created it meanwhile, or the folder above it
                 return cls.make(path)
         return cls.open(path)
 
     @property
     def inode(self) -> int:
-        """The number of the folder in its file system."""
+        """The inode number of the folder."""
         return os.fstat(self._descriptor).st_ino
 
     @property
@@ -127,36 +128,38 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @property
     def is_removed(self) -> bool:
-        """Whether the folder is no more, under whatever name."""
+        """Whether the folder was deleted."""
         return not os.fstat(self._descriptor).st_nlink
 
     def names(self) -> list[str]:
-        """Return the names of everything in the folder."""
+        """Return the names of all entries in the folder."""
         return os.listdir(self._descriptor)
 
     def folder(self, name: str) -> "OwnFolder":
-        """Open a folder in this one.
+        """Open a subfolder.
 
         Raises:
-            SharedFolderError: it is somebody else's, or others can write to it.
-            OSError: it is not there, or is no folder.
+            SharedFolderError: the subfolder has another owner, or another user can write to it.
+            OSError: the subfolder does not exist, or the name is not that of a folder.
         """
         descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
         return OwnFolder(descriptor, self.path / name)._checked(None)
 
     def make_folder(self, name: str) -> "OwnFolder":
-        """Make a new folder in this one. If the name is taken, another one is added to it.
+        """Create a subfolder. If the name exists already, random characters are added to it.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the subfolder cannot be created.
         """
         return self._with_free_name(name, lambda free: _made(os.dup(self._descriptor), self.path / free, home=None))
 
     def new_file(self, name: str) -> tuple[int, Path]:
-        """Make a new file to read and write; return its descriptor and path. If the name is taken, one is added to it.
+        """Create a file to read and write; return its descriptor and path.
+
+        If the name exists, random characters are added to it.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be created.
         """
 
         def make(free: str) -> tuple[int, Path]:
@@ -172,38 +175,42 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path / name))
 
     def read_file(self, name: str, *, most_bytes: int) -> bytes:
-        """Return the beginning of a file of this user's.
+        """Return up to `most_bytes` from the beginning of a file of this user.
 
         Raises:
-            OSError: it is not there, is a link, a pipe or a device, or somebody else's.
+            OSError: the file does not exist, has another owner, or is a link, a pipe or a device.
         """
         with open(os.open(name, _READ | os.O_NOFOLLOW, dir_fd=self._descriptor), "rb") as file:
             if not _is_own_file(file.fileno()):
-                raise OSError(errno.EINVAL, "it is no file, or another user's", str(self.path / name))
+                raise OSError(
+                    errno.EINVAL, "it is not a regular file, or belongs to another user", str(self.path / name)
+                )
             return file.read(most_bytes)
 
     def remove_file(self, name: str, descriptor: int) -> None:
-        """Remove a file, if its name still leads to the one that is open."""
+        """Remove a file if its name still leads to the file that is open as `descriptor`."""
         _remove_same(self._descriptor, name, descriptor)
 
     def whole_file(self, name: str) -> "WholeFile":
-        """Begin a file that appears under its name once complete."""
+        """Begin a file that appears under its name only when it is complete."""
         return WholeFile(os.dup(self._descriptor), self.path / name, mode=_OWNERS_FILE)
 
     def write_whole(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all, in place of one that has this name.
+        """Write a file completely or not at all; it replaces an existing file of this name.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         with self.whole_file(name) as file:
             file.write(content)
 
     def remove(self, is_ours: Callable[[int], bool]) -> None:
-        """Remove the folder with its files, and the folder that was made for it; where one is not ours, all is left.
+        """Remove the folder, its files, and the folder that was created to contain it.
+
+        If one of the files was not written by this package, nothing is removed.
 
         Args:
-            is_ours: tells of an open file in the folder whether this package has made it.
+            is_ours: returns, for an open file in the folder, whether this package wrote it.
         """
         held: dict[str, int] = {}
         try:
@@ -213,17 +220,17 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
                 for name, descriptor in held.items():
                     self.remove_file(name, descriptor)
                 self._remove_empty()
-        except OSError:  # a link, a pipe, a folder: none of ours
+        except OSError:  # a link, a pipe or a folder, which this package does not create
             return
         finally:
             for descriptor in held.values():
                 os.close(descriptor)
 
     def remove_tree(self) -> None:
-        """Remove the folder with all that is in it: nobody but this user could have put anything there.
+        """Remove the folder with all of its content. Only this user can have put files into it.
 
         Raises:
-            OSError: something cannot be removed, or was put there meanwhile.
+            OSError: an entry cannot be removed, or was added meanwhile.
         """
         for name in self.names():
             found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -244,18 +251,20 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty, and then the one that was made for it."""
+        """Remove the folder if it is empty, and then the folder that was created to contain it."""
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
             if self._home is not None:
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return the folder if it is the one that is meant and this user's alone; else close it, and raise."""
+        """Return the folder if it has the expected inode and only this user can write to it; else close it and raise an
+        error.
+        """
         try:
             found = os.fstat(self._descriptor)
             if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
-                raise SharedFolderError(f"{self.path} is another folder than the one that was made, or another user's")
+                raise SharedFolderError(f"{self.path} is not the folder that was created, or belongs to another user")
             _refuse_shared(self.path, found)
         except BaseException:
             self.close()
@@ -264,18 +273,21 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces and appears under its name once complete; a context, or by its methods."""
+    """A file that is written in pieces and appears under its name when complete.
+
+    Use it as a context manager, or call `complete` or `discard`.
+    """
 
     def __init__(self, folder: int, path: Path, *, mode: int) -> None:
-        """Begin the file under a name of its own.
+        """Begin the file under a temporary name.
 
         Args:
-            folder: a descriptor of the folder, which is closed in the end.
-            path: what the file is called in it once complete.
-            mode: who may read and write it.
+            folder: a descriptor of the folder, which is closed at the end.
+            path: the path of the file once it is complete.
+            mode: the permissions of the file.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the file cannot be created.
         """
         self._folder = folder
         self._path = path
@@ -297,15 +309,15 @@ class WholeFile:
             self.discard()
 
     def complete(self) -> None:
-        """Put the file under its name, in place of what is there.
+        """Rename the file to its final name, in place of an existing file.
 
         Raises:
-            OSError: it could not be written; nothing is left of it.
+            OSError: the file could not be written; its temporary file is removed.
         """
         try:
             self.file.close()
             if not _leads_to(self._folder, self._part, self._held):
-                raise OSError(errno.EBUSY, "somebody else has taken its place", str(self._path))
+                raise OSError(errno.EBUSY, "another process has replaced it", str(self._path))
             os.replace(self._part, self._path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except BaseException:
             self.discard()
@@ -313,9 +325,9 @@ class WholeFile:
         self._close()
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the temporary file."""
         if self._folder >= 0:
-            with suppress(OSError):  # a full disk
+            with suppress(OSError):  # the disk is full
                 self.file.close()
             with suppress(OSError):
                 _remove_same(self._folder, self._part, self._held)
@@ -329,10 +341,10 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that the user has named, to write in pieces; it appears under its name once complete, or not at all.
+    """Open a file that the user named, to write it in pieces. It appears under its name when complete, or not at all.
 
     Raises:
-        OSError: it cannot be written; the error names the file.
+        OSError: the file cannot be written; the error has its name.
     """
     try:
         with begin_file(path) as file:
@@ -342,30 +354,30 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that the user has named whole or not at all.
+    """Write a file that the user named, completely or not at all.
 
     Raises:
-        OSError: it cannot be written; the error names the file.
+        OSError: the file cannot be written; the error has its name.
     """
     with whole_file(path) as file:
         file.write(content)
 
 
 def begin_file(path: Path) -> WholeFile:
-    """Begin a file that the user has named, and that appears under its name once complete.
+    """Begin a file that the user named. It appears under its name only when it is complete.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be created.
     """
     path = path.absolute()
     return WholeFile(os.open(path.parent, _FOLDER), path, mode=_NAMED_BY_USER)
 
 
 def new_file(path: Path) -> int:
-    """Make a file that the user has named, in place of one that is there; return a descriptor to write it.
+    """Create a file that the user named, in place of an existing one; return a descriptor to write it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be created.
     """
     begun = begin_file(path)
     descriptor = os.dup(begun.file.fileno())
@@ -379,11 +391,13 @@ def new_file(path: Path) -> int:
 
 @contextmanager
 def whole_file_by_name(path: Path) -> Iterator[Path]:
-    """Do as `whole_file` for a library that wants a name: of a file in a new temporary folder, which is copied then.
+    """Yield the path of a temporary file for a library that needs a path; afterwards copy that file to `path`.
+
+    Like the file of `whole_file`, it appears under its name when complete, or not at all.
 
     Raises:
-        SharedFolderError: others can write to the folder of temporary files.
-        OSError: it cannot be written; the error names the file.
+        SharedFolderError: another user can write to the folder of temporary files.
+        OSError: the file cannot be written; the error has its name.
     """
     try:
         with OwnFolder.make(Path(tempfile.gettempdir()) / f"ullage-{os.urandom(8).hex()}") as place:
@@ -400,17 +414,18 @@ def whole_file_by_name(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def nameless_file() -> Iterator[Path]:
-    """Make a temporary file that has no name, so that nobody can open it; yield a path for this process alone.
+    """Create a temporary file without a name, so that other processes cannot open it; yield a path for this process
+    alone.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: the disk is full.
     """
     with tempfile.TemporaryFile() as file:
         yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Tell whether others than a folder's owner can take away what is in it: by its mode, and without a sticky bit."""
+    """Return whether users other than the owner can remove entries of a folder: by its mode, without a sticky bit."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
@@ -421,7 +436,10 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
-    """Make a folder. The one that it is in is made where it is missing, whatever that is in: it is for us alone."""
+    """Create a folder, and the folders above it that are missing.
+
+    A folder above it that is created here may be in a shared folder, because only this user can write to it.
+    """
     home: OwnFolder | None = None
     try:
         parent = os.open(path.parent, _FOLDER)
@@ -439,7 +457,10 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Make a new folder in one that is open, whose descriptor it takes over, and make sure that it is this one."""
+    """Create a folder in an open folder, and check that the opened folder is the created one.
+
+    The parent descriptor is taken over.
+    """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)
         descriptor = os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
@@ -449,10 +470,10 @@ def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
     folder = OwnFolder(descriptor, path, parent=parent, home=home)
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            text = f"somebody else has put another folder in the place of {path}; choose another place"
+            text = f"another user has replaced the folder {path} by a different one; choose another location"
             raise SharedFolderError(text)
-        if folder.names():  # of another process of this user's, or put there by somebody else
-            raise FileExistsError(errno.EEXIST, "something is in it already", str(path))
+        if folder.names():  # put there by another process of this user, or by another user
+            raise FileExistsError(errno.EEXIST, "the new folder is not empty", str(path))
     except BaseException:
         folder.close()
         raise
@@ -462,23 +483,26 @@ def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
 def _refuse_shared(path: Path, found: os.stat_result) -> None:
     if others_can_write(found):
         raise SharedFolderError(
-            f"others can write to {path} (mode {stat.S_IMODE(found.st_mode):o}, no sticky bit), and could lay links in "
-            f"the way of what is written; take that right away (chmod go-w), or choose a folder of your own"
+            f"other users can write to {path} (mode {stat.S_IMODE(found.st_mode):o}, no sticky bit) and could redirect "
+            f"the files that are written there; run chmod go-w on it, or choose a folder of your own"
         )
 
 
 def _refuse_foreign_link(path: Path) -> None:
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        raise SharedFolderError(f"{path} is a link that another user has laid; choose a folder of your own")
+        raise SharedFolderError(f"{path} is a symbolic link that another user created; choose a folder of your own")
 
 
 def _is_private_group(group: int, owner: int) -> bool:
-    """Tell whether a group has no member but the owner: on many systems each user has one of the same name."""
+    """Return whether the owner is the only member of a group.
+
+    On many systems each user has a group of the same name.
+    """
     try:
         found = grp.getgrgid(group)
         user = pwd.getpwuid(owner if group else 0)
-    except KeyError:  # a number without a name; of a container that has none at all, root's is still root's
+    except KeyError:  # an ID without a name; in a container without any names, the group 0 is still root's
         return not group
     is_of_user = not group or (found.gr_name == user.pw_name and user.pw_gid == group)
     return is_of_user and set(found.gr_mem) <= {user.pw_name}
@@ -494,7 +518,7 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Tell whether a name in a folder is that of an open file."""
+    """Return whether a name in a folder leads to an open file."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -507,7 +531,9 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
 
 
 def _other_name(name: str) -> str:
-    """Return a name like one that is taken, as where two containers with the same process numbers share a folder."""
+    """Return a variant of a name that exists already, for example if two containers with equal process IDs share a
+    folder.
+    """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"
 

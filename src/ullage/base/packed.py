@@ -1,6 +1,7 @@
-"""Files that were packed to be sent: gzip, or a zip archive that holds one file, as threads and mails want them.
+"""Read packed files: gzip, or a zip archive with one file, as they are attached to threads and mails.
 
-What `torch.save` writes is such an archive too, and its one pickle is what was saved. Nothing is written anywhere.
+A file that `torch.save` wrote is also such an archive; its only pickle is the saved object. Nothing is unpacked to
+disk.
 """
 
 import gzip
@@ -14,7 +15,7 @@ from ullage.base.errors import UsageError, quoted
 GZIP: Final = b"\x1f\x8b"
 ZIP: Final = b"PK\x03\x04"
 DAMAGED: Final = (EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""Errors that reading a damaged packed file raises, beside OSError."""
+"""The errors, in addition to OSError, that reading a damaged packed file raises."""
 _BESIDE: Final = ("__MACOSX/", ".DS_Store")
 """Files that macOS adds to every archive."""
 _SAVED: Final = "/data.pkl"
@@ -22,15 +23,15 @@ _MOST_FILES: Final = 10_000
 
 
 def unpacked(raw: BufferedReader, name: str) -> IO[bytes]:
-    """Return the content of a file that may be packed, as a stream.
+    """Return a stream of the unpacked content of a file that may be packed.
 
     Args:
         raw: the file, at its beginning.
-        name: how the file is called in an error's text.
+        name: the name of the file for error messages.
 
     Raises:
-        UsageError: it is an archive of several files, or of none, or encrypted, or comes through a pipe.
-        OSError: it is damaged; or one of `DAMAGED`.
+        UsageError: the archive is encrypted, has no file or several files, or is read from a pipe.
+        OSError: the archive is damaged. Errors in `DAMAGED` are possible too.
     """
     beginning = raw.peek(len(ZIP))[: len(ZIP)]
     if beginning.startswith(GZIP):
@@ -38,25 +39,32 @@ def unpacked(raw: BufferedReader, name: str) -> IO[bytes]:
     if beginning != ZIP:
         return raw
     if not raw.seekable():
-        raise UsageError(f"{name} gives a zip archive, which cannot be read from a pipe; give the path of its file")
+        raise UsageError(f"{name} is a zip archive from a pipe, which cannot be read; expected the path of the file")
     return _only_file(zipfile.ZipFile(raw), name)
 
 
 def _only_file(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     infos = archive.infolist()
     if len(infos) > _MOST_FILES:
-        raise UsageError(f"{name} is a zip archive of {len(infos):,} files; unpack it, and give one of them")
-    # Not `is_dir`, which Python 3.11 cannot answer of a file without a name.
+        raise UsageError(f"{name} is a zip archive with {len(infos):,} files; unpack it and give one of the files")
+    # `is_dir` is not used, because Python 3.11 raises an error for an entry without a name.
     files = [one for one in infos if not one.filename.endswith("/") and not one.filename.startswith(_BESIDE[0])]
     files = [one for one in files if not one.filename.endswith(_BESIDE[1])]
     saved = [one for one in files if one.filename.endswith(_SAVED)]
     chosen = saved if len(saved) == 1 else files
     if len(chosen) != 1:
         names = ", ".join(quoted(one.filename) for one in files[:3]) + (" ..." if len(files) > len(files[:3]) else "")
-        holds = f"holds {len(files)} files ({names})" if files else "holds no file"
-        raise UsageError(f"{name} is a zip archive that {holds}; unpack it, and give the one that you mean")
+        holds = f"has {len(files)} files ({names})" if files else "does not contain a file"
+        raise UsageError(
+            f"{name} is a zip archive that {holds}; expected exactly one file; unpack the archive and give the file"
+        )
     if chosen[0].flag_bits & 1:
-        raise UsageError(f"{name} is an encrypted zip archive; unpack it, and give what is in it")
-    if chosen[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may ask for any memory
-        raise UsageError(f"{name} is a zip archive of an unusual kind; unpack it, and give what is in it")
+        raise UsageError(f"{name} is an encrypted zip archive; unpack it and give the file in it")
+    if chosen[0].compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):  # other compression methods could need any amount of memory
+        raise UsageError(
+            f"{name} is a zip archive with an unusual compression method; unpack it and give the file in it"
+        )
     return archive.open(chosen[0])

@@ -1,4 +1,4 @@
-"""The mark of what users import from `ullage` itself."""
+"""The decorator for the classes and functions that users import from `ullage`."""
 
 from typing import TypeVar
 
@@ -6,10 +6,9 @@ Thing = TypeVar("Thing")
 
 
 def public(thing: Thing) -> Thing:
-    """Have a class or a function say that it is `ullage`'s own, whatever module it is written in.
+    """Make a class or function report `ullage` as its module, whatever module defines it.
 
-    Tracebacks, `help` and pickles then name the path that is stable: `ullage.Guard`, not its module in
-    `ullage.training`.
+    Tracebacks, `help` and pickles then show the stable path, `ullage.Guard`, and not a module in `ullage.training`.
     """
     thing.__module__ = "ullage"
     return thing

@@ -1,9 +1,9 @@
-"""What is not told of commands and environments: the files and pages of a run are made to be shown to others.
+"""Hide secrets in commands and environments, because the files and pages of a run are made to be shown to others.
 
-A value is hidden by the name beside it (`--hf_token x`, `hf.token=x`, `"token": "x"`), or by its own form (`ghp_...`, a
-user in an address, a key's block). Words that only look so stay readable: `--max-tokens 512`, `--key-dim 64`. Of an
-environment nothing is told but variables that decide about memory, and those only where they look like settings.
-A secret without a name and without a form of its own cannot be told from any other word.
+A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`) or because of its
+pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable:
+`--max-tokens 512`, `--key-dim 64`. Of the environment, only variables that affect memory are kept, and only if their
+values look like settings. A secret that has neither a name nor a known pattern cannot be recognized.
 """
 
 import json
@@ -30,11 +30,11 @@ _ALWAYS: Final = _words(
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
     "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
-"""Parts of a name after which a value is secret, wherever they stand in it."""
+"""Parts of an option's or variable's name that mark its value as a secret, at any position in the name."""
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
-"""Those that have to be the last part: `--num-pass-epochs` is no secret."""
+"""Name parts that mark the value as a secret only at the end of the name: `--num-pass-epochs` is not a secret."""
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
-"""Beginnings of parts: an option may be abbreviated."""
+"""Beginnings of name parts that mark a value as a secret, because an option may be abbreviated."""
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
     "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
@@ -43,7 +43,7 @@ _KEY_OF_DATA: Final = _words(
     "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
     "user assistant sample "
 )
-"""The words before `key` that make it a key of data, not a secret."""
+"""Words before `key` that make it the key of a dictionary or table, and not a secret."""
 _TOKEN_OF_TEXT: Final = _words(
     "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
     "initializer instance class per next num n max min new total train eval val valid test vocab register global "
@@ -52,11 +52,11 @@ _TOKEN_OF_TEXT: Final = _words(
     "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
     "draft speculative chunk chunked prefill packed ignore use no with by and of"
 )
-"""The words before `token` that make it a piece of a text."""
+"""Words before `token` that make it a token of a text, and not a secret."""
 _PASS_OF_DATA: Final = _words(
     "two single one first second third low high band all multi num n per by forward backward extra each last no"
 )
-"""The words before `pass` that make it a pass over data."""
+"""Words before `pass` that make it a pass over data, and not a password."""
 _KEY_OF_ACCESS: Final = _words(
     "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
     "host service app admin"
@@ -69,17 +69,17 @@ _ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secr
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Tell by a name, and where the name is also a common one by the value, whether a value is secret.
+    """Return whether a value is a secret, judged by its name and, for ambiguous names, by the value.
 
     Args:
-        name: of an option, a variable, a field or a header, in any spelling.
-        value: what it has; `--token 5` and `--tokens 4096` are counts.
+        name: the name of an option, a variable, a field or a header, in any spelling.
+        value: the value; `--token 5` and `--tokens 4096` are counts and not secrets.
     """
     parts = [part.lower() for part in _PARTS.findall(name.rpartition("/")[2] or name)]
     if not parts:
         return False
     if len(parts) > 1 and parts[-1] in {"file", "path", "dir"}:
-        return False  # where it is kept
+        return False  # the location of the secret
     if any(part in _ALWAYS or part.startswith(_PREFIXES) or part.endswith(_ENDINGS) for part in parts):
         return True
     if "key" in parts and _KEY_OF_ACCESS.intersection(parts):
@@ -133,7 +133,7 @@ _USER_IN_ADDRESS: Final = re.compile(
     r"(?<=://)(?:[^\s/?#\"'<>]{0,2000}|[^\s/:@?#]{0,200}:(?!\d+[/?#])[^\s\"'<>]{0,200})@"
 )
 _USER_BEFORE_HOST: Final = re.compile(r"(?<![\w.:/@+-])([\w.+-]+):([^\s/@:\"']{3,})@(?!sha256)(?=[\w\[])")
-# No part of a name is given back, and none begins within another: the time that a long one takes is as its length.
+# The quantifier is possessive, and a name cannot begin within another one, so the time is linear in the length.
 _NAME: Final = r"(?<![\w.\-/])(?P<name>[\w./][\w.\-/\[\]]*+)"
 _QUOTED: Final = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
 _ASSIGNED: Final = re.compile(
@@ -148,23 +148,23 @@ _LONGEST_LITERAL: Final = 1 << 16
 
 @lru_cache(maxsize=1 << 14)
 def hidden_text(text: str) -> str:
-    """Return a text without the secrets in it that have a name or a form."""
+    """Return a text with its secrets hidden: those after a secret name, and those with a known pattern."""
     if not _MAY_HOLD.search(text):
         return text
     return _without_forms(_without_assigned(text, end=_END_IN_TEXT))
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command, with secrets hidden."""
+    """Return the arguments of a command with their secrets hidden."""
     shown: list[str] = []
     name, number = "", 0
-    """The secret option that came last, and how many words since have been its values."""
+    """The last option that takes a secret, and the number of its values so far."""
     for word in words:
         if name in _USER_OPTIONS:
             shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
             name = ""
             continue
-        # The first value may begin with a dash, as a password may.
+        # The first value may begin with a dash, because a password may.
         if name and not (word.startswith("-") if number else _OTHER_OPTION.fullmatch(word)):
             number += 1
             is_shown = not is_secret(name, word) or (number > 1 and word.endswith((".py", ".pyw")))
@@ -179,12 +179,15 @@ _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))
 
 
 class SourceCode(str):
-    """Python's source, or a diff of it: what a name is given there is secret only where it is written out in quotes."""
+    """Python source, or a diff of it.
+
+    In source, the value of a secret name is hidden only if it is a string literal.
+    """
 
     __slots__ = ()
 
     def without_secrets(self) -> "SourceCode":
-        """Return it with the secrets in its quotes hidden."""
+        """Return the source with the secrets in its string literals hidden."""
         return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
 
 
@@ -198,7 +201,7 @@ def _hidden_line_of_code(line: str) -> str:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return an answer of ours, plain data or data classes, with the secrets in its texts hidden."""
+    """Return plain data or data classes with the secrets in their strings hidden."""
     if isinstance(thing, SourceCode):
         return thing.without_secrets()
     if isinstance(thing, str):
@@ -219,7 +222,7 @@ def hidden_data(thing: Any) -> Any:
     return thing
 
 
-# ---- words of a command
+# ---- arguments of a command
 
 _OPTION: Final = re.compile(r"[-+~]{1,2}(?P<name>[A-Za-z_][\w.\-:/@]*)")
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
@@ -230,7 +233,7 @@ _USER: Final = re.compile(r"\A([^:/\\]+):(?!/|\d+\Z).+", re.DOTALL)
 
 
 def _is_secret_option(word: str) -> bool:
-    """Tell whether what follows a word is its value, and secret: `--token`, `HF_TOKEN`, curl's `-u`."""
+    """Return whether the next argument is the value of this one and a secret: `--token`, `HF_TOKEN`, curl's `-u`."""
     option = _OPTION.fullmatch(word)
     if option is not None:
         return word in _USER_OPTIONS or is_secret(option["name"], "?")
@@ -252,7 +255,7 @@ def _hidden_word(word: str) -> str:
 
 
 def _hidden_line(word: str) -> str:
-    """Return a word that is a line for a shell itself, without the secrets that stand in it as words."""
+    """Return an argument that is a shell command line itself, with the secrets among its own arguments hidden."""
     if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
         return word
     try:
@@ -264,7 +267,7 @@ def _hidden_line(word: str) -> str:
 
 
 def _hidden_literal(word: str) -> str | None:
-    """Return a word that is JSON without the secrets in it; None where it is none."""
+    """Return an argument that is JSON with its secrets hidden; None if it is not JSON."""
     if not word.lstrip().startswith(("{", "[")) or len(word) > _LONGEST_LITERAL:
         return None
     try:
@@ -276,7 +279,7 @@ def _hidden_literal(word: str) -> str | None:
 
 
 def _without_secret_fields(data: Any) -> Any:
-    """Hide whatever a secret field holds, a list or numbers too."""
+    """Return data with the value of every secret field hidden, including lists and numbers."""
     if isinstance(data, dict):
         return {
             name: HIDDEN
@@ -293,7 +296,7 @@ def _without_secret_fields(data: Any) -> Any:
     return _hidden_word(data) if isinstance(data, str) else data
 
 
-# ---- inside a text
+# ---- within a text
 
 _END_IN_TEXT: Final = re.compile(rf"(?:{_QUOTED}|[\[{{][^\n]*|[^\s\"'&|;,)}}\]]*)")
 _END_OF_LINE: Final = re.compile(r"[^\n\"']*")
@@ -302,7 +305,7 @@ _END_IN_QUERY: Final = re.compile(r"[^\s&\"'#]*")
 
 
 def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
-    """Hide what follows a secret name and a sign: `name=value`, `name: value`, in JSON, a query or a header."""
+    """Hide the value after a secret name and a sign: `name=value`, `name: value`, in JSON, a URL query or a header."""
     parts: list[str] = []
     place, in_text = 0, end is _END_IN_TEXT
     for found in _ASSIGNED.finditer(text):
@@ -313,7 +316,7 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
         before, after = text[found.start() - 1 : found.start()], text[found.end() : found.end() + 5]
         ends = _end_of_value(found, before, after, end)
         value = ends.match(text, found.end())
-        assert value is not None  # it may be empty
+        assert value is not None  # the pattern matches the empty string
         if not value[0].strip() or not is_secret(found["name"], value[0]):
             continue
         parts += [text[place : found.end()], HIDDEN]
@@ -322,7 +325,7 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
 
 
 def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern[str]) -> re.Pattern[str]:
-    """Return what a value is read by that follows a name: in a query, in quotes that are escaped, in a header."""
+    """Return the pattern that matches the value after a name: in a query, in escaped quotes, or in a header."""
     if "%3" in found["sign"] or before in ("?", "&", "#"):
         return _END_IN_QUERY
     if found["open"].startswith("\\"):
@@ -334,15 +337,15 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 
 
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
-"""A single quote within a word in single quotes."""
+"""The characters that a shell needs for a single quote within a single-quoted argument."""
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
-    """Tell whether a name and a sign may have a secret after them; `first` is the first letter that follows."""
+    """Return whether a name and a sign may be followed by a secret; `first` is the first character after them."""
     name, sign = found["name"], found["sign"].strip()
-    if in_text and sign == ":" and not found["close"]:  # a sentence has colons: only names that mean nothing else
+    if in_text and sign == ":" and not found["close"]:  # sentences have colons too, so only unambiguous names count
         return _is_header(name) or (first in ('"', "'") and is_secret(name, "0"))
     return is_secret(name, "?")
 
@@ -358,7 +361,7 @@ def _without_forms(text: str) -> str:
     return _USER_BEFORE_HOST.sub(rf"\1:{HIDDEN}@", text)
 
 
-# ---- variables
+# ---- environment variables
 
 _TOLD: Final = _words(
     """
@@ -383,12 +386,16 @@ _TOLD: Final = _words(
     RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK
     """
 )
-"""The variables that decide how much memory is taken and by whom, of PyTorch, CUDA, NCCL and launchers."""
+"""The environment variables of PyTorch, CUDA, NCCL and launchers that decide how much memory is used, and by which
+processes.
+"""
 _SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
 
 
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may be told, each only if its value looks like a setting, by name."""
+    """Return the environment variables that may be shown, sorted by name: those of the list whose value looks like a
+    setting.
+    """
     return {
         name: value
         for name, value in sorted(environment.items())

@@ -1,39 +1,39 @@
-"""Conversion between byte counts and text.
+"""Convert between byte counts and text.
 
-Powers of 1024 throughout. It does not know decimal units: "24GB" is read as 24 GiB, because that is what
-people mean by a 24 GB card, and text written here always says KiB, MiB, GiB or TiB.
+All units are powers of 1024. Decimal units are not supported: "24GB" is read as 24 GiB, because people call a GPU
+with 24 GiB a 24 GB GPU. Text written here always uses KiB, MiB, GiB or TiB.
 """
 
 import re
 from fractions import Fraction
 from typing import Final
 
-from ullage.base.errors import UsageError, quoted
+from ullage.base.errors import UsageError, keyword_of, quoted
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 BOGUS_BYTES: Final = 16 * TIB
-"""A request of more than this comes from a size that was computed wrongly."""
+"""A request for more bytes than this results from a size that was computed wrongly."""
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
-# The number of digits is bounded: int() refuses very long ones with an error that says nothing of sizes.
+# The number of digits is limited, because int() rejects very long numbers with an error that does not mention sizes.
 _SIZE: Final = re.compile(
     r"\s*([+-]?)([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*(?:([kmgt])i?)?b\s*", re.IGNORECASE
 )
 
 
 def is_size(text: str) -> bool:
-    """Return whether a text is a number with a unit of bytes, of either sign."""
+    """Return whether a text is a number, of either sign, with a byte unit."""
     return _SIZE.fullmatch(text) is not None
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B" as bytes.
+    """Return the bytes of a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B".
 
-    The unit is needed, but for 0, and its case is not looked at. KB, MB, GB and TB mean the same as KiB, MiB, GiB and
-    TiB. A fraction of a byte is dropped.
+    The unit is required, except for 0, and may be upper or lower case. KB, MB, GB and TB mean the same as KiB, MiB, GiB
+    and TiB. A fraction of a byte is dropped.
 
     Raises:
         UsageError: the text is not a size, or is negative.
@@ -48,40 +48,38 @@ def parse_bytes(text: str) -> int:
     sign, number, unit = match.groups(default="")
     n_bytes = int(Fraction(number) * _BYTES_OF_UNIT[unit.lower()])
     if sign == "-" and n_bytes:
-        raise UsageError(
-            f"the size {quoted(text.strip())} is negative; expected one of zero bytes or more, such as 24GiB"
-        )
+        raise UsageError(f"{quoted(text.strip())} is negative; expected a size of 0 or more bytes, such as 24GiB")
     return n_bytes
 
 
 def size_of(size: int | str | None, option: str) -> int | None:
-    """Return a size in bytes that was given in bytes or as a text; an error names the option.
+    """Return a size in bytes that was given in bytes or as a text. An error names the option.
 
     Raises:
-        UsageError: it is not a size.
+        UsageError: the text is not a size.
     """
     if not isinstance(size, str):
         return size
     try:
         return parse_bytes(size)
     except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise UsageError(f"{keyword_of(option)}={error}") from None
 
 
 def text_of_bytes(n_bytes: int) -> str:
-    """Write bytes for people: "512 B", "12.3 MiB", "23.64 GiB", "1.50 TiB"."""
+    """Return a byte count as text for people: "512 B", "12.3 MiB", "23.64 GiB", "1.50 TiB"."""
     magnitude = abs(n_bytes)
     if magnitude < KIB:
         return f"{n_bytes} B"
     for unit_bytes, unit, digits in ((KIB, "KiB", 1), (MIB, "MiB", 1), (GIB, "GiB", 2)):
-        # Rounded first, so that 1023.99 MiB becomes 1.00 GiB and not 1024.0 MiB.
+        # The value is rounded first, so that 1023.99 MiB becomes 1.00 GiB and not 1024.0 MiB.
         if round(magnitude / unit_bytes, digits) < KIB:
             return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{n_bytes / TIB:.2f} TiB"
 
 
 def text_of_seconds(seconds: float) -> str:
-    """Return a duration as text: milliseconds below one second, minutes from two on."""
+    """Return a duration as text: in milliseconds below one second, and in minutes from two minutes on."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

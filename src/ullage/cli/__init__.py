@@ -1,1 +1,1 @@
-"""The command line: one small file for each subcommand."""
+"""The command line: one small module for each subcommand."""

@@ -1,4 +1,4 @@
-"""The command `ullage`: its subcommands, and the one place where errors become text and exit codes."""
+"""The command `ullage`: its subcommands, and the only place that turns errors into messages and exit codes."""
 
 import os
 import select
@@ -23,7 +23,7 @@ from ullage.cli.interruption import told_in_one_sentence
 app = typer.Typer(
     name="ullage",
     cls=CommandGroup,
-    help="The GPU-memory toolkit for PyTorch. Start with: ullage predict train.py --gpu 'RTX 4090'",
+    help="The GPU memory toolkit for PyTorch. Start with: ullage predict train.py --gpu 'RTX 4090'",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -31,7 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Settings of a subcommand that a command of the user's follows."""
+"""The click settings of a subcommand that is followed by a command of the user."""
 
 
 def _function_of(subcommand: ModuleType) -> Callable[..., None]:
@@ -44,7 +44,7 @@ for each in (predict, fit, advise):
 app.command(
     name="run",
     cls=Command,
-    # Options before the command are ours, and all that follows it is its own.
+    # Options before the user's command belong to ullage; everything after it belongs to the command.
     context_settings={**_WITH_COMMAND, "allow_interspersed_args": False},
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|LAUNCHER ARGS...",
     epilog=run.EPILOG,
@@ -63,27 +63,27 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Answer what PyTorch users ask about GPU memory."""
+    """Answer questions about the GPU memory of PyTorch programs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; where nobody reads its output any more (| head) it ends as other programs do."""
+    """Run the command line. If the reader of its output closes the pipe (| head), end as other programs do."""
     try:
         _run(arguments)
     except BrokenPipeError:
         _end_without_reader()
     except SystemExit as error:
-        # typer and rich take a pipe that is closed for an error of their own: 1 would say "does not fit".
+        # typer and rich exit with 1 if the pipe is closed, which would mean "does not fit".
         if error.code == 1 and _has_lost_its_reader():
             _end_without_reader()
         raise
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    """Run the command line; every error that ullage raises on purpose becomes one sentence and an exit code here."""
+    """Run the command line. Every error that ullage raises on purpose becomes one sentence and an exit code here."""
     _prepare_streams()
     try:
         with told_in_one_sentence():
@@ -102,17 +102,19 @@ def _run(arguments: Sequence[str] | None) -> None:
         sys.stderr.write(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else "") + "\n")
         sys.exit(ExitCode.WRONG_USAGE)
     except Exception:
-        # Python's own exit code for it, 1, would say "does not fit".
-        sys.stderr.write(f"ullage itself failed; please report this:\n{traceback.format_exc()}")
+        # Python's own exit code for an exception, 1, would mean "does not fit".
+        sys.stderr.write(f"internal error of ullage; please report this:\n{traceback.format_exc()}")
         sys.exit(ExitCode.UNKNOWN)
 
 
 def _prepare_streams() -> None:
-    """Make the streams usable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
+    """Make the standard streams usable if the shell closed them (2>&-) or if their encoding lacks block characters."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # It gets the number that is free, so that no file of ours does; what `ullage run` starts finds it closed.
+            # The new stream takes the free number, so that none of our files gets it. A process that `ullage run`
+            # starts finds
+            # the stream closed.
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             setattr(sys, name, open(null, mode))  # noqa: SIM115  it lives as long as the process
         elif name != "stdin" and isinstance(stream, TextIOWrapper):
@@ -120,7 +122,7 @@ def _prepare_streams() -> None:
 
 
 def _has_lost_its_reader() -> bool:
-    """Return whether output goes into a pipe that nobody reads."""
+    """Return whether output goes into a pipe whose reader has closed it."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
@@ -135,7 +137,7 @@ def _end_without_reader() -> NoReturn:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Send the interpreter's last flush nowhere: output that could not be written would fail again."""
+    """Redirect a stream to /dev/null, so that the interpreter's last flush does not fail again."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,12 +1,12 @@
-"""What a command is made of: typer's classes with ours around them, and the parameters that it takes.
+"""The base classes of the commands, on top of typer's, and the parameters that commands share.
 
-`with_options` gives a command every option of a list (`ullage.options`).
+`with_options` adds every option of a list (`ullage.options`) to a command.
 """
 
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, NoneType
@@ -18,23 +18,58 @@ from typer.core import TyperCommand, TyperGroup
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import read_regular
 from ullage.base.option import Listed, alternatives_of, options_of, required_of, with_parameters
+from ullage.options import DATA, GPU, LAYOUTS, OUTPUT, RUN, VALUES
 
 _MOST_BYTES: Final = 1 << 24
+MOST_USED: Final = "Most used"
+"""The group in --help that comes first."""
+_MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
+    "predict": ("gpu", "steps", "count", "advise", "html"),
+    "fit": ("gpu", "vary", "steps", "margin", "html"),
+    "advise": ("gpu", "patch", "vary", "steps", "html"),
+    "explain": ("html", "is_whole", "capacity", "device", "rank"),
+    "tune": ("capacity", "device", "alloc_conf", "budget", "html"),
+    "diff": ("at", "device", "html", "as_json", "torch_version"),
+    "repro": ("output", "capacity", "device", "budget", "keep_sizes"),
+    "run": ("gpu", "folder", "history", "prometheus", "quiet"),
+}
+"""The parameters of the five options of each command that are used most. The other commands have few options."""
+_PANELS: Final = (None, MOST_USED, GPU, RUN, VALUES, DATA, LAYOUTS, OUTPUT)
+"""The groups in --help, in their order; None: arguments."""
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 
 
 class _Quick:
-    """A command that reads its words, and draws its --help, with no more loaded than that needs.
+    """A command that parses its arguments, and draws its --help, with few imports.
 
-    typer 0.29 imports pydantic for the first option that has a value or is a flag without one: a fifth of a second of
-    every command. It stands before a class of typer's, which has the methods that mypy does not find here.
+    typer 0.29 imports pydantic for the first option that has a value or is a flag without one, which takes a fifth of a
+    second in every command. This class is combined with a class of typer, which has the methods that mypy does not find
+    here.
     """
 
+    name: str | None
     help: str | None
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters in the order of --help: the arguments, the options used most, the other groups."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        most_used = _MOST_USED.get(self.name or "", ())
+        if not most_used:
+            return parameters
+        for each in parameters:
+            if each.param_type_name == "option":
+                each.rich_help_panel = MOST_USED if each.name in most_used else each.rich_help_panel or OUTPUT
+        return sorted(
+            parameters,
+            key=lambda each: (
+                _PANELS.index(each.rich_help_panel),
+                most_used.index(each.name) if each.name in most_used else len(most_used),
+            ),
+        )
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options, those of plain types by `PlainTypes`."""
-        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+        """Parse the arguments; convert options of plain types by `PlainTypes`."""
+        for parameter in self.get_params(ctx):
             if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
                 parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
@@ -47,17 +82,17 @@ class _Quick:
         return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Draw the text of --help, whose lines are the terminal's and not those of a docstring."""
+        """Draw the text of --help. Lines are wrapped for the terminal and not as in the docstring."""
         self.help = _ONE_LINE_BREAK.sub(" ", inspect.cleandoc(self.help or ""))
         with _only_panels_loaded():
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class PlainTypes:
-    """What typer's parameters ask for their converter, and a converter: texts and paths as they are, the rest as typer.
+    """A converter for typer's parameters: strings and paths are taken as they are, other types are converted by typer.
 
     Args:
-        of_typer: returns typer's own converter, which is made with pydantic.
+        of_typer: a function that returns typer's own converter, which imports pydantic.
     """
 
     def __init__(self, of_typer: Callable[[], Any]) -> None:
@@ -68,12 +103,14 @@ class PlainTypes:
         return self
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return a word, or a default, as the type that a parameter has."""
+        """Return an argument, or a default, converted to the type of its parameter."""
         kind = param.type_descriptor.annotation
         if param.nargs == 1 and not param.multiple:
             if value is None or (kind is str and isinstance(value, str)):
                 return value
-            if kind is Path and isinstance(value, str | Path):  # no option of ours asks typer what is there
+            if kind is Path and isinstance(
+                value, str | Path
+            ):  # ullage's options do not let typer check whether a path exists
                 return Path(value)
             if value is param.default and type(value) is kind:
                 return value
@@ -85,15 +122,15 @@ class Command(_Quick, TyperCommand):
 
 
 class LaunchCommand(Command):
-    """A subcommand that is given a command of the user's, whose options are told from its own.
+    """A subcommand that is followed by a command of the user, whose options are separated from ullage's.
 
-    Before the command all options are ullage's. Behind a script's name those are that ullage knows and the script's
-    source does not mention: `ullage predict train.py --batch-size 8 --gpu T4`. Behind any other command none is, and
-    behind -- none is.
+    Before the user's command, all options belong to ullage. After the name of a script, the options belong to ullage
+    that ullage knows and that the script's source does not mention: `ullage predict train.py --batch-size 8 --gpu T4`.
+    After any other command, and after --, all options belong to the user's command.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse our own options, and leave the command with its options in `ctx.args`."""
+        """Parse the options of ullage, and leave the user's command with its options in `ctx.args`."""
         own, command = self._split(ctx, list(args))
         if command[1:] and is_python_file(command[0]):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
@@ -101,13 +138,13 @@ class LaunchCommand(Command):
             self._say_whose(ctx, command)
         elif "--gpu" in command and not any(word.partition("=")[0] == "--gpu" for word in own):
             raise UsageError(
-                f"--gpu stands behind {command[0]}, whose option it is there; put ullage's options before a command "
+                f"--gpu comes after {command[0]} and is passed to it; put ullage's options before a command "
                 "that is not a Python file"
             )
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
 
     def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:
-        """Return our options, and the command with what follows it."""
+        """Return ullage's options, and the user's command with its arguments."""
         before = words.index("--") if "--" in words else len(words)
         place = 0
         options = self._options(ctx)
@@ -115,19 +152,19 @@ class LaunchCommand(Command):
             name, equals, _ = words[place].partition("=")
             if name not in options:
                 raise UsageError(
-                    f"{name} is neither an option of ullage {self.name} nor a command; options of a script come after "
+                    f"{name} is neither an option of ullage {self.name} nor a command; put a script's options after "
                     "its name"
                 )
             needs_value = options[name] and not equals
             if needs_value and place + 1 >= before:
-                raise UsageError(f"{name} needs a value; expected one behind it")
+                raise UsageError(f"{name} needs a value; expected one after it")
             place += 1 + needs_value
         if place == before:  # the command follows --
             return words[:before], words[before + 1 :]
         return words[:place], words[place:]
 
     def _taken_behind(self, ctx: Any, script: Path, words: list[str], before: list[str]) -> tuple[list[str], list[str]]:
-        """Return the words behind a script's name that are ours, and those that are its own."""
+        """Return the arguments after a script's name that belong to ullage, and those that belong to the script."""
         options = self._options(ctx)
         mentioned = _text_of(script)
         taken: list[str] = []
@@ -139,7 +176,7 @@ class LaunchCommand(Command):
                 return taken, [*kept, *words[place + 1 :]]
             name, equals, value = word.partition("=")
             count = 1
-            # Mentioned is an option that is quoted in the source, on its own or before more of the same text.
+            # A script mentions an option if its source has it in quotes, alone or at the beginning of a string.
             is_free = not any(f"{quote}{name}{end}" in mentioned for quote in "\"'" for end in "\"'=, ")
             if name == "--config":
                 is_free = is_free and not _is_config_of_library(
@@ -148,7 +185,7 @@ class LaunchCommand(Command):
             if name.startswith("--") and name in options and is_free:
                 count = 1 + (options[name] and not equals)
                 if words[place + 1 : place + count] in ([], ["--"]) and count > 1:
-                    raise UsageError(f"{name} needs a value; expected one behind it")
+                    raise UsageError(f"{name} needs a value; expected one after it")
                 taken += words[place : place + count]
             else:
                 kept.append(word)
@@ -156,15 +193,17 @@ class LaunchCommand(Command):
         return taken, kept
 
     def _say_whose(self, ctx: Any, command: list[str]) -> None:
-        """Say of options that are the script's as well as ours that they went to the script."""
+        """Report options that both the script and ullage have, and that were passed to the script."""
         options = self._options(ctx)
         for word in command[1:]:
             name = word.partition("=")[0]
             if name.startswith("--") and name in options:
-                sys.stderr.write(f"note: {name} went to {command[0]}, which has it too; ullage's comes before it\n")
+                sys.stderr.write(
+                    f"note: {name} was passed to {command[0]}, which has it too; put ullage's option before it\n"
+                )
 
     def _options(self, ctx: Any) -> dict[str, bool]:
-        """Return the names of our options, and whether each has a value."""
+        """Return the names of ullage's options, and whether each takes a value."""
         return {
             name: not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
             for parameter in self.get_params(ctx)
@@ -174,12 +213,12 @@ class LaunchCommand(Command):
 
 
 def is_python_file(word: str) -> bool:
-    """Tell whether a word of a command line is the path of a script, whose source can be looked at."""
+    """Return whether an argument is the path of a script, whose source can be read."""
     return word.endswith((".py", ".pyw", ".ipynb")) or (Path(word).is_file() and "/" in word)
 
 
 def _text_of(script: Path) -> str:
-    """Return a script's source; "" where it cannot be read."""
+    """Return the source of a script; "" if it cannot be read."""
     try:
         return read_regular(script, most_bytes=_MOST_BYTES).decode(errors="replace")
     except OSError:
@@ -187,9 +226,10 @@ def _text_of(script: Path) -> str:
 
 
 def _is_config_of_library(value: str, words: list[str]) -> bool:
-    """Tell whether --config is that of a library's parser (Lightning's, torchtune's), which no script mentions.
+    """Return whether --config is meant for the parser of a library (Lightning, torchtune), which the script does not
+    mention.
 
-    Ours goes with --random-weights, and names a folder or a JSON file.
+    ullage's own --config is given together with --random-weights, and names a folder or a JSON file.
     """
     return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
@@ -200,9 +240,9 @@ class CommandGroup(_Quick, TyperGroup):
 
 @contextmanager
 def _only_panels_loaded() -> Iterator[None]:
-    """Let typer load what draws --help without rich's Markdown and tracebacks, of which none of ours has any.
+    """Let typer import what draws --help, but not rich's Markdown and tracebacks, which --help does not use.
 
-    Both load more than all the rest of --help, a third of the time that somebody waits for it.
+    Importing both takes longer than everything else that --help does, a third of the whole time.
     """
     left_out = {
         f"rich.{name.lower()}": name for name in ("Markdown", "Traceback") if f"rich.{name.lower()}" not in sys.modules
@@ -218,9 +258,13 @@ def _only_panels_loaded() -> Iterator[None]:
 
 
 Function = TypeVar("Function", bound=Callable[..., None])
+TO_RECORD: Final = (
+    "[bold]To record a snapshot[/] call torch.cuda.memory._record_memory_history() when the program starts, and "
+    "torch.cuda.memory._dump_snapshot('snapshot.pickle') where the error is caught, or at the end."
+)
 WORKSPACES: Final = (
-    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is installed or where ULLAGE_CUDNN names it, "
-    "else estimated. [bold]ullage doctor --gpu T4[/] says which."
+    "[bold]Workspaces[/] of convolutions are those that cuDNN reports, if it is installed or ULLAGE_CUDNN names its "
+    "folder; otherwise they are estimated. [bold]ullage doctor --gpu T4[/] shows which."
 )
 Script = Annotated[
     Path,
@@ -229,15 +273,20 @@ Script = Annotated[
         metavar="COMMAND...",
     ),
 ]
-Page = Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Page = Annotated[Path | None, typer.Option(help="Write an HTML page with charts. The page needs no network.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
+
+
+def epilog_of(first: str, second: str, *notes: str, page: str) -> str:
+    """Return the end of a command's --help: two examples to paste, notes, and the page of the documentation."""
+    return "\n\n".join(["[bold]Examples[/]", first, second, *notes, f"[bold]Documentation[/] docs/{page}"])
 
 
 def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function], Function]:
-    """Decorate a command whose last parameter is `**options: Any`: it gets every option of the lists.
+    """Return a decorator for a command whose last parameter is `**options: Any`. It adds every option of the lists.
 
     Args:
-        listings: the lists, as `ullage.base.option` reads them; of an option that several have, the first counts.
+        listings: the lists, as `ullage.base.option` reads them. If several lists have an option, the first one counts.
         other_defaults: defaults that differ from those of the lists.
     """
 
@@ -272,7 +321,7 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function],
 
 
 def _names(each: Listed) -> list[str]:
-    """Return the names of an option on the command line; none where typer makes them: --changes and --no-changes."""
+    """Return the flag of an option. For --changes and --no-changes, which typer names itself, the list is empty."""
     return [] if each.option.default is True else [each.flag]
 
 
@@ -284,7 +333,7 @@ def _default(each: Listed, other_defaults: dict[str, Any], *, is_required: bool)
 
 
 def _type_of(kind: Any, *, is_required: bool) -> Any:
-    """Return the type as which typer reads an option's words: ours are checked by the question itself."""
+    """Return the type with which typer parses an option. The Python function checks options with other types itself."""
     kinds = set(alternatives_of(kind))
     plain: Any
     if any(get_origin(each) is Sequence for each in kinds):

@@ -1,19 +1,19 @@
-"""`ullage doctor`: what is configured here, what is wrong with it, and what to do?"""
+"""The command `ullage doctor`: check the memory settings and the GPUs of this machine."""
 
 from typing import Annotated, Final
 
 import typer
 
-from ullage.cli.command import Json
+from ullage.cli.command import Json, epilog_of
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage doctor (in the shell, container or job whose settings are in doubt)\n\n"
-    "ullage doctor --gpu 'RTX 4090' (the same settings and torch, with that card emulated)\n\n"
-    "[bold]Within a program[/] import ullage; ullage.diagnose().findings\n\n"
-    f"{exit_codes('doctor')}"
+EPILOG: Final = epilog_of(
+    "ullage doctor",
+    "ullage doctor --gpu 'RTX 4090'",
+    "Run it in the shell, container or job whose settings are in doubt. [bold]In Python[/] ullage.diagnose().findings",
+    exit_codes("doctor"),
+    page="doctor.md",
 )
 
 
@@ -23,10 +23,10 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which settings of memory are in force here, what is wrong, and what to do.
+    """Check which memory settings are active on this machine, what is wrong with them, and what to do.
 
-    The allocator itself is asked what it has read, in a process of its own; the driver says who is on the cards. Works
-    without a card and without torch, as far as that goes. No process's arguments are read.
+    A separate process reports the settings that PyTorch's allocator has read. The driver reports which processes use
+    the GPUs. It also works without a GPU and without torch, but then checks less. Arguments of processes are not read.
     """
     from ullage.running.diagnosis.describe import describe
     from ullage.running.diagnosis.diagnosis import diagnose

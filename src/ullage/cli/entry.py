@@ -1,4 +1,7 @@
-"""Where the command `ullage` begins: Ctrl-C is heard before all else is loaded, which takes a third of a second."""
+"""The entry point of the command `ullage`.
+
+It handles Ctrl-C before it imports the rest, which takes a third of a second.
+"""
 
 from ullage.cli.interruption import end_at_once, told_in_one_sentence
 

@@ -1,6 +1,6 @@
-"""What each command's exit codes mean: the lines of --help, and the table in docs/exit_codes.md.
+"""The meaning of each command's exit codes, for --help and for the table in docs/exit_codes.md.
 
-python -m ullage.cli.exit_codes
+`python -m ullage.cli.exit_codes` prints the table.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,18 @@ MEANINGS: Final[Mapping[str, Mapping[ExitCode, str]]] = {
     for command, texts in {
         "predict": ("fits", "does not fit", _USAGE, _FAILED, _UNKNOWN),
         "fit": ("a value or a layout fits", "none fits", _USAGE, _FAILED, _UNKNOWN),
-        "advise": ("fits, or fits with the advice", "nothing tried fits", _USAGE, _FAILED, _UNKNOWN),
+        "advise": ("fits, or fits with the advice", "no tested change fits", _USAGE, _FAILED, _UNKNOWN),
         "explain": ("explained", "", f"{_UNREADABLE}, or a text without an error"),
-        "tune": ("other settings are better", "none is better", _UNREADABLE),
-        "diff": ("compared, whatever differs", "", _UNREADABLE),
-        "repro": ("written", "", f"{_UNREADABLE}, or nothing fails in it"),
+        "tune": ("other settings are better", "no other settings are better", _UNREADABLE),
+        "diff": ("compared, whether or not they differ", "", _UNREADABLE),
+        "repro": ("written", "", f"{_UNREADABLE}, or the recorded run does not fail"),
         "doctor": ("no problem", "a problem", _USAGE, "", "--gpu without a PyTorch for CUDA"),
-        "watch": ("ended by what it watched, by q or by Ctrl-C", "", _USAGE),
+        "watch": ("the watched processes ended, or q or Ctrl-C was pressed", "", _USAGE),
     }.items()
 }
-"""The meaning of each code, by command; "" for a code that it does not have. `ullage run` has the script's own."""
+"""The meaning of each exit code, by command; "" for a code that the command does not use. The exit code of `ullage run`
+is that of the user's command.
+"""
 
 
 def exit_codes(command: str) -> str:
@@ -37,7 +39,7 @@ def exit_codes(command: str) -> str:
 
 
 def table() -> str:
-    """Return the codes of every command as a table in Markdown."""
+    """Return the exit codes of every command as a Markdown table."""
     codes = [code for code in ExitCode if code < ExitCode.INTERRUPTED]
     rows = [
         ["command", *(f"{code:d}" for code in codes)],

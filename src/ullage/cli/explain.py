@@ -1,4 +1,4 @@
-"""`ullage explain`: why did it run out of memory, and what would have prevented it?"""
+"""The command `ullage explain`: find out why a run ran out of memory, and which change would have prevented it."""
 
 import ctypes
 import sys
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli.command import Json, Page
+from ullage.cli.command import TO_RECORD, Json, Page, epilog_of
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -15,25 +15,19 @@ from ullage.cli.history import (
     TorchVersionOption,
 )
 from ullage.cli.show import show, with_progress
+from ullage.options import RUN
 
 _LARGE_BYTES: Final = 1 << 25
 _KEPT_BYTES: Final = 1 << 30
-# glibc's malloc.h: mallopt(3)
+# the numbers are from glibc's malloc.h, see mallopt(3)
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage explain oom.pickle\n\n"
-    "ullage explain train.log.gz (a log of any length, or an error's text)\n\n"
-    "python train.py 2>&1 | ullage explain -\n\n"
-    "ullage explain snapshot.pickle.gz --html page.html\n\n"
-    "ullage explain snapshot.pickle --sql run.sqlite (its tables, for questions of your own)\n\n"
-    "ullage explain ullage-runs (the newest run in it)\n\n"
-    "ullage explain snapshots/ (one of each rank: which differ, and why; --rank 7 for one of them)\n\n"
-    "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
-    "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
-    "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught.\n\n"
-    f"{exit_codes('explain')}"
+EPILOG: Final = epilog_of(
+    "ullage explain oom.pickle",
+    "python train.py 2>&1 | ullage explain -",
+    TO_RECORD,
+    exit_codes("explain"),
+    page="explain.md",
 )
 
 
@@ -41,8 +35,9 @@ RunFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|FOLDER|-",
-        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip or zip too. -: "
-        "standard input. Or the folder of an `ullage run`; of ullage-runs the newest. Or of ranks' snapshots.",
+        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text, also packed (gzip, zip). With "
+        "-: standard input. Or the folder of an `ullage run`, or of several runs, of which the newest is explained. "
+        "Or a folder with one snapshot of each rank.",
     ),
 ]
 
@@ -51,14 +46,26 @@ def explain(
     file: RunFile,
     device: Annotated[
         str | None,
-        typer.Option(help="Which card: its number, or all. [default: the one that failed or reserved most]"),
+        typer.Option(
+            help="GPU to explain: its number, or all. By default the one that failed or reserved the most memory."
+        ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Of a folder with the snapshots of many ranks: this one's.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Rank to explain, if the input is a folder with the snapshots of many ranks.")
+    ] = None,
     on: Annotated[
-        str | None, typer.Option(help="Where to read such a folder: local, ray, ray://HOST:PORT, slurm, ...")
+        str | None,
+        typer.Option(
+            help="Engine that reads a folder of snapshots: local, ray, ray://HOST:PORT, slurm, ...", rich_help_panel=RUN
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many processes read such a folder. [default: one for each core]")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of processes that read a folder of snapshots. By default one for each CPU core.",
+            rich_help_panel=RUN,
+        ),
     ] = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
@@ -66,19 +73,20 @@ def explain(
     html: Page = None,
     sql: Annotated[
         Path | None,
-        typer.Option(help="Write events, blocks, segments and stacks as tables of SQLite, to ask them yourself."),
+        typer.Option(help="Write events, blocks, segments and stack frames as SQLite tables, to query them yourself."),
     ] = None,
     as_json: Json = False,
     is_whole: Annotated[
-        bool, typer.Option("--all", help="Print every change that was tried, the segments and all notes.")
+        bool, typer.Option("--all", help="Print every tested change, the segments and all notes.")
     ] = False,
 ) -> None:
-    """Say why a run ran out of memory, who held it, and which change is proved to let it through.
+    """Find out why a run ran out of memory, which code held the memory, and which change is proved to avoid the error.
 
-    Nothing of the file is run, and neither torch nor a GPU is needed. A snapshot is replayed on a model of PyTorch's
-    allocator that is equal to it byte for byte; a log or an error's text is read as far as its figures go.
+    No code in the file is executed, and neither torch nor a GPU is needed. A snapshot is replayed on a model of
+    PyTorch's allocator that gives the same result to the byte. A log or an error's text is analysed as far as its
+    figures allow.
     """
-    # Here, because numpy is not for those who ask another command.
+    # Imported only here, because other commands do not need numpy.
     from ullage.api.explain import explain as ask
     from ullage.api.show import report_of
     from ullage.api.values import check_page, check_tables
@@ -106,7 +114,9 @@ def explain(
     run = explanation.run if explanation is not None else None
     if run is not None and run.beside:
         of = f"the newest of {run.beside} runs" if run.beside > 1 else "the only run"
-        sys.stderr.write(f"ullage: explaining {run.name}, {of} in {file}; for another: ullage explain {file}/NAME\n")
+        sys.stderr.write(
+            f"ullage: explaining {run.name}, {of} in {file}; to explain another run: ullage explain {file}/NAME\n"
+        )
     if sql is not None:
         sys.stderr.write(f"ullage: wrote {sql}\n")
     show(report_of(answer), answer.to_json() if as_json else None, page=html, is_whole=is_whole)
@@ -115,9 +125,10 @@ def explain(
 
 
 def _keep_freed_memory(file: Path) -> None:
-    """Have the C library keep what is freed while a large file is read: the kernel zeroes what it hands out anew.
+    """Make the C library keep freed memory while a large file is read, because the kernel zeroes all memory that it
+    gives out.
 
-    Of 10^6 events `explain` takes a tenth less time so. A C library without `mallopt` does as it always does.
+    For 10^6 events this saves a tenth of the time of `explain`. A C library without `mallopt` is left as it is.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and file.is_file() and file.stat().st_size >= _LARGE_BYTES:

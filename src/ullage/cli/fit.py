@@ -1,4 +1,4 @@
-"""`ullage fit`: the largest batch that fits."""
+"""The command `ullage fit`: find the largest batch size with which a script fits on a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from ullage.base.errors import UsageError
 from ullage.base.option import defaults_of, options_of
-from ullage.cli.command import WORKSPACES, Json, Script, with_options
+from ullage.cli.command import WORKSPACES, Json, Script, epilog_of, with_options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
 from ullage.options import FitLayoutOptions, FitOptions
@@ -16,26 +16,24 @@ from ullage.options import FitLayoutOptions, FitOptions
 if TYPE_CHECKING:
     from ullage.predicting.layouts.layout_fit import LayoutFit
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage fit train.py --gpu 'RTX 4090' --vary --batch-size\n\n"
-    "ullage fit train.py --gpu T4 --vary --batch-size=8..256:8 --margin 5%\n\n"
-    "ullage fit train.py --gpu H100 --vary --batch-size --vary --length=256..4096 (a frontier)\n\n"
-    "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
-    "ullage fit train.py --gpu H100 --cards 64 --layout 'dp*tp*pp' --layout-map torchtitan --most tp=8 "
-    "--vary --training.local_batch_size=1..16\n\n"
-    f"{WORKSPACES}\n\n"
-    f"{exit_codes('fit')}"
+EPILOG: Final = epilog_of(
+    "ullage fit train.py --gpu 'RTX 4090' --vary --batch-size",
+    "ullage fit train.py --gpu T4 --vary --batch-size=8..256:8 --margin 5%",
+    WORKSPACES,
+    exit_codes("fit"),
+    page="will_it_fit.md, and docs/layouts.md for --layout",
 )
 
 
 @with_options(FitOptions, FitLayoutOptions, draws=1)
 def fit(command: typer.Context, script: Script, *, as_json: Json = False, **given: Any) -> None:
-    """Find the largest batch size (or any option's value) with which a script fits on an emulated GPU.
+    """Find the largest batch size, or value of any option, with which a script fits on a GPU, without the GPU.
 
-    Every value is run, in a process of its own, two at a time: the answer fits and the next does not, both proved.
+    Each value is run on an emulated GPU, in a separate process, two at a time. The result is proved: the script was run
+    with this value and fits, and with the next larger value and does not fit. With --layout, the parallel layouts of a
+    number of GPUs are searched.
     """
-    # Here, because what runs a script is not for those who ask another command.
+    # Imported only here, because other commands do not need the modules that run a script.
     from ullage.api.fit import fit as ask
     from ullage.api.values import check_page
     from ullage.predicting.fitting.describe import describe
@@ -47,7 +45,7 @@ def fit(command: typer.Context, script: Script, *, as_json: Json = False, **give
         _fit_layout(script, command.args, given, page=page, as_json=as_json)
     chosen = _only(FitOptions, given, "without --layout")
     if given["vary"] is None:
-        raise UsageError("nothing is to be varied; expected --vary with an option of the script, or --layout")
+        raise UsageError("an option to vary is missing; expected --vary with an option of the script, or --layout")
     answer = with_progress(lambda progress: ask(script, command.args, progress=progress, **chosen))
     show(describe(answer), answer.to_json() if as_json else None, page=page)
     raise typer.Exit(answer.exit_code)
@@ -56,13 +54,13 @@ def fit(command: typer.Context, script: Script, *, as_json: Json = False, **give
 def _fit_layout(
     script: Path, arguments: list[str], given: dict[str, Any], *, page: Path | None, as_json: bool
 ) -> NoReturn:
-    """Search over layouts; where that is interrupted, show the best so far."""
+    """Search the parallel layouts. If the search is interrupted, show the best result so far."""
     from ullage.api.fit_layout import fit_layout as ask
     from ullage.predicting.layouts.describe import describe
 
     if given["cards"] is None:
         raise UsageError("--layout needs the number of GPUs to lay out; expected --cards 64 next to it")
-    chosen = _only(FitLayoutOptions, given, "next to --layout")
+    chosen = _only(FitLayoutOptions, given, "together with --layout")
     interrupted: list[LayoutFit] = []
 
     def search(progress: Callable[[str], None]) -> "LayoutFit":
@@ -79,10 +77,10 @@ def _fit_layout(
 
 
 def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return the options of one list.
+    """Return the given options that one `TypedDict` of options contains.
 
     Raises:
-        UsageError: an option was given that is only in the other list.
+        UsageError: an option was given that only the other list contains.
     """
     defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
     listed = options_of(listing)

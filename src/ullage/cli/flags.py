@@ -1,4 +1,4 @@
-"""The names of options in error messages: keywords in Python, flags on the command line.
+"""Replace the names of options in error messages: keywords in Python, flags on the command line.
 
 A function of `ullage.api` names its own keyword in an error: "world_size=9 is out of range". The command line shows the
 same error with the name that its user typed: "--world-size 9 is out of range".

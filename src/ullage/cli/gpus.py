@@ -1,4 +1,4 @@
-"""`ullage gpus`: list the cards that can be emulated."""
+"""The command `ullage gpus`: list the GPUs that can be emulated."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ _LEAST_LAST_COLUMN: Final = 16
 def gpus(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,
 ) -> None:
-    """List the cards that --gpu knows, with their memory as the driver reports it."""
+    """List the GPUs that --gpu accepts by name, with the memory that the driver reports for each."""
     from ullage.gpu.gpus import all_gpus
 
     cards = all_gpus()
@@ -41,11 +41,11 @@ def gpus(
         )
         for card in cards
     ]
-    _print_table(("card", "memory", "or, elsewhere", "architecture", "SMs", "assumed"), rows)
+    _print_table(("GPU", "memory", "other drivers", "architecture", "SMs", "assumed"), rows)
 
 
 def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print columns as wide as their texts, the last one wrapped: rich would take half of the time of the command."""
+    """Print columns as wide as their texts, and wrap the last one. rich would take half of the time of the command."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     last = max(shutil.get_terminal_size().columns - indent, _LEAST_LAST_COLUMN)
@@ -58,7 +58,7 @@ def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
 
 
 def _spread(totals: list[int]) -> str:
-    """Return the totals that other drivers leave of a card: one, or the least and the most."""
+    """Return the total memory of a GPU under other drivers: one size, or a range from the smallest to the largest."""
     if not totals:
         return ""
     least, most = text_of_bytes(min(totals)), text_of_bytes(max(totals))

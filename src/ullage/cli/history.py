@@ -1,21 +1,32 @@
-"""Options of every command that reads a recorded run."""
+"""Parameters that are shared by the commands that read a recorded run."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ullage.options import RUN
+
 SnapshotFile = Annotated[
-    Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote; gzip too.")
+    Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote, packed with gzip or not.")
 ]
 DeviceOption = Annotated[
-    int | None, typer.Option(help="The GPU whose history to read. By default the one that failed, or reserved most.")
+    int | None,
+    typer.Option(help="Number of the GPU to analyse. By default the one that failed or reserved the most memory."),
 ]
-CapacityOption = Annotated[str | None, typer.Option(help="What the allocator could reserve at most.")]
-AllocConfOption = Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF of the run.")]
+CapacityOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Most memory that the allocator can reserve, such as 10GiB. By default that of the recorded run."
+    ),
+]
+AllocConfOption = Annotated[
+    str | None, typer.Option(help="Allocator settings (PYTORCH_CUDA_ALLOC_CONF) of the run.", rich_help_panel=RUN)
+]
 TorchVersionOption = Annotated[
     str | None,
     typer.Option(
-        help="The torch version that recorded it, such as 2.12. By default 2.11, unless the file says otherwise."
+        help="Version of torch that recorded it, such as 2.12. By default 2.11, unless the file contains the version.",
+        rich_help_panel=RUN,
     ),
 ]

@@ -1,6 +1,6 @@
-"""Ctrl-C and its like, heard from the first moment: one sentence, and the exit code that a shell knows.
+"""Handle Ctrl-C and similar signals from the start of the process: print one sentence, and exit with the shell's code.
 
-It imports as little as it can: what comes before it is not heard.
+The module imports very little, because a signal before it is loaded is not handled.
 """
 
 import signal
@@ -16,24 +16,24 @@ _AGAIN_SECONDS: Final = 0.01
 
 
 class Interrupted(BaseException):
-    """A signal asked this process to end. Not a KeyboardInterrupt, on which typer prints nothing."""
+    """A signal asked this process to end. It is not a KeyboardInterrupt, for which typer prints nothing."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    for other in _ENDING:  # the script's processes are being ended: once is enough
+    for other in _ENDING:  # further signals are ignored while the script's processes are being ended
         signal.signal(other, signal.SIG_IGN)
     raise Interrupted(number)
 
 
 @contextmanager
 def told_in_one_sentence() -> Iterator[None]:
-    """End with one sentence where a signal comes meanwhile; within another of its kind that one does it.
+    """Print one sentence and exit if a signal arrives in this context. Of two nested contexts, the outer one does it.
 
     Raises:
-        SystemExit: a signal came.
+        SystemExit: a signal arrived.
     """
     previous = {number: signal.signal(number, _interrupt) for number in _ENDING if _is_heard(number)}
     hook = sys.unraisablehook
@@ -44,8 +44,8 @@ def told_in_one_sentence() -> Iterator[None]:
     except (Interrupted, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, Interrupted) else int(signal.SIGINT)
         how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-        with suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
-            sys.stderr.write(f"{how}; nothing was left behind\n")
+        with suppress(OSError, ValueError, AttributeError):  # the stream is closed, or its reader is
+            sys.stderr.write(f"{how}; no processes or temporary files were left\n")
         sys.exit(128 + number)
     finally:
         if previous:
@@ -55,24 +55,26 @@ def told_in_one_sentence() -> Iterator[None]:
 
 
 def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise an interruption again that came where Python drops what is raised, as while it collects garbage."""
+    """Raise an interruption again that arrived where Python drops exceptions, for example during garbage collection."""
     error = unraisable.exc_value
     if not isinstance(error, Interrupted):
         sys.__unraisablehook__(unraisable)
         return
     number = error.number
     signal.signal(signal.SIGALRM, lambda _, frame: _interrupt(number, frame))
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)  # not here: this would drop it too
+    signal.setitimer(
+        signal.ITIMER_REAL, _AGAIN_SECONDS
+    )  # raised by a timer, because an error raised here would be dropped too
 
 
 def _is_heard(number: int) -> bool:
-    """Return whether this thread handles the signal, it was not ignored from outside (nohup), nor heard before."""
+    """Return whether to handle a signal: in the main thread, unless it is ignored (nohup) or already handled."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(number) not in (signal.SIG_IGN, _interrupt)
 
 
 def end_at_once() -> None:
-    """Let a signal end this process from now on, as nothing is left to be cleared away: at its very end only."""
+    """Let a signal end this process at once from now on. Call it only when there is nothing left to clean up."""
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`ullage predict`: will this script fit on that card?"""
+"""The command `ullage predict`: find out whether a script fits on a GPU."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from ullage.base.errors import ExitCode, UsageError, quoted
 from ullage.base.option import options_of
-from ullage.cli.command import WORKSPACES, Json, Script, with_options
+from ullage.cli.command import WORKSPACES, Json, Script, epilog_of, with_options
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.show import show, with_progress
 from ullage.options import AdviseOptions, PredictOptions
@@ -16,16 +16,12 @@ from ullage.options import AdviseOptions, PredictOptions
 if TYPE_CHECKING:
     from ullage.predicting.prediction.data.prediction import Prediction
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage predict train.py --gpu 'RTX 3060'\n\n"
-    "ullage predict train.py --batch-size 8 --gpu T4 --steps 5\n\n"
-    "ullage predict train.py --gpu 24GiB --arch sm_89 --alloc-conf expandable_segments:True\n\n"
-    "ullage predict --gpu H100 --count 8 torchrun --nproc-per-node 8 train.py --batch-size 4\n\n"
-    "ullage predict --gpu H100 -m package.train (also trl, accelerate launch, deepspeed, a notebook)\n\n"
-    "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
-    f"{WORKSPACES}\n\n"
-    f"{exit_codes('predict')}"
+EPILOG: Final = epilog_of(
+    "ullage predict train.py --gpu 'RTX 3060'",
+    "ullage predict --gpu H100 --count 8 torchrun --nproc-per-node 8 train.py --batch-size 4",
+    WORKSPACES,
+    exit_codes("predict"),
+    page="will_it_fit.md",
 )
 
 
@@ -36,16 +32,20 @@ def predict(
     *,
     as_json: Json = False,
     advise: Annotated[
-        bool, typer.Option("--advise", help="Where it does not fit, find what to change too, as ullage advise does.")
+        bool,
+        typer.Option(
+            "--advise",
+            help="If the script does not fit, also find the changes with which it fits, as `ullage advise` does.",
+        ),
     ] = False,
     **given: Any,
 ) -> None:
-    """Run a script or a command for a few steps on an emulated GPU, and say whether it fits.
+    """Find out whether a script fits on a GPU, without the GPU.
 
-    The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
-    no GPU is needed or touched.
+    The unmodified script, or a command such as torchrun, runs for a few steps on an emulated GPU with PyTorch's own
+    allocator. Every size is PyTorch's own result. A real GPU is neither needed nor used.
     """
-    # Here, because what runs a script is not for those who ask another command.
+    # Imported only here, because other commands do not need the modules that run a script.
     from ullage.api.predict import predict as ask
     from ullage.api.values import check_page
     from ullage.predicting.prediction.description.describe import describe
@@ -74,7 +74,9 @@ def _is_advised(prediction: "Prediction") -> bool:
 def _advise(
     prediction: "Prediction", script: Path, arguments: list[str], chosen: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Find what to change, and show it behind the prediction, or with it in one JSON."""
+    """Find the changes with which the script fits, and show them after the prediction, or with it in one JSON
+    object.
+    """
     from ullage.api.advise import advise as ask
     from ullage.predicting.advice.describe import describe
 

@@ -1,4 +1,4 @@
-"""`ullage repro`: the same failure as a script of a few lines."""
+"""The command `ullage repro`: reproduce an out-of-memory error by a script of a few lines."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage.cli.command import Json
+from ullage.cli.command import Json, epilog_of
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -17,37 +17,39 @@ from ullage.cli.history import (
 )
 from ullage.cli.show import show, with_progress
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage repro oom.pickle -o repro.py\n\n"
-    "python repro.py (on any card with the room; exit code 0: reproduced)\n\n"
-    "python repro.py expandable_segments:True (does it fail with that, too?)\n\n"
-    "ullage repro oom.pickle -o repro.py --keep-sizes (closer to the run: only leaves allocations out)\n\n"
-    "ullage repro snapshot.pickle -o repro.py --capacity 10GiB (what would fail there?)\n\n"
-    f"{exit_codes('repro')}"
+EPILOG: Final = epilog_of(
+    "ullage repro oom.pickle -o repro.py",
+    "python repro.py expandable_segments:True",
+    "The script exits with 0 if it reproduced the failure. Run it on any GPU with as much memory.",
+    exit_codes("repro"),
+    page="explain.md",
 )
 
 
 def repro(
     file: SnapshotFile,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The script to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Path of the script to write.")],
     device: DeviceOption = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    budget: Annotated[float, typer.Option(help="Seconds for making it small.")] = 30.0,
+    budget: Annotated[float, typer.Option(help="Time limit for making the script small, in seconds.")] = 30.0,
     keep_sizes: Annotated[
-        bool, typer.Option("--keep-sizes", help="Only leave allocations out; neither merge them nor round sizes.")
+        bool,
+        typer.Option(
+            "--keep-sizes",
+            help="Keep the sizes of allocations: leave allocations out, but do not merge or round them.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a script of a few lines that runs out of memory as a recorded run did.
+    """Reproduce an out-of-memory error of a recorded run by a script of a few lines.
 
-    It has torch.empty and del in it and nothing of your code, your names or your paths: for a bug report, or to try
-    settings on. Every allocation that is left out was tried on a model of PyTorch's allocator that is equal to it byte
-    for byte; the same failure at the same request is what has to stay.
+    The script contains torch.empty and del, and none of your code, names or paths. Use it in a bug report, or to try
+    allocator settings. Every allocation that was left out was checked on a model of PyTorch's allocator that gives the
+    same result to the byte: the same request has to fail in the same way.
     """
-    # Here, because numpy is not for those who ask another command.
+    # Imported only here, because other commands do not need numpy.
     from ullage.api.repro import repro as ask
     from ullage.explaining.reproduction.transcript import describe
 

@@ -11,20 +11,18 @@ import typer
 
 from ullage.base.errors import UllageError, UsageError
 from ullage.base.own_files import OwnFolder
+from ullage.cli.command import epilog_of
 from ullage.cli.show import with_progress
+from ullage.options import GPU, RUN
 
 if TYPE_CHECKING:
     from ullage.running.run_files.folder import RunFolder
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage run train.py --batch-size 8\n\n"
-    "ullage run --gpu T4 train.py (on an emulated card)\n\n"
-    "ullage run torchrun --nproc-per-node 2 train.py\n\n"
-    "ullage run -m package.train\n\n"
-    "ullage run --history always --folder evidence train.py\n\n"
-    "ullage run --csv samples.csv --prometheus 9400 train.py\n\n"
-    "[bold]Meanwhile[/] ullage watch. [bold]Exit code[/] and signals are the command's own."
+EPILOG: Final = epilog_of(
+    "ullage run train.py --batch-size 8",
+    "ullage run torchrun --nproc-per-node 2 train.py",
+    "[bold]Exit code[/] that of the command. Signals are passed on to it. Use ullage watch to follow the run.",
+    page="run.md",
 )
 
 _RUNS: Final = Path("ullage-runs")
@@ -34,30 +32,41 @@ _LONGEST_NAME: Final = 60  # letters
 
 def run(
     context: typer.Context,
-    gpu: Annotated[str | None, typer.Option(help="Run on an emulated card, such as 'RTX 4090'.")] = None,
-    count: Annotated[int, typer.Option(help="How many such cards.")] = 1,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Run on this emulated GPU, such as 'RTX 4090'. By default on the GPUs of this machine."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="Number of emulated GPUs.", rich_help_panel=GPU)] = 1,
     history: Annotated[
-        str, typer.Option(help="When PyTorch records allocations with their stacks: auto, always or never.")
+        str, typer.Option(help="When PyTorch records allocations with their stack frames: auto, always or never.")
     ] = "auto",
-    history_budget: Annotated[str, typer.Option(help="Host memory for the history, per process.")] = "64MiB",
+    history_budget: Annotated[
+        str, typer.Option(help="Host memory for the allocation history of each process.", rich_help_panel=RUN)
+    ] = "64MiB",
     folder: Annotated[
         Path | None,
         typer.Option(help="Folder to write to. By default ullage-runs/..., which is kept if memory ran out or grew."),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write every sample into this file, as they come.")] = None,
-    parquet: Annotated[Path | None, typer.Option(help="The same as Parquet, complete at the end.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every sample to this CSV file during the run.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(help="Write every sample to this Parquet file; it is complete when the run ends.")
+    ] = None,
     prometheus: Annotated[
-        str | None, typer.Option(metavar="[ADDRESS:]PORT", help="Answer Prometheus there. 0: any port.")
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS:]PORT", help="Serve metrics to Prometheus at this address. With port 0: any free port."
+        ),
     ] = None,
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Send metrics to an OpenTelemetry collector, by OTLP over HTTP.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing where memory did not run out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing unless memory runs out.")] = False,
 ) -> None:
-    """Run a script with its memory recorded; where it runs out, say why, and what would have let it through.
+    """Run a script with its memory recorded; if memory runs out, report why, and which change would have prevented it.
 
-    What follows is the command: a script with its options, -m and a module, torchrun, accelerate launch. It runs
-    unchanged; a report is printed under its error, and written with everything that it was made from.
+    The arguments after the options are the command: a script with its options, -m and a module, torchrun, or accelerate
+    launch. The command runs unchanged. The report is printed after its error, and saved in a folder with all recorded
+    data.
     """
     from ullage.base.units import size_of
     from ullage.predicting.prediction.command.words import command_of
@@ -70,7 +79,7 @@ def run(
     command = command_of(context.args, asked="ullage run")
     if history not in list(HistoryMode):
         raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
-    budget = size_of(history_budget, "--history-budget")
+    budget = size_of(history_budget, "history_budget")
     assert budget is not None
     environment = environment_as_given()
     if gpu is not None:
@@ -78,7 +87,7 @@ def run(
 
         emulate_in(environment, gpu, count=count)
     elif count != 1:
-        raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
+        raise UsageError(f"--count {count} is for emulated GPUs; expected --gpu NAME too")
     exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, otlp=otlp, notify=_print_line)
     with _folder_for(folder, context.args) as place:
         plan = RecordingPlan(folder=place.path, inode=place.inode, history=HistoryMode(history), budget_bytes=budget)
@@ -90,7 +99,7 @@ def run(
         has_something = place.is_in_place and _report_run(place, is_quiet=is_quiet, has_ended_well=has_ended_well)
         if not place.is_in_place:
             if not place.is_removed:
-                _print_line(f"the folder {place.path} was moved while the run went on: there is no summary of it")
+                _print_line(f"the folder {place.path} was moved during the run, so a summary is missing")
         elif folder is None and (has_ended_well or not place.names()) and not has_something:
             place.remove(is_live)
         elif not quiet:
@@ -105,17 +114,19 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
-    """Make the folder of the run, where files for a while are kept if this folder cannot have it."""
+    """Create the folder of the run, in the folder of temporary files if the current folder is not writable."""
     if wanted is None:
         name = name_of(words)
-        # This folder may be gone, full or not ours to write to; the script may need nothing of it.
+        # The current folder may be deleted, full or not writable, and the script may not need it.
         with suppress(OSError):
             return OwnFolder.make_unique(_RUNS.absolute(), name)
         wanted = Path(tempfile.gettempdir())
         try:
             return OwnFolder.make_unique(wanted, name)
         except OSError as error:
-            raise UsageError(f"no folder can be made in {wanted}: {error.strerror}; choose one with --folder") from None
+            raise UsageError(
+                f"a folder cannot be created in {wanted}: {error.strerror}; choose one with --folder"
+            ) from None
     try:
         if not wanted.is_symlink() and not wanted.exists():
             return OwnFolder.make(wanted)
@@ -123,13 +134,13 @@ def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
             raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
         return OwnFolder.open(wanted)
     except OSError as error:
-        raise UsageError(f"--folder {wanted} cannot be made: {error.strerror}; expected another") from None
+        raise UsageError(f"--folder {wanted} cannot be created: {error.strerror}; expected another") from None
 
 
 def name_of(words: list[str]) -> str:
-    """Return what the folder of a run is called after: its script, its module, or its program."""
+    """Return the name for the folder of a run: the name of its script, its module, or its program."""
     module = words[1] if words[0] == "-m" else Path(words[0]).name
-    # A whole line for a shell may end in a script too, and says more than is to be read in a name.
+    # An argument that is a whole shell command may end in .py too, but should not be shown in the name of a folder.
     name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
     from ullage.base.secrets import hidden_text
 
@@ -137,20 +148,20 @@ def name_of(words: list[str]) -> str:
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
-    """Print what the run has recorded; return whether it is worth keeping."""
+    """Print a summary of the recorded run; return whether its folder is worth keeping."""
     from ullage.running.run_files.folder import read_run, shown
     from ullage.running.supervision.summary import summary_of
 
     try:
         found = read_run(place.path)
     except UsageError:
-        return False  # no process of it has used a card
+        return False  # none of its processes used a GPU
     with suppress(OSError):  # the terminal is closed
         if found.evidence and has_ended_well:
             times = sum(process.facts.ooms for process in found.processes)
             sys.stderr.write(
-                f"ullage: memory ran out {times} time{'s' if times != 1 else ''}, and the script handled it; why: "
-                f"ullage explain {shown(place.path)}\n"
+                f"ullage: memory ran out {times} time{'s' if times != 1 else ''}, and the script handled it; to see "
+                f"why: ullage explain {shown(place.path)}\n"
             )
         elif found.evidence:
             report_evidence(found, place)
@@ -177,14 +188,12 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
         with interruptible():
             explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
         if explanation is None:
-            sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
+            sys.stderr.write(f"ullage: memory ran out, but a snapshot could not be written; see {evidence.folder}\n")
             return
         report = describe(with_run(explanation, found, evidence))
         draw(report, Console(stderr=True, highlight=False))
         with place.folder(evidence.folder.name) as inside:
             write_report(inside, report)
-        sys.stderr.write(
-            f"ullage: {shown(evidence.folder)} has this report as report.html, and the files it was made from\n"
-        )
+        sys.stderr.write(f"ullage: {shown(evidence.folder)} contains this report as report.html, and the data for it\n")
     except (UllageError, OSError) as error:
         sys.stderr.write(f"ullage: the evidence in {evidence.folder} could not be explained: {error}\n")

@@ -1,4 +1,4 @@
-"""What a command shows: the progress of its work on standard error, then its answer as a report, JSON or a page."""
+"""Show the progress of a command's work on standard error, and its answer as a report, JSON or an HTML page."""
 
 import json
 import sys
@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 if TYPE_CHECKING:
     from ullage.report.report import Report
 
-_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal reports its progress
+_QUIET_SECONDS: Final = 2.0  # the time after which a run without a terminal reports its progress
 
 Answer = TypeVar("Answer")
 
 
 def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, is_whole: bool = False) -> None:
-    """Print a report, short or whole, or its answer as JSON, and write the page that was asked for.
+    """Print a report, or its answer as JSON, and write the page if it is requested.
+
+    Args:
+        report: the report.
+        answer: the answer as JSON data to print in place of the report; None: print the report.
+        page: the path of the page to write; None: none.
+        is_whole: whether to print the details too.
 
     Raises:
-        OSError: the page cannot be written; nothing of it is left.
+        OSError: the page cannot be written; a partial file is removed.
     """
     try:
         _print(report, answer, is_whole=is_whole)
-    except BrokenPipeError:  # nobody reads the rest of what is printed (| head), and the page was asked for
+    except BrokenPipeError:  # the reader has closed the pipe (| head), but the page was requested
         if page is not None:
             _write(report, page)
         raise
@@ -33,7 +39,7 @@ def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, 
 
 def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -> None:
     if answer is None:
-        # Here, because --help is for those who draw nothing yet.
+        # Imported only here, because --help does not need it.
         from ullage.report.terminal import ReportConsole, draw
 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
@@ -45,18 +51,20 @@ def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -
 
 def _write(report: "Report", page: Path) -> None:
     from ullage.base.own_files import write_whole
-    from ullage.report.page.html import draw_page  # its template engine is not for those who do not ask
+    from ullage.report.page.html import draw_page  # imported only here, because it loads a template engine
 
     write_whole(page, draw_page(report).encode(errors="replace"))
     sys.stderr.write(f"ullage: wrote {page}\n")
 
 
 def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool = True) -> Answer:
-    """Run work that reports its progress, and show it: live on a terminal, else as lines once work takes longer.
+    """Run work that reports its progress.
+
+    Show it as a live line on a terminal, else as lines once the work takes longer.
 
     Args:
         work: a function that is called with the function to report progress.
-        live: whether a terminal gets a live line; not where something else writes to standard error.
+        live: whether to show a live line on a terminal; not if another program writes to standard error.
     """
     from rich.console import Console
     from rich.markup import escape

@@ -1,10 +1,10 @@
-"""`ullage tune`: which allocator settings suit this run?"""
+"""The command `ullage tune`: find the allocator settings that suit a recorded run."""
 
 from typing import Annotated, Final
 
 import typer
 
-from ullage.cli.command import Json, Page
+from ullage.cli.command import TO_RECORD, Json, Page, epilog_of
 from ullage.cli.exit_codes import exit_codes
 from ullage.cli.history import (
     AllocConfOption,
@@ -15,14 +15,12 @@ from ullage.cli.history import (
 )
 from ullage.cli.show import show, with_progress
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage tune oom.pickle (what would have let it through?)\n\n"
-    "ullage tune snapshot.pickle --capacity 10GiB (does it fit there, with which settings?)\n\n"
-    "ullage tune snapshot.pickle --torch-version 2.8 --html page.html\n\n"
-    "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start of the process, and "
-    "torch.cuda.memory._dump_snapshot('snapshot.pickle') at the end, or where the error is caught.\n\n"
-    f"{exit_codes('tune')}"
+EPILOG: Final = epilog_of(
+    "ullage tune oom.pickle",
+    "ullage tune snapshot.pickle --capacity 10GiB",
+    TO_RECORD,
+    exit_codes("tune"),
+    page="which_settings.md",
 )
 
 
@@ -32,16 +30,17 @@ def tune(
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
+    budget: Annotated[float, typer.Option(help="Time limit for the search, in seconds.")] = 20.0,
     html: Page = None,
     as_json: Json = False,
 ) -> None:
-    """Search the settings of PyTorch's allocator by replaying a recorded run, and print the line to paste.
+    """Find the settings of PyTorch's allocator that suit a recorded run best.
 
-    Options are tried alone, then together, as long as that helps. The least memory that the run needs is found too: in
-    a little less a request fails. Nothing of the file is run, and neither torch nor a GPU is needed.
+    The run is replayed under each setting. Options are tried alone, and then in combination as long as that helps. It
+    prints the line to paste, and the least capacity that the run needs: with slightly less, a request fails. No code in
+    the file is executed, and neither torch nor a GPU is needed.
     """
-    # Here, because numpy is not for those who ask another command.
+    # Imported only here, because other commands do not need numpy.
     from ullage.api.tune import tune as ask
     from ullage.api.values import check_page
     from ullage.explaining.tuning.describe import describe

@@ -1,4 +1,4 @@
-"""`ullage watch`: what is happening now on the cards, and inside the runs?"""
+"""The command `ullage watch`: show the memory of GPUs and of running processes live."""
 
 import importlib.util
 import os
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from ullage.cli.command import epilog_of
 from ullage.cli.exit_codes import exit_codes
 
 if TYPE_CHECKING:
     from ullage.running.watch.plain import JsonLines, PlainText
     from ullage.running.watch.view import View
 
-EPILOG: Final = (
-    "[bold]Examples[/]\n\n"
-    "ullage watch (all cards, and everything that `ullage run` has started; q quits, ? explains)\n\n"
-    "ullage watch 4242 (one process: `ullage run`, one that it has started, or any other)\n\n"
-    "ullage watch RUN_FOLDER (a run, after its end too)\n\n"
-    "ullage watch --json | jq .processes (one JSON object a second; docs/watch.md has its fields)\n\n"
-    f"{exit_codes('watch')}"
+EPILOG: Final = epilog_of(
+    "ullage watch",
+    "ullage watch --json | jq .processes",
+    exit_codes("watch"),
+    page="watch.md",
 )
 
 
@@ -32,17 +31,17 @@ def watch(
         typer.Argument(
             metavar="[PID|FOLDER]",
             show_default=False,
-            help="A process, or the folder of a run. By default everything on this machine.",
+            help="Process ID, or the folder of a run. By default everything on this machine.",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Sample once, print lines, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a second, and nothing else.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time between two samples.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Take one sample, print it, and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON, one object per second.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time between two samples, in seconds.")] = 1.0,
 ) -> None:
-    """Show the cards, who is on them, and the inside of runs while they run.
+    """Show how much memory each GPU and each process uses now, and what happens inside recorded runs.
 
-    On a terminal it is a screen with keys; elsewhere a line a second for each card and process, until those have ended.
-    The watched processes do not notice it.
+    On a terminal it opens a screen with key bindings. Elsewhere it prints one line per second for each GPU and process,
+    until those processes have ended. The watched processes are not affected.
     """
     from ullage.running.watch.plain import JsonLines, PlainText
     from ullage.running.watch.source import ViewSource, follow
@@ -54,7 +53,9 @@ def watch(
                 from ullage.running.watch.screen import show
 
                 raise typer.Exit(show(source.poll, seconds=seconds))
-            sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
+            sys.stderr.write(
+                "ullage: the screen needs textual; printing plain lines instead (pip install 'ullage[watch]')\n"
+            )
         looks = (source.poll() for _ in range(1)) if once else follow(source.poll, seconds=seconds)
         with _ended_by_interrupt():
             _print(looks, JsonLines() if as_json else PlainText())
@@ -68,7 +69,7 @@ def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Make Ctrl-C an ordinary end, like q on the screen."""
+    """Let Ctrl-C end the command normally, as q does on the screen."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

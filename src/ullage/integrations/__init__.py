@@ -1,1 +1,1 @@
-"""Adapters to other programs: training frameworks, pytest, notebooks. Import the module you need."""
+"""Adapters to other programs: training frameworks, pytest and notebooks. Import the adapter that you need."""

@@ -1,7 +1,7 @@
-"""Accelerate: a guard for what `accelerator.prepare` returns, and a tracker that adds memory figures to each log.
+"""Accelerate: a guard for the objects that `accelerator.prepare` returns, and a tracker that logs memory figures.
 
-The guard calls the accelerator's backward (which divides by the steps of an accumulation and scales for fp16) and the
-optimizer that Accelerate has wrapped; `accelerator.accumulate` decides when it steps.
+The guard uses the accelerator's backward, which divides by the accumulation steps and scales for fp16, and the
+optimizer that Accelerate has wrapped. `accelerator.accumulate` decides when the optimizer steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,21 +40,25 @@ def guard(
                 loss = guard.step(batch, lambda b: model(**b).loss)
 
     Args:
-        accelerator: the Accelerator that has prepared the rest.
-        model: the model, or several.
-        optimizer: the optimizer, or several.
-        scheduler: the scheduler, or several; stepped as in Accelerate's own loop.
-        before_step: as in `ullage.Guard`; gradients are unscaled by then. Leave clipping to `clip_grad_norm`.
+        accelerator: the Accelerator that prepared the other objects.
+        model: the model, or several models.
+        optimizer: the optimizer, or several optimizers.
+        scheduler: the scheduler, or several; it is stepped as in Accelerate's own loop.
+        before_step: as in `ullage.Guard`. Gradients are already unscaled when it is called. Leave clipping to
+            `clip_grad_norm`.
         options: further arguments of `ullage.Guard`.
 
+    Returns:
+        A `ullage.Guard`.
+
     Raises:
-        UsageError: Accelerate leaves the step to DeepSpeed, Megatron-LM or XLA, which cannot be guarded.
+        UsageError: DeepSpeed, Megatron-LM or XLA runs the step, which cannot be guarded then.
     """
     kind = accelerator.distributed_type
     if kind.name in _STEPS_BY_ITSELF:
         raise UsageError(
-            f"the accelerator leaves forward, backward and the optimizer's step to {kind.value}, which has them to "
-            "itself and cannot be guarded; expected one process, DistributedDataParallel or FSDP"
+            f"{kind.value} runs forward, backward and the optimizer's step itself, so these cannot be "
+            "guarded; expected one process, DistributedDataParallel or FSDP"
         )
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     prepared = [one for one in optimizers if isinstance(one, _accelerate.optimizer.AcceleratedOptimizer)]
@@ -63,7 +67,7 @@ def guard(
         _unwrapped(one).register_step_post_hook(partial(_has_stepped, one))
 
     def before() -> None:
-        for one in scaled:  # until it has stepped: its scheduler asks it whether the scaler skipped the step
+        for one in scaled:  # the scheduler reads this to see whether the scaler skipped the step
             one._is_overflow = True
         if before_step is not None:
             before_step()
@@ -81,7 +85,8 @@ def guard(
 
 
 class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
-    """Adds memory figures to whatever the accelerator's other trackers log, and warns of each leak once.
+    """A tracker that adds memory figures to the values that the accelerator's other trackers log, and warns of each
+    leak once.
 
     Example:
         accelerator.init_trackers("my run")
@@ -93,11 +98,11 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
     main_process_only = False
 
     def __init__(self, accelerator: Any, *, reset_peak: bool = False, **options: Any) -> None:
-        """Join the accelerator's trackers; a step is a step of the first optimizer.
+        """Join the accelerator's trackers. A step is a step of the first optimizer.
 
         Args:
             accelerator: the accelerator, after `init_trackers`.
-            reset_peak: whether to reset PyTorch's peak each time it has been logged.
+            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged.
             options: arguments of `ullage.Monitor`.
         """
         super().__init__(reset_peak=reset_peak, **options)
@@ -109,24 +114,24 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
 
     @property
     def tracker(self) -> Any:
-        """The monitor."""
+        """The monitor of the training loop."""
         return self._watch.monitor
 
     def log(self, values: Any, step: int | None = None, **more: Any) -> None:
-        """Log the present memory figures with all other trackers."""
+        """Log the current memory figures with all other trackers."""
         memory = self._watch.scalars("memory/")
         for other in self._accelerator.trackers if memory else ():
             if other is not self:
                 other.log(memory, step=step)
 
     def finish(self) -> None:
-        """Stop watching; called by `accelerator.end_training`."""
+        """Close the monitor. `accelerator.end_training` calls this method."""
         self._steps.stop()
         self._watch.stop()
 
 
 class _AccelerateGuard(Guard):
-    """Steps the optimizer when `accelerator.accumulate` says so."""
+    """A guard that steps the optimizer only when `accelerator.accumulate` allows it."""
 
     def __init__(self, accelerator: Any, model: Any, optimizer: Any, **options: Any) -> None:
         super().__init__(model, optimizer, **options)
@@ -136,7 +141,7 @@ class _AccelerateGuard(Guard):
         is_due = update and self._accelerator.sync_gradients
         result = super().step(batch, loss_of, update=is_due)
         if update and not is_due:
-            for scheduler in self._schedulers:  # a prepared one counts the steps of an accumulation
+            for scheduler in self._schedulers:  # a prepared optimizer counts the accumulation steps
                 if isinstance(scheduler, _accelerate.scheduler.AcceleratedScheduler):
                     scheduler.step()
         return result

@@ -1,4 +1,4 @@
-"""Shared by the adapters: finding a framework's module, and wrapping a GradScaler that the framework itself uses."""
+"""Code shared by the adapters: find a framework's module, and wrap a GradScaler that the framework itself uses."""
 
 import sys
 from importlib import import_module
@@ -11,7 +11,7 @@ def framework(*names: str) -> Any:
     """Return the first of these modules that is already imported, or else the first that is installed.
 
     Raises:
-        UsageError: none is installed; the text has the command that installs it.
+        UsageError: none of the modules is installed; the text has the install command.
     """
     for name in names:
         if name in sys.modules:
@@ -23,11 +23,14 @@ def framework(*names: str) -> Any:
             if error.name is None or not name.startswith(error.name):
                 raise
     package = names[0].split(".")[0]
-    raise UsageError(f"this adapter needs {package}, which is not installed here: pip install {package}")
+    raise UsageError(f"this adapter needs {package}, which is not installed: pip install {package}")
 
 
 class OwnScaling:
-    """A framework's GradScaler for a guard, with `scale` doing nothing: the framework's backward scales the loss."""
+    """A framework's GradScaler for a guard.
+
+    Its `scale` returns the loss unchanged, because the framework's backward scales it.
+    """
 
     def __init__(self, scaler: Any) -> None:
         self._scaler = scaler

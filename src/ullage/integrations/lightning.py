@@ -1,8 +1,8 @@
 """Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization; `MemoryCallback` logs memory.
 
-Lightning runs `training_step`, `zero_grad` and backward in a closure. Here `zero_grad` comes first, a guard runs and
-retries the rest, and the optimizer's step follows when that has succeeded. What a step logs is held back until then, so
-that it is logged once, for the whole batch.
+Lightning runs `training_step`, `zero_grad` and backward in a closure. With the guard, `zero_grad` comes first, then the
+guard runs the rest and retries it if memory runs out, and the optimizer's step follows once that has succeeded. Values
+that a step logs are held back until then, so that they are logged once, for the whole batch.
 """
 
 from collections import OrderedDict
@@ -23,22 +23,27 @@ from ullage.training.guard.splitting.batch import tensors_of
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 _MEANS: Final = ("mean", "avg", torch.mean)
 _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
-"""The precision plugins that step the optimizer in a way that a guard can."""
+"""Lightning's precision plugins with an optimizer step that a guard can replace."""
 
 
 class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """Guards every training step of automatic optimization.
+    """A callback that guards every training step of automatic optimization.
 
     Example:
         trainer = lightning.Trainer(callbacks=[GuardCallback()])
     """
 
     def __init__(self, **options: Any) -> None:
-        """Take the arguments of `ullage.Guard`, except for what Lightning sets: model, optimizer, scaler, clipping."""
+        """Store the arguments of `ullage.Guard`.
+
+        Lightning sets the model, the optimizer, the scaler and the clipping itself.
+        """
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, from the start of `fit` on; its `events` say what happened."""
+        """The guard, available when `fit` starts. Its `events` list the out-of-memory errors and how they were
+        handled.
+        """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
@@ -72,7 +77,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
     def _guarded_closure(self, loop: Any, kwargs: Any, optimizer: Any, batch_idx: int) -> Any:
         closure = self._make_closure(kwargs, optimizer, batch_idx)
-        if closure._backward_fn is None:  # batch norm's statistics are computed anew, nothing is trained
+        if closure._backward_fn is None:  # batch norm's statistics are recomputed; nothing is trained
             return closure
         if "batch" not in kwargs:
             raise UsageError(
@@ -95,7 +100,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
             of_part["batch"] = part
             result = loop._training_step(of_part)
             if result.closure_loss is None:
-                self._held.commit()  # it has been left out, not failed
+                self._held.commit()  # the batch has been skipped, and has not failed
                 self._held.log_joined(self._held.logged)
                 raise _LeftOutError(result)
             return result.closure_loss, {"extra": result.extra, "logged": self._held.logged}
@@ -119,7 +124,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
     def _optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         result = closure()
-        if result is None:  # training_step returned None: Lightning has ways of its own for that
+        if result is None:  # training_step returned None, which Lightning handles itself
             return self._step(optimizer, model=model, closure=lambda: None, **kwargs)
         assert self.guard is not None
         self.guard.update()
@@ -127,7 +132,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
 
 class _LeftOutError(Exception):
-    """Raised to leave a guard's step because `training_step` returned no loss for this batch."""
+    """Raised to leave a guard's step because `training_step` did not return a loss for this batch."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -135,9 +140,10 @@ class _LeftOutError(Exception):
 
 
 class _HeldLogs:
-    """Holds back what is logged in its context: `begin_attempt()` before each attempt, `commit()` after the last.
+    """A context that holds back logged values: `begin_attempt()` before each attempt, `commit()` after the last.
 
-    Metrics that a step updates are copied. So a failed attempt leaves no trace, and a batch in parts is logged once.
+    Metrics that a step updates are copied. So a failed attempt has no effect on logs, and a batch that is run in parts
+    is logged once.
     """
 
     def __init__(self, results: Any, module: nn.Module) -> None:
@@ -146,8 +152,9 @@ class _HeldLogs:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
         self._calls: dict[str, Any] = {}
         self.logged: dict[str, Any] = {}
-        """The logged values by name: a mean is a tensor, to be weighted with those of other parts; anything else is a
-        function that logs it."""
+        """The logged values by name. A mean is a tensor, which is weighted with the means of the other parts; anything
+        else is a function that logs the value.
+        """
 
     def __enter__(self) -> None:
         self._place: list[int] | None = None
@@ -158,12 +165,12 @@ class _HeldLogs:
     def __exit__(self, kind: object, *_: object) -> None:
         del self._results.log
         if kind is not None and self._before and self._at_first is not None:
-            self._before = self._at_first  # parts that succeeded are undone, too
+            self._before = self._at_first  # parts that succeeded are undone too
         self._restore()
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
     def begin_attempt(self, part: Any) -> None:
-        """Undo what the attempt before has logged, if it was at the same items and has therefore failed."""
+        """Undo what the previous attempt logged, if it started at the same items and has therefore failed."""
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
             self._restore()
@@ -177,7 +184,7 @@ class _HeldLogs:
         self._before = []
 
     def log_joined(self, logged: Any) -> None:
-        """Log the joined values of a batch's parts."""
+        """Log the combined values of all parts of a batch."""
         for one in logged if isinstance(logged, list) else [logged]:
             for name, value in one.items():
                 for each in value if isinstance(value, list) else [value]:
@@ -199,7 +206,10 @@ class _HeldLogs:
 
 
 def _state_of(metric: Any) -> dict[str, Any]:
-    """Return the state that an update changes; lists are copied without their elements, which no update changes."""
+    """Return a copy of the state that an update changes.
+
+    Lists are copied without their elements, which no update changes.
+    """
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache"]
     values = ((name, getattr(metric, name)) for name in names)
     return {
@@ -209,7 +219,7 @@ def _state_of(metric: Any) -> dict[str, Any]:
 
 
 def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
-    """Return a guard that a LightningModule makes for itself, if it uses manual optimization.
+    """Return a guard for a LightningModule that uses manual optimization.
 
     Example:
         def on_train_start(self):
@@ -218,22 +228,27 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
         def training_step(self, batch, batch_idx):
             self.log("loss", self.guard.step(batch, lambda b: self.loss_of(b)))
 
-    Log outside of the function that computes the loss, which may be called more than once.
+    Log outside of the function that computes the loss, because the guard may call that function more than once.
 
     Args:
         module: the LightningModule, in `on_train_start` or later.
         optimizer: one or several of `self.optimizers()`; by default all of them.
         options: further arguments of `ullage.Guard`.
 
+    Returns:
+        A `ullage.Guard`.
+
     Raises:
-        UsageError: the precision plugin steps the optimizer in a way of its own.
+        UsageError: the precision plugin has its own way to step the optimizer.
     """
     chosen = module.optimizers() if optimizer is None else optimizer
     return _ManualGuard(module, list(chosen) if isinstance(chosen, list | tuple) else [chosen], options)
 
 
 class _ManualGuard(Guard):
-    """A guard that counts steps as Lightning does: `global_step` counts calls of the optimizers it has wrapped."""
+    """A guard that counts steps as Lightning does: `global_step` counts the steps of the optimizers that Lightning
+    wrapped.
+    """
 
     def __init__(self, module: Any, optimizers: list[Any], options: dict[str, Any]) -> None:
         self._wrapped = optimizers
@@ -270,29 +285,29 @@ class _ManualGuard(Guard):
 
 
 def _scaler_of(plugin: Any) -> Any:
-    """Return the scaler of a precision plugin.
+    """Return the GradScaler of a precision plugin.
 
     Raises:
-        UsageError: the plugin steps the optimizer in a way that a guard does not.
+        UsageError: the plugin has its own way to step the optimizer, which a guard cannot replace.
     """
     home = next(kind for kind in type(plugin).__mro__ if "optimizer_step" in vars(kind))
     if home.__name__ not in _STEP_AS_WE_DO:
         raise UsageError(
-            f"the precision plugin {type(plugin).__name__} steps the optimizer in a way of its own, which cannot be "
-            "guarded; expected precision '32-true', '64-true', 'bf16-mixed', '16-mixed' or another without one"
+            f"the precision plugin {type(plugin).__name__} has its own way to step the optimizer, which cannot be "
+            "guarded; expected precision '32-true', '64-true', 'bf16-mixed', '16-mixed' or a similar one"
         )
     scaler = getattr(plugin, "scaler", None)
     return None if scaler is None else OwnScaling(scaler)
 
 
 class MemoryCallback(WatchesMemory, _lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """Logs memory as often as the Trainer logs, and warns of each leak once.
+    """A callback that logs memory as often as the Trainer logs, and warns of each leak once.
 
     Example:
         trainer = lightning.Trainer(callbacks=[MemoryCallback()])
 
-    Values go to the loggers directly. `self.log` would make single-precision tensors of them on the card: these would
-    take memory themselves, and be wrong by 64 bytes in each GiB.
+    The values go to the loggers directly. `self.log` would convert them to single-precision tensors on the GPU, which
+    would use memory themselves and be wrong by up to 64 bytes in each GiB.
     """
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -1,4 +1,4 @@
-"""Shared by the callbacks: a monitor whose phases begin and end in different calls."""
+"""Code shared by the memory callbacks: a monitor whose phases begin and end in different calls."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,14 +11,15 @@ from ullage.training.monitor.monitor import Monitor
 
 
 class WatchesMemory:
-    """What every callback that watches memory has: a monitor of the loop, and its findings."""
+    """The base class of every callback that watches memory: a monitor of the training loop, and its findings."""
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
-        """Watch the card of the framework's process.
+        """Prepare a monitor for the GPU that the framework's process uses.
 
         Args:
-            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
-                the steps in between; other readers of the peak (`skip_memory_metrics=False`) see that, too.
+            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged, so that the next
+                peak is that of the steps in between. Other code that reads the peak (`skip_memory_metrics=False`) is
+                affected too.
             options: arguments of `ullage.Monitor`.
         """
         super().__init__()
@@ -26,16 +27,16 @@ class WatchesMemory:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established."""
+        """All findings, in the order in which they were made."""
         return self._watch.findings
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class LoopMonitor:
-    """A monitor for a framework's loop: made when the loop starts, closed when it ends."""
+    """A monitor for a framework's training loop. It is created when the loop starts, and closed when the loop ends."""
 
     resets_peak: bool
-    """Whether PyTorch's peak is reset each time it has been logged."""
+    """Whether PyTorch's peak statistics are reset each time the peak has been logged."""
     options: dict[str, Any]
     """The arguments of `ullage.Monitor`."""
     monitor: Monitor | None = None
@@ -46,40 +47,40 @@ class LoopMonitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, of earlier loops too."""
+        """All findings, including those of earlier loops."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
     def start(self, device: torch.device) -> None:
-        """Watch a device; for one that is not a CUDA device, nothing is logged."""
+        """Start to watch a device. For a device that is not a CUDA device, nothing is logged."""
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
-        """Close the monitor; its findings stay."""
+        """Close the monitor, and keep its findings."""
         self.leave_phase()
         self._running.close()
 
     def step(self) -> None:
-        """Call this at the end of each step."""
+        """Mark the end of a step."""
         if self.monitor is not None:
             self.monitor.step()
 
     def enter_phase(self, phase: str) -> None:
-        """Assign steps to a phase of its own from now on, until `leave_phase`."""
+        """Assign the following steps to a separate phase, until `leave_phase` is called."""
         if self.monitor is not None and self._phase is None:
             self._phase = ExitStack()
             self._phase.enter_context(self.monitor.phase(phase))
 
     def leave_phase(self) -> None:
-        """End the phase, if there is one."""
+        """End the current phase, if there is one."""
         phase, self._phase = self._phase, None
         if phase is not None:
             phase.close()
 
     def scalars(self, prefix: str) -> dict[str, int]:
-        """Return the present memory figures by name; empty if the loop does not run on a CUDA device."""
+        """Return the current memory figures by name; empty if the loop does not run on a CUDA device."""
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)

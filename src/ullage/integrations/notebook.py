@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch has only one peak for the whole process, which cannot be restored after a reset. So it is never reset, and a
-cell's own peak comes from PyTorch's memory history, which is on while the cell runs.
+PyTorch has only one peak statistic for the whole process, which cannot be restored after a reset. So it is never reset.
+The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
 """
 
 import gc
@@ -25,7 +25,7 @@ _SYS_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_typ
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add `%memory`, `%%memory` and `%free` to a shell of IPython."""
+    """Add `%memory`, `%%memory` and `%free` to an IPython shell."""
     magics = _Magics(shell)
     shell.register_magic_function(magics.memory, magic_kind="line_cell", magic_name="memory")
     shell.register_magic_function(magics.free, magic_kind="line", magic_name="free")
@@ -45,12 +45,12 @@ class _Magics:
         self._shell = shell
 
     def memory(self, line: str, cell: str | None = None) -> None:
-        """Show who holds GPU memory, or what a cell takes of it.
+        """Show which objects hold GPU memory, or how much memory a cell uses.
 
         ::
 
-          %memory [SIZE]     who holds it now; those who hold less than SIZE (1MiB) are one row
-          %%memory           run the cell: allocated before, after and at its peak, and what it has left
+          %memory [SIZE]     what holds memory now; holders of less than SIZE (default 1MiB) are one row
+          %%memory           run the cell; show what was allocated before, after and at its peak, and what the cell left
         """
         if cell is None:
             try:
@@ -66,16 +66,16 @@ class _Magics:
             return
         _show_once(self._shell, error)
         try:
-            raise error  # so that IPython knows that the cell has failed, and runs no more of them
+            raise error  # so that IPython knows that the cell failed, and does not run further cells
         finally:
-            del error  # else this frame, which is part of its traceback, would hold it
+            del error  # without this, the frame would hold the error, whose traceback contains the frame
 
     def free(self, line: str) -> None:
-        """Free what the last errors hold, and show who holds the rest.
+        """Free the memory that the last errors hold, and show what holds the rest.
 
         ::
 
-          %free              frames of the last error, of every other exception, `_`, cycles, caches
+          %free              frames of the last error and of other exceptions, `_`, reference cycles, caches
           %free --out        `Out` and `_1`, `_2`, ... as well
         """
         if line.strip() not in ("", "--out"):
@@ -84,14 +84,14 @@ class _Magics:
         _clear_errors(self._shell)
         _drop_results(self._shell, everything=bool(line.strip()))
         if not _is_in_use():
-            print("Nothing is held: no GPU is in use.")
+            print("No GPU memory is held: this process does not use a GPU.")
             return
         from ullage.training.ownership.release import release
 
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text, with cells named as `In[3]`."""
+        """Print a text in which cells are named as `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,14 +101,14 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a magic that is called wrongly: IPython shows only its text, and the cell fails."""
+    """Return the error for a wrong call of a magic. IPython shows only its text, and the cell fails."""
     from IPython.core.error import UsageError as RefusedError
 
     return RefusedError(text)
 
 
 def _show_once(shell: Any, error: BaseException) -> None:
-    """Keep IPython from showing an error a second time when it passes through the outer cell."""
+    """Prevent IPython from showing an error a second time when it passes through the outer cell."""
     show = shell.showtraceback
 
     def show_others(*args: Any, **options: Any) -> None:
@@ -124,11 +124,11 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a cell; return its memory figures as lines, and the error that ended it, which has been shown already."""
-    if not _is_in_use():  # CUDA is the cell's to initialise
+    """Run a cell. Return its memory figures as lines, and the error that ended it, which has already been shown."""
+    if not _is_in_use():  # the cell itself decides whether CUDA is initialized
         error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
-            return ["memory: this cell used no GPU."], error
+            return ["memory: this cell did not use a GPU."], error
         return [_text_without_watch(), "left by the cell:", _left({}, _held())], error
     from ullage.integrations.peak import PeakWatch
 
@@ -141,7 +141,7 @@ def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None
     finally:
         peak = watch.stop()
     before, after = sum(watch.before_bytes), _allocated_bytes()
-    known = f"{text_of_bytes(peak.bytes)} at the cell's peak" if peak.by_role is not None else "its peak is not known"
+    known = f"{text_of_bytes(peak.bytes)} at the cell's peak" if peak.by_role is not None else "its peak is unknown"
     lines = [
         f"memory: {text_of_bytes(before)} before, {text_of_bytes(after)} after ({_more(after - before)}), {known}",
         str(peak),
@@ -158,7 +158,7 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line for the cell that has initialised CUDA: everything ever allocated is its own."""
+    """Return the line for a cell that initialized CUDA: all memory allocated so far belongs to it."""
     import torch
 
     peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -169,7 +169,7 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Return the bytes held by each path, with indices replaced by a star."""
+    """Return the bytes that each path holds, with indices in the path replaced by a star."""
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
         held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
@@ -232,7 +232,7 @@ def _clear_errors(shell: Any) -> None:
 
 
 def _drop_results(shell: Any, *, everything: bool) -> None:
-    """Drop the results of cells that IPython keeps: the last three, or all."""
+    """Delete the results of cells that IPython keeps: the last three, or all of them."""
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):
@@ -242,6 +242,8 @@ def _drop_results(shell: Any, *, everything: bool) -> None:
         shell.last_execution_result = None
     for name in ("_", "__", "___"):
         hidden.pop(name, None)
-        if hasattr(hook, name) and shell.user_ns.get(name) is getattr(hook, name):  # else the user's own
+        if hasattr(hook, name) and shell.user_ns.get(name) is getattr(
+            hook, name
+        ):  # otherwise the variable is the user's own
             setattr(hook, name, "")
             shell.user_ns[name] = ""

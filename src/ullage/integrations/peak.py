@@ -1,8 +1,8 @@
-"""The contents of memory at the peak, for a test or a cell: by role and line, as far as that can be found cheaply.
+"""The contents of memory at the peak, by role and source line, for a test or a notebook cell.
 
-PyTorch's own memory history has the lifetime of each block and the line that allocated it; PyTorch's hooks for all
-modules and optimizers give the owners of addresses. Everything else is "activations and others". Memory that was
-allocated before is only known as a sum.
+PyTorch's memory history has the lifetime of each block and the line that allocated it. Global hooks for modules and
+optimizers record which addresses are weights, gradients or optimizer state. All other memory is "activations and
+others". For memory that was allocated before, only the total is known.
 """
 
 import gc
@@ -27,72 +27,74 @@ _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""The roles of owners; if an address has two owners, the first of these roles is reported."""
+"""The roles of tensors at an address; if an address has two roles, the first in this list is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakContents:
-    """The contents of a device's memory at its peak."""
+    """The contents of a GPU's memory at its peak."""
 
     bytes: int
-    """The allocated bytes as PyTorch counted them; if it was no new peak of the process, those that are known."""
+    """The allocated bytes at the peak as PyTorch counted them. If an earlier peak of the process was higher, the sum of
+    the known blocks.
+    """
     by_role: tuple[tuple[str, int], ...] | None
-    """The bytes by role, largest first, with `bytes` as their sum; None if they are not known."""
+    """The bytes by role, largest first, with `bytes` as their sum; None if they are unknown."""
     by_line: tuple[tuple[str, str, int], ...]
-    """The largest lines: role, line, and requested bytes."""
+    """The source lines with the most bytes: role, line, and requested bytes."""
 
     def __str__(self) -> str:
         if self.by_role is None:
-            return "The contents of the peak are not known: this program records PyTorch's memory history itself."
+            return "The contents of the peak are unknown, because this program records PyTorch's memory history itself."
         lines = [f"{text_of_bytes(self.bytes)} at the peak:"]
         lines += [f"{text_of_bytes(size):>12}  {role}" for role, size in self.by_role]
         if self.by_line:
-            lines += ["", "by the lines that asked for it:"]
+            lines += ["", "by source line:"]
             lines += [f"{text_of_bytes(size):>12}  {role:<22}  {line}" for role, line, size in self.by_line]
         return "\n".join(lines)
 
 
 @dataclass(slots=True)
 class _Life:
-    """A block: the `born`-th allocation, freed before allocation number `died` + 1."""
+    """A block that allocation number `born` created, and that was freed before allocation number `died` + 1."""
 
     address: int
     size: int
     born: int
     line: str | None
     begins: int
-    """The number of the event that allocated it; `ends` is that of the event that freed it."""
+    """The number of the event that allocated the block; `ends` is the number of the event that freed it."""
     died: int = sys.maxsize
     ends: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class _Course:
-    """The blocks and the peak in a device's history."""
+    """The blocks and the peak in the history of a GPU."""
 
     lives: list[_Life] = field(default_factory=list)
     peak_event: int = -1
     peak_bytes: int = 0
-    """The allocated bytes at the peak, including what was allocated before."""
+    """The allocated bytes at the peak, including memory that was allocated before recording began."""
     before_at_peak: int = 0
-    """The bytes at the peak that had been allocated before."""
+    """The bytes at the peak that were allocated before recording began."""
 
 
 class PeakWatch:
-    """Follows allocations from `start` to `stop`; it holds addresses and weak references, never a tensor."""
+    """A recorder of allocations between `start` and `stop`. It holds addresses and weak references, but no tensors."""
 
     def __init__(self) -> None:
         self.before_bytes: list[int] = []
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The owners of addresses, by device: the number of allocations until then, the address, and its role."""
+        """The roles of addresses, by device: the number of allocations so far, the address, and its role."""
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._handles: list[RemovableHandle] = []
         self._records = False
 
     def start(self) -> None:
-        """Start to follow allocations; CUDA is initialised if it is not in use yet."""
+        """Start to record allocations. CUDA is initialized if it is not in use yet."""
         torch.cuda.init()
         if torch.cuda.get_allocator_backend() == "native" and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_MOST_EVENTS)
@@ -109,15 +111,17 @@ class PeakWatch:
 
     @property
     def highest_bytes(self) -> int:
-        """The highest peak of any device by PyTorch's count, since its statistics were last reset."""
+        """The highest peak of all GPUs in bytes, as PyTorch has counted it since its peak statistics were last
+        reset.
+        """
         return int(max(torch.cuda.max_memory_allocated(device) for device in _devices()))
 
     def stop(self, *, is_explained: bool = True) -> PeakContents:
-        """Remove all hooks, and return what was alive at the highest peak of any device.
+        """Remove all hooks, and return the contents of memory at the highest peak of all GPUs.
 
         Args:
-            is_explained: whether to find out the contents of the peak. Reading PyTorch's history takes a second or two
-                the first time in a process, because that imports PyTorch's compiler.
+            is_explained: whether to find the contents of the peak. Reading PyTorch's history takes one or two seconds
+                the first time in a process, because it imports PyTorch's compiler.
         """
         for handle in self._handles:
             handle.remove()
@@ -132,7 +136,7 @@ class PeakWatch:
         return max(peaks, key=lambda peak: peak.bytes)
 
     def note_alive(self) -> None:
-        """Note what is whose now: to be called while what was made still lives."""
+        """Record the role of each address now. Call it while the objects of the test still exist."""
         for one in gc.get_objects():
             if issubclass(type(one), Optimizer):
                 self._note("optimizer state", optimizer_tensors(one))
@@ -163,7 +167,7 @@ class PeakWatch:
         found = addresses(tensors)
         if not found:
             return
-        for device in _devices():  # CUDA's addresses are of one space
+        for device in _devices():  # all GPUs share one CUDA address space
             count = _allocations(device) - self._counts_before[device]
             self._notes[device] += [(count, address, role) for address in found]
 
@@ -193,7 +197,7 @@ class PeakWatch:
 
 
 def _course_of(events: Any, before_bytes: int) -> _Course:
-    """Follow a device's history to its highest moment."""
+    """Replay the history of a GPU up to its highest level."""
     course = _Course(peak_bytes=before_bytes, before_at_peak=before_bytes)
     alive: dict[int, _Life] = {}
     earlier, new, count = before_bytes, 0, 0
@@ -219,7 +223,7 @@ def _course_of(events: Any, before_bytes: int) -> _Course:
 
 
 def _roles_by(lives: list[_Life], notes: list[tuple[int, int, str]]) -> Callable[[_Life], str]:
-    """Return what tells the role of a block: whose its address was while it lived."""
+    """Return the role of a block: the role of its address during the lifetime of the block."""
     by_address: dict[int, list[_Life]] = defaultdict(list)
     for life in lives:
         by_address[life.address].append(life)

@@ -1,9 +1,9 @@
-"""Transformers: a mixin that guards the steps of a Trainer, and a callback that watches memory.
+"""Transformers: a mixin that guards the steps of a Trainer, and a callback that logs memory.
 
-The Trainer runs a batch as usual, up to its call of backward; the loss is taken there, so it includes all that a
-Trainer does to it (a loss function of its own, label smoothing, division for an accumulation). Clipping waits until the
-optimizer steps, because gradients of several ranks are reduced only then. The methods of the accelerator and of the
-optimizer that are replaced for this are restored when training ends.
+The Trainer runs a batch as usual, up to its call of backward. The guard takes the loss there, so the loss includes all
+that a Trainer does to it (a custom loss function, label smoothing, division for gradient accumulation). Clipping waits
+until the optimizer steps, because gradients of several ranks are reduced only then. For this, methods of the
+accelerator and the optimizer are replaced; they are restored when training ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ _callback: Any = framework("transformers.trainer_callback")
 
 
 class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
-    """Adds memory figures to what the Trainer logs, and warns of each leak once.
+    """A callback that adds memory figures to the values that the Trainer logs, and warns of each leak once.
 
     Example:
         MemoryTrainerCallback().add_to(trainer)
 
-    If given as `callbacks=[MemoryTrainerCallback()]`, it comes after the Trainer's own callbacks that report to
-    TensorBoard, W&B and others, so they do not get the figures; the progress bar and `log_history` do.
+    If it is given as `callbacks=[MemoryTrainerCallback()]`, it runs after the Trainer's own callbacks that report to
+    TensorBoard, W&B and others. Those then do not get the memory figures, but the progress bar and `log_history` do.
     """
 
     def add_to(self, trainer: Any) -> None:
-        """Join a Trainer's callbacks, in front of those that report."""
+        """Add the callback to a Trainer, before the callbacks that report values."""
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -47,7 +47,7 @@ class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: 
         self._watch.step()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._watch.enter_phase("eval")  # nothing is called before the first batch
+        self._watch.enter_phase("eval")  # no earlier callback is called before the first batch
         self._watch.step()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -59,29 +59,31 @@ class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: 
         is_evaluation = any(name.startswith("eval_") for name in logs)
         values = self._watch.scalars("eval_memory_" if is_evaluation else "memory_")
         logs.update(values)
-        if state.log_history:  # it has a copy of them already
+        if state.log_history:  # the log history already has a copy of the values
             state.log_history[-1].update(values)
 
 
 class Guarded:
-    """Makes a Trainer whose training survives running out of memory.
+    """A mixin for a Trainer class, with which training survives running out of memory.
 
     Example:
         class MyTrainer(Guarded, Trainer):
-            guard_options = {"checkpoint": ["model.layers.*"]}  # what ullage.Guard takes; may be left out
+            guard_options = {"checkpoint": ["model.layers.*"]}  # arguments of ullage.Guard; optional
 
-    A batch that does not fit is split, and each part is weighted by its number of labels that count (or of items, if
-    there are no labels). Give `weight` if the loss is a mean over something else.
+    A batch that does not fit is split. Each part is weighted by its number of labels that count, or by its number of
+    items if it does not have labels. Set `weight` if the loss is a mean over something else.
     """
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, from the first step on; its `events` say what happened."""
+    """The guard, available from the first step on. Its `events` list the out-of-memory errors and how they were
+    handled.
+    """
 
     _guarded: tuple[int, int] | None = None
-    """The ids of the model and the optimizer for which the guard is installed; None if it is not."""
+    """The ids of the model and the optimizer for which the guard is installed; None if it is not installed."""
     _replaced: Sequence[tuple[Any, str, Any]] = ()
-    """The replaced methods: the object, the name, and the object's own attribute of that name (None for none)."""
+    """The replaced methods: the object, the name, and the object's own attribute of that name (None if it had none)."""
 
     accelerator: Any
     args: Any
@@ -95,11 +97,11 @@ class Guarded:
             "training_step" in vars(kind) for kind in after[1:]
         ):
             raise UsageError(
-                f"{cls.__name__} has Guarded after its Trainer; expected class {cls.__name__}(Guarded, ...)"
+                f"{cls.__name__} lists Guarded after its Trainer; expected class {cls.__name__}(Guarded, ...)"
             )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
-        """Run forward and backward of a batch, in as many parts as it takes; return the loss of the whole."""
+        """Run forward and backward of a batch, in as many parts as needed. Return the loss of the whole batch."""
         if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
             self._install_guard(model)
         assert self.guard is not None
@@ -115,7 +117,7 @@ class Guarded:
                 del self.accelerator.backward
             if len(taken) != 1:
                 raise UsageError(
-                    f"training_step called accelerator.backward {len(taken)} times; expected once, as the Trainer does"
+                    f"training_step called accelerator.backward {len(taken)} times; expected one, as in the Trainer"
                 )
             return taken[0]
 
@@ -126,7 +128,7 @@ class Guarded:
         return loss
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """Train as the Trainer does; afterwards its accelerator and its optimizer have their own methods again."""
+        """Train as the Trainer does; afterwards restore the methods of its accelerator and its optimizer."""
         try:
             return super().train(*args, **options)  # type: ignore[misc]  # the Trainer's
         finally:
@@ -157,7 +159,7 @@ class Guarded:
             self.guard.update()
 
     def _uninstall_guard(self) -> None:
-        """Restore the methods that `_install_guard` has replaced; a later step installs a new guard."""
+        """Restore the methods that `_install_guard` has replaced. A later step installs a new guard."""
         for owner, name, own in self._replaced:
             if own is None:
                 delattr(owner, name)
@@ -167,7 +169,7 @@ class Guarded:
         self._guarded = None
 
     def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Record what has to be clipped; return the norm, which gets its value later."""
+        """Record the parameters to clip, and return the norm as a tensor that gets its value later."""
         several = list(parameters)
         norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
         self._to_clip = (several, max_norm, norm_type, norm)
@@ -180,7 +182,7 @@ class Guarded:
             norm.copy_(nn.utils.clip_grad_norm_(*how))
 
     def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
-        """Return the divisor of a part's loss, if the Trainer divides a batch's loss by its number of tokens.
+        """Return the divisor of a part's loss if the Trainer divides the loss of a batch by its number of tokens.
 
         The guard treats a part's loss as a mean and multiplies it by the part's share of the weight, so a sum over
         tokens is divided by that share.

@@ -1,1 +1,1 @@
-"""Reports and their renderers. Nothing here knows what was computed."""
+"""Reports and their renderers for terminals and HTML pages. They do not depend on how the content was computed."""

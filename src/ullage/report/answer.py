@@ -1,4 +1,4 @@
-"""An answer that prints as its report: in a terminal, in a notebook, and in one line."""
+"""The base class of answers, which prints an answer as a report in a terminal or a notebook, or as one line."""
 
 import importlib
 import io
@@ -12,17 +12,17 @@ _HTML: Final = """<pre style="font-family: Menlo, 'DejaVu Sans Mono', monospace;
 
 
 class Answer:
-    """Base of what the questions return.
+    """The base class of the results of functions such as `ullage.predict`.
 
     `print(answer)` prints what the command prints, a notebook shows the same with colours, and `repr` is one line.
     """
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The module whose `describe` arranges the answer into a report; it is loaded when it is needed."""
+    """The name of the module whose `describe` makes a report of the answer. It is imported when it is needed."""
 
     def __str__(self) -> str:
-        """Return the report as text, as wide as the terminal."""
+        """Return the report as text with the width of the terminal."""
         from ullage.report.terminal import ReportConsole, draw
 
         text = io.StringIO()
@@ -31,12 +31,12 @@ class Answer:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Return the verdict and its subject in one line."""
+        """Return one line with the headline and the subject of the report."""
         report = self.report_of()
         return f"<ullage.{type(self).__name__}: {report.headline}, {report.subject}>"
 
     def _repr_html_(self) -> str:
-        """Return the report for a notebook."""
+        """Return the report as HTML for a notebook."""
         from ullage.report.terminal import ReportConsole, draw
 
         console = ReportConsole(
@@ -47,11 +47,11 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the answers that are shown below each other."""
+        """Return the answers that are shown one below the other."""
         return (self,)
 
     def report_of(self) -> Report:
-        """Arrange the answer into a report."""
+        """Return the report of the answer."""
         describe: Any = importlib.import_module(self.described_in).describe
         report: Report = describe(self)
         return report

@@ -1,4 +1,4 @@
-"""Blocks of memory over time, for a picture that can be explored: plain columns, of which a page draws every block."""
+"""Blocks of memory over time, as arrays from which an HTML page draws every block in an interactive chart."""
 
 from dataclasses import dataclass, field
 
@@ -14,84 +14,96 @@ def _none() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facet:
-    """What blocks can be told apart by, such as the line that allocated them: a page can colour them by it."""
+    """Labels of blocks, such as the source line that allocated each block. A page can colour blocks by them."""
 
     title: str
     labels: tuple[str, ...]
-    """The names of what a block can be, the most important first."""
+    """The names of the labels, the most important first."""
     of_block: Column
     """The index of each block's label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LifeColumns:
-    """Blocks in the order in which they were allocated, each with its life in moments."""
+    """Arrays with one entry for each block, in order of allocation. Times are positions on the chart's time axis."""
 
     born: Column
-    """The moment at which the block was allocated; 0 for one that was there before."""
+    """The position on the time axis at which the block was allocated; 0 for a block that existed before the
+    recording.
+    """
     life: Column
-    """The number of moments until it was freed; one that never was has at least the number of all moments."""
+    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the
+    number of all positions.
+    """
     wait: Column
-    """The number of moments from then until others could use its memory: above 0 where another stream still used it."""
+    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another
+    stream still used it.
+    """
     size_bytes: Column
     address: Column
     stack: Column
-    """The index of the stack that allocated it; -1: none was recorded."""
+    """The index of the stack that allocated the block; -1 if the stack was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SegmentColumns:
-    """Pieces of memory that the allocator held from the driver, each with its life in moments."""
+    """Arrays with one entry for each segment that the allocator reserved from the driver."""
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The number of moments until it was given back; one that never was has at least the number of all moments."""
+    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was
+    never returned, at least the number of all positions.
+    """
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
-    """1 for mapped pages of an expandable segment, which go on where the pages before them end."""
+    """1 for mapped pages of an expandable segment; they continue at the end of the pages before them."""
     kind: Column = field(default_factory=_none)
     """An index of `kinds`."""
     kinds: tuple[str, ...] = ()
-    """The kinds of segments: a pool and a stream each."""
+    """The kinds of segments; each kind is a pool and a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackColumns:
-    """Stacks of source lines: stack n is `frames[starts[n]:starts[n + 1]]`, the innermost first."""
+    """Call stacks. Stack n has the source lines `frames[starts[n]:starts[n + 1]]`, innermost first."""
 
     starts: Column
     frames: Column
     """Indices of `texts`."""
     texts: tuple[str, ...]
     is_own: tuple[bool, ...]
-    """Whether a line is the user's own."""
+    """Whether a line is in the user's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockHistory:
-    """Memory over a run, block by block, and the segments in which the blocks lie. A moment is after one event."""
+    """The blocks and segments of a run over time. Each position on the time axis is the state after one event."""
 
     title: str
     event: Column
-    """The number of the recorded event behind each moment, from 1; 0 for what was there before the first."""
+    """The number, from 1, of the recorded event before each position on the time axis; 0 for the state before the first
+    event.
+    """
     time_us: Column
-    """The time of each moment; empty where none was recorded."""
+    """The time of each position on the time axis; empty if times were not recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
-    """The first one gives the colours until another is chosen."""
+    """The ways to label blocks. The page starts with the colours of the first one."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The last moment of each step, as far as steps are known."""
+    """The last position on the time axis of each training step, if the steps are known."""
     moment: int
-    """The moment that matters, shown first."""
+    """The position on the time axis that the page shows first, such as that of the out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
-    """The event at that moment, where it is no allocation or free."""
+    """The event at `mark`, if it is neither an allocation nor a free."""
     limit_bytes: int | None = None
-    """The most that the allocator could reserve."""
+    """The most bytes that the allocator could reserve."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
-    """Bytes of blocks that are left out because there are too many, at each moment; empty where none is."""
+    """The bytes of blocks that were left out because there are too many blocks, at each position; empty if all are
+    included.
+    """
     small_label: str = ""

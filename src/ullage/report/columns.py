@@ -1,7 +1,7 @@
-"""Cells of text in columns on a terminal, so wide that no character of a cell is lost.
+"""Lay out table cells in columns of a terminal, wide enough that no character of a cell is lost.
 
-The widths are computed here, not left to rich: where its columns have to shrink below the least width that they were
-given, it cuts off what stands beyond.
+The widths are computed here and not by rich: when rich has to narrow columns below their smallest width, it cuts text
+off.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ _UNWRAPPED_CELLS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The texts of one column from the top down, with its heading where it has one."""
+    """The texts of one column from top to bottom, with its heading if it has one."""
 
     texts: tuple[Text, ...]
     heading: str = ""
     is_right: bool = False
-    """Whether the texts end at the column's right edge, as numbers do."""
+    """Whether the texts are right-aligned, as numbers are."""
     keeps_short_whole: bool = True
-    """Whether texts of a column that has no long one stay on one line each; otherwise only words do."""
+    """Whether each text of a column without long texts stays on one line. Otherwise only single words stay whole."""
 
     @property
     def whole(self) -> int:
-        """The width at which no text is wrapped."""
+        """The width at which no text has to wrap."""
         lines = [line for text in (self.heading, *(text.plain for text in self.texts)) for line in text.splitlines()]
         return max(map(cell_len, lines), default=0)
 
     @property
     def least(self) -> int:
-        """The width at which no word is broken, or none of the texts that are to stay whole."""
+        """The width at which no word, or no text that stays on one line, is broken."""
         if self.keeps_short_whole and self.whole <= _UNWRAPPED_CELLS:
             return self.whole
         words = [word for text in (self.heading, *(text.plain for text in self.texts)) for word in text.split()]
@@ -42,7 +42,7 @@ class Column:
 
 
 def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | None:
-    """Return the columns side by side, `gap` spaces between them; None where that needs more than the width."""
+    """Return the columns next to each other, `gap` spaces apart; None if they do not fit into the width."""
     columns = [column for column in columns if column.whole]
     available = width - gap * (len(columns) - 1)
     least, whole = [column.least for column in columns], [column.whole for column in columns]
@@ -65,7 +65,9 @@ def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | Non
 
 
 def _widths(least: Sequence[int], whole: Sequence[int], available: int) -> list[int]:
-    """Return the columns' widths: the widest are narrowed to one width, none below its least."""
+    """Return the widths of the columns: the widest columns are narrowed to one common width, but none below its
+    smallest.
+    """
     cap = min(max(whole, default=0), available)
     while True:
         widths = [max(low, min(high, cap)) for low, high in zip(least, whole, strict=True)]

@@ -1,7 +1,7 @@
-"""The content of a report: a headline and sections, as plain data.
+"""The content of a report as plain data: a headline and sections.
 
-Analysis computes, a `describe` function arranges the result into a `Report`, and a renderer draws it; text and page
-come from the same object, so they cannot disagree.
+An analysis computes a result, a function `describe` makes a `Report` of it, and a renderer draws the report. The
+terminal's text and the HTML page come from the same object, so they cannot contradict each other.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ullage.report.blocks import BlockHistory
 
 
 class Tone(Enum):
-    """The tone of a text: good, bad, unsure or neutral."""
+    """The meaning of a text, which decides its colour: good, bad, unsure, or neutral."""
 
     GOOD = "good"
     BAD = "bad"
@@ -22,13 +22,13 @@ class Tone(Enum):
 
     @classmethod
     def of_exit_code(cls, code: ExitCode) -> "Tone":
-        """Return the tone of an answer that ends its command with a code."""
+        """Return the tone of an answer whose command ends with this exit code."""
         return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedPart:
-    """One part of a whole, in bytes."""
+    """A part of a total, in bytes."""
 
     label: str
     size_bytes: int
@@ -37,7 +37,7 @@ class SizedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A figure that lies within the parts of a meter, and so has no place of its own in the bar."""
+    """A figure that is included in the parts of a meter, and so does not have its own section of the bar."""
 
     label: str
     text: str
@@ -45,7 +45,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """A whole and its parts, drawn as one bar; the rest is free."""
+    """A total and its parts, drawn as one stacked bar. The remainder is free."""
 
     title: str
     total_bytes: int
@@ -57,18 +57,18 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Parts of a whole with their percentages, one bar for each."""
+    """Parts of a total with their percentages, with one bar for each part."""
 
     title: str
     total_bytes: int
     parts: tuple[SizedPart, ...]
     short: int | None = None
-    """Number of parts that a short report shows singly, with the rest as one; None: all of them."""
+    """The number of parts that a short report lists separately, with the rest as one part; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A stretch of a time axis that has a name, from its first to its last position."""
+    """A named interval on the time axis, from its first to its last position."""
 
     label: str
     first: int
@@ -77,7 +77,10 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A level over time in bytes, with marks and bands (positions in `values`); a later band covers an earlier."""
+    """A memory level over time in bytes, with marks and bands (positions in `values`).
+
+    A later band covers an earlier one.
+    """
 
     title: str
     values: tuple[int, ...]
@@ -89,18 +92,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """A text quoted from elsewhere, shown unchanged."""
+    """A quoted text, shown unchanged."""
 
     title: str
     text: str
     place: str = ""
     is_to_paste: bool = False
-    """Whether lines are to be pasted somewhere: nothing stands before them, and none is wrapped."""
+    """Whether the text is meant to be pasted: its lines are neither indented nor wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remarks:
-    """Short sentences."""
+    """A list of short sentences under a title."""
 
     title: str
     items: tuple[str, ...]
@@ -108,7 +111,7 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A row: texts, their tone, and the share of a whole that a bar at its end shows (None: no bar)."""
+    """A table row: its texts, its tone, and the fraction that a bar at the end of the row shows (None: no bar)."""
 
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
@@ -119,15 +122,15 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of texts with column headings."""
+    """A table: column headings and rows of texts."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
     instead: tuple[str, ...] = ()
-    """Sentences that a short report shows instead of the rows that are details."""
+    """Sentences that a short report shows in place of the rows that it leaves out."""
     wraps: bool = False
-    """Whether short texts may take several lines too, before a narrow terminal gets the rows as a list."""
+    """Whether short texts may wrap on a narrow terminal. If that is not enough, the rows are shown as a list."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -135,7 +138,7 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Layers in bytes over time: (label, values) from the bottom up, with marks (positions)."""
+    """A stacked area chart over time in bytes: (label, values) from the bottom up, with marks (positions)."""
 
     title: str
     series: tuple[tuple[str, tuple[int, ...]], ...]
@@ -146,17 +149,17 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Icicle:
-    """A tree of bytes: each leaf with the names of its levels, its size and a remark."""
+    """A tree of byte counts. Each leaf has the names of its levels, its size and a remark."""
 
     title: str
     levels: tuple[str, ...]
-    """Names of the levels, from the outermost in."""
+    """The names of the levels, from the outermost to the innermost."""
     leaves: tuple[tuple[tuple[str, ...], int, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """A piece of memory: its name, its bytes, and its content as (offset, bytes, label)."""
+    """A segment of memory: its name, its size in bytes, and its blocks as (offset, bytes, label)."""
 
     name: str
     size_bytes: int
@@ -165,7 +168,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Pieces of memory, the largest first, drawn to scale."""
+    """A drawing of memory segments to scale, the largest first."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -174,7 +177,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One trial at (x, y), and its outcome."""
+    """A trial at (x, y), and its outcome."""
 
     x: int
     y: int
@@ -184,7 +187,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Trials over one or two numbers, with a line through (x, y) and optionally a limit in y."""
+    """A chart of trials over one or two numbers, with a line through (x, y) points and optionally a limit in y."""
 
     title: str
     x_label: str
@@ -196,12 +199,12 @@ class Plot:
     limit: int | None = None
     limit_label: str = ""
     outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
-    """The names of good, unsure and bad points."""
+    """The names of good, unsure and bad points in the legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A named size, and how it stands beside the limit."""
+    """A named size, and whether it is above or below the limit."""
 
     label: str
     size_bytes: int
@@ -211,7 +214,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """Sizes one below the other, each with its name beside it, and one limit drawn through all of them."""
+    """A bar chart of named sizes, one below the other, with one limit drawn across all of them."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -224,9 +227,9 @@ Picture = Stack | Icicle | Map | Plot | Bars | BlockHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A headline with its tone, one sentence, and sections in the order in which they are read.
+    """A report: a headline with its tone, one sentence, and sections in reading order.
 
-    Pictures are for a page; a terminal leaves them out. It is short there, unless everything is asked for.
+    Charts appear only on an HTML page. A terminal shows a short report, unless the whole report is requested.
     """
 
     headline: str
@@ -238,4 +241,4 @@ class Report:
     details: tuple[Section, ...] = ()
     """Sections that a short report leaves out."""
     more: str = ""
-    """A hint where to find what a short report leaves out."""
+    """A hint that says how to see what a short report leaves out."""

@@ -1,4 +1,4 @@
-"""Draw a report on a terminal, with no knowledge of what the numbers mean."""
+"""Draw a report on a terminal. This module does not depend on what the numbers mean."""
 
 import itertools
 from collections.abc import Sequence
@@ -52,21 +52,21 @@ _COLUMN_GAP: Final = 2
 _LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
 _COLUMNS_BESIDE_LABEL: Final = 44
-"""Columns that the bytes, share, bar and remark of a part need."""
+"""The terminal columns needed for the bytes, the percentage, the bar and the remark of a part."""
 
 
 class ReportConsole(Console):
-    """A console whose closed pipe ends the process as other programs end."""
+    """A console that lets the process end as other programs do when the reader of its output closes the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError: rich's own exit code for it, 1, would mean "does not fit"."""
+        """Raise BrokenPipeError. The exit code that rich would use, 1, would mean "does not fit"."""
         raise BrokenPipeError
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
-    """Print a report, without its details unless the whole of it is wanted.
+    """Print a report; leave out its details unless `is_whole` is true.
 
-    Letters that steer a terminal are shown as a mark: names and quotations are other people's.
+    Control characters are replaced, because names and quotations in a report come from other people.
     """
     report = hidden_data(without_control_characters(report))
     sections = (*report.sections, *report.details) if is_whole else map(_short, report.sections)
@@ -74,7 +74,7 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
     for line in report.sentence.splitlines():
-        console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
+        console.print(Text(line), soft_wrap=line.startswith("  "))  # indented text is meant to be pasted
     for section in sections:
         console.print()
         is_to_paste = isinstance(section, Quote) and section.is_to_paste
@@ -97,7 +97,7 @@ def _short(section: Section) -> Section:
 
 
 def without_control_characters(thing: Any) -> Any:
-    """Return the same data with all control characters replaced, which could steer a terminal."""
+    """Return the same data with all control characters replaced, which could control the terminal."""
     if isinstance(thing, str):
         shown = thing.translate(_CONTROL_CHARACTERS)
         return SourceCode(shown) if isinstance(thing, SourceCode) else shown
@@ -145,7 +145,7 @@ def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
 
 
 def _without_empty_columns(table: Table) -> Table:
-    """Return a table without the columns that have no text in any row; the first column names the rows, and stays."""
+    """Return a table without the columns that are empty in every row. The first column, which names the rows, stays."""
     kept = [
         number for number in range(len(table.columns)) if not number or any(row.cells[number] for row in table.rows)
     ]
@@ -154,7 +154,7 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 def _grid(table: Table, width: int) -> RenderableType | None:
-    """Draw the rows of a table as rows; None where the terminal is too narrow for that."""
+    """Draw a table in rows and columns; return None if the terminal is too narrow for it."""
     styles = [_COLOUR_OF_TONE[row.tone] for row in table.rows]
     columns = [
         Column(
@@ -172,7 +172,7 @@ def _grid(table: Table, width: int) -> RenderableType | None:
 
 
 def _list(table: Table) -> RenderableType:
-    """Draw the rows of a table that is too wide one below the other: first the name, then the rest."""
+    """Draw a table that is too wide as a list: for each row first its name, then its other cells."""
     lines: list[RenderableType] = [Text(table.columns[0], style="dim")] if table.columns[0] else []
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
@@ -187,7 +187,7 @@ def _is_numeric(table: Table, number: int) -> bool:
 
 
 def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
-    """Draw a stacked bar with a legend line for each part."""
+    """Draw a stacked bar, with one legend line for each part."""
     width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
@@ -217,7 +217,7 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
 
 
 def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:
-    """Draw the rows below a bar or beside bars: in columns, or, on a narrow terminal, each as one text."""
+    """Draw the legend of a bar, or rows with bars: in columns, or as one text per row on a narrow terminal."""
     columns = [
         Column(texts=texts, is_right=number in right, keeps_short_whole=False)
         for number, texts in enumerate(zip(*rows, strict=True))
@@ -240,7 +240,10 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """Draw blocks over `_CURVE_ROWS` rows, each cell the highest value of its span, and a line of marks below."""
+    """Draw a curve in `_CURVE_ROWS` rows of blocks, with a line of marks below.
+
+    Each cell shows the highest value in its interval.
+    """
     values = curve.values
     axis = f"{text_of_bytes(max(values, default=0))} "
     cells = max(1, min(width - len(axis), len(values)))
@@ -264,7 +267,7 @@ def _curve(curve: Curve, width: int) -> RenderableType:
 
 
 def _bands(curve: Curve, cells: int) -> list[str]:
-    """Draw a line of letters that say which band each cell lies in, and what the letters stand for."""
+    """Draw a line of letters that show the band of each cell, and a legend of the letters."""
     letters: dict[str, str] = {}
     for band in curve.bands:
         if band.label not in letters:

@@ -245,8 +245,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ((DATA / "normal.pickle.gz", "none.pickle"), "none.pickle cannot be read"),
-        ((DATA / "normal.pickle.gz",) * 2 + ("--at", "noon"), "--at 'noon' is not a moment"),
-        ((DATA / "normal.pickle.gz",) * 2 + ("--device", "2"), "--device 2 has no history"),
+        ((DATA / "normal.pickle.gz",) * 2 + ("--at", "noon"), "--at 'noon' is not a point in time"),
+        ((DATA / "normal.pickle.gz",) * 2 + ("--device", "2"), "--device 2 does not have a history"),
         ((DATA / "normal.pickle.gz",) * 2 + ("--html", DATA / "normal.pickle.gz"), "would replace"),
     ],
 )

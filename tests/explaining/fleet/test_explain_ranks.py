@@ -162,10 +162,10 @@ def test_a_folder_where_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:
 def test_options_of_one_snapshot_are_refused(fleet: Path) -> None:
     done = _run(fleet, "--capacity", "10GiB")
     assert done.returncode == 2
-    assert "add --rank N" in done.stderr
-    with pytest.raises(ullage.UsageError, match="add --rank N"):
+    assert "give --rank too" in done.stderr
+    with pytest.raises(ullage.UsageError, match="give rank= too"):
         ullage.explain(fleet, capacity="10GiB")
-    with pytest.raises(ullage.UsageError, match="two ranks or more"):
+    with pytest.raises(ullage.UsageError, match="two or more ranks"):
         ullage.explain_ranks(fleet.parent / "nothing")
 
 

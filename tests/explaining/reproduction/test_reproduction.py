@@ -400,7 +400,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         ((recorded("normal"),), "no request fails in this recording (at most 1.24 GiB are reserved)"),
         ((recorded("normal"), "--capacity", "2GiB"), "no request fails with --capacity 2.00 GiB: at most"),
         ((recorded("oom"), "--budget", "0"), "--budget 0 is not a time"),
-        ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
+        ((recorded("oom"), "--capacity", "lots"), "--capacity 'lots' is not a size"),
     ],
 )
 def test_mistakes_are_one_sentence(

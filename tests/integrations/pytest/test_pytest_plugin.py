@@ -123,12 +123,12 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
     result.assert_outcomes(passed=3, failed=4, errors=4, skipped=1, xfailed=1, warnings=2)
     result.stdout.fnmatch_lines_random(
         [
-            "gpu_memory: 1??.? MiB were allocated at once on Tesla T4, *.? MiB more than peak=100.0 MiB allows",
+            "gpu_memory: the peak on Tesla T4 was 1??.? MiB, *.? MiB more than peak=100.0 MiB allows",
             "    64.0 MiB  optimizer state",
             "    32.0 MiB  parameters",
             "    32.0 MiB  gradients",
             "a word of the test",
-            "gpu_memory: 4.0 MiB more are held after the test than before (0 B), and leak=0 B is allowed",
+            "gpu_memory: 4.0 MiB more are allocated after the test than before it (0 B); leak=0 B is allowed",
             "     4.0 MiB  global           test_all.py global 'KEPT' -> list?0?  allocated at *test_all.py:*",
             "*a warning of the test*",
             "*OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB*",
@@ -170,7 +170,7 @@ def test_a_test_file_that_imports_torch_where_only_an_emulated_card_lets_it(
     )
     pytester.makepyfile(test_next="def test_of_another_file(): pass")
     run("--gpu-memory-gpu=L4", "-k", "not nothing").assert_outcomes(passed=3)
-    run("--gpu-memory-gpu=L4", "--gpu-memory-device=real").stderr.fnmatch_lines(["*names an emulated card*"])
+    run("--gpu-memory-gpu=L4", "--gpu-memory-device=real").stderr.fnmatch_lines(["*names an emulated GPU*"])
     run("--gpu-memory-gpu=GTX 9").stderr.fnmatch_lines(["*--gpu-memory-gpu=GTX 9: *"])
 
 
@@ -191,9 +191,9 @@ def test_a_card_that_is_there() -> None:
     """On the real card, tests run in pytest's own process; a card before pytest begins is one like any other."""
     out = _pytest_here("--gpu-memory-device=real", tests=_REAL)
     assert "2 failed, 1 passed" in out
-    assert "4.3 MiB were allocated at once on Tesla T4, 1.3 MiB more than peak=3.0 MiB allows" in out
+    assert "the peak on Tesla T4 was 4.3 MiB, 1.3 MiB more than peak=3.0 MiB allows" in out
     assert "   257.0 KiB  allocated before" in out
-    assert "gpu_memory: 256.0 KiB more are held after the test than before (1.0 KiB), and leak=4.0 KiB is" in out
+    assert "gpu_memory: 256.0 KiB more are allocated after the test than before it (1.0 KiB); leak=4.0 KiB is" in out
 
 
 @inside
@@ -202,7 +202,7 @@ def test_a_debugger() -> None:
     tests = _REAL + '@pytest.mark.gpu_memory(gpu="L4")\ndef test_other():\n    pass\n'
     out = _pytest_here("--gpu-memory-gpu=T4", "--pdb", "-k", "1024 or other", tests=tests)
     assert "1 passed, 2 deselected, 1 error" in out
-    assert "a debugger reaches only tests of pytest's own process, which emulates T4, and this one runs on 'L4'" in out
+    assert "a debugger reaches only tests in pytest's own process, which emulates T4, and this test runs on 'L4'" in out
 
 
 def _pytest_here(*arguments: str, tests: str) -> str:

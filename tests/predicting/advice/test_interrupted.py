@@ -63,7 +63,7 @@ def test_in_the_first_runs_there_is_nothing_to_show(
     out, error = process.communicate()
     assert process.returncode == 130, error
     assert out == ""
-    assert error.splitlines()[-1] == "interrupted; nothing was left behind"
+    assert error.splitlines()[-1] == "interrupted; no processes or temporary files were left"
     assert "Traceback" not in error
     assert processes_of(workplace / "tmp") == []
     assert sorted(each.name for each in workplace.iterdir() if each.name != "inductor") == [

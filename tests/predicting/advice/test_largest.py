@@ -105,7 +105,7 @@ def test_the_first_row_is_what_fit_finds(case: Case) -> None:
 @pytest.mark.by_day(3)
 def test_the_report_names_the_largest(case: Case) -> None:
     first, last = case.rows[0]["best"], max(row["best"] for row in case.rows)
-    assert f"BATCH SIZE {first} FITS AS IT IS, {last} WITH CHANGES" in case.page
+    assert f"BATCH SIZE {first} FITS WITHOUT CHANGES, {last} WITH CHANGES" in case.page
     assert "The largest batch size that fits" in case.page
 
 
@@ -118,4 +118,4 @@ def test_a_patch_is_of_one_value(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "--patch has no meaning beside --vary" in done.stderr
+    assert "--patch cannot be combined with --vary" in done.stderr

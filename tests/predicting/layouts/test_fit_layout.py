@@ -40,10 +40,13 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
     for words, said in (
         (["--layout", "dp"], "--layout needs the number of GPUs to lay out; expected --cards 64 next to it"),
         (["--cards", "4"], "--cards has no meaning without --layout"),
-        ([], "nothing is to be varied; expected --vary with an option of the script, or --layout"),
-        (["--layout", "dp*tp", "--cards", "4"], "nothing says how the script is told its tp"),
-        (["--layout", "dp", "--cards", "4", "--rank", "1"], "--rank has no meaning next to --layout"),
-        (["--layout", "dp", "--cards", "4", "--on", "x"], "--on 'x' is no engine; expected local, ray"),
+        ([], "an option to vary is missing; expected --vary with an option of the script, or --layout"),
+        (
+            ["--layout", "dp*tp", "--cards", "4"],
+            "no option of the script is known that sets tp; give --layout-option 'tp=--OPTION'",
+        ),
+        (["--layout", "dp", "--cards", "4", "--rank", "1"], "--rank has no meaning together with --layout"),
+        (["--layout", "dp", "--cards", "4", "--on", "x"], "--on 'x' is not an engine; expected local, ray"),
     ):
         line = [word if word != "predict" else "fit" for word in command("--gpu", "H100", *words, SCRIPT)]
         done = client.run(line, cwd=workplace, env=environment_of(workplace))

@@ -113,7 +113,7 @@ def test_the_users_own_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.Mo
     default_path().parent.chmod(0o777)
     with ResultStore(default_path()) as store:
         assert store.problem is not None
-        assert "others can write to" in store.problem
+        assert "other users can write to" in store.problem
 
 
 def test_where_it_is(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_where_it_is(tmp_path: Path) -> None:
     assert store_path("none") is None
     assert store_path(tmp_path / "x.sqlite") == tmp_path / "x.sqlite"
     for wrong in (tmp_path, tmp_path / "missing" / "x.sqlite"):
-        with pytest.raises(UsageError, match="is no file; expected the path of one"):
+        with pytest.raises(UsageError, match="is not a file; expected the path of a file"):
             store_path(wrong)
     with ResultStore(None) as store:
         store.put("a", {})

@@ -14,7 +14,7 @@ import pytest
 from tests.shared.commands import SCRIPTS, environment_of, processes_of, slow
 
 pytestmark = pytest.mark.own_process
-SAID = "interrupted; nothing was left behind\n"
+SAID = "interrupted; no processes or temporary files were left\n"
 MARK = "mark"
 """The file that says that a moment has come."""
 

@@ -68,7 +68,7 @@ def _long_names() -> bytes:
 
 NAME = "n" * (1 << 20)
 TOO_MUCH = "would take many times its own size in memory, which is not the case for a snapshot"
-SAYS_NOTHING = "says nothing about memory running out"
+SAYS_NOTHING = "contains no out-of-memory error"
 
 
 def _json(head: bytes, piece: bytes, end: bytes) -> bytes:

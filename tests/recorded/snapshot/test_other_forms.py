@@ -94,10 +94,10 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
     [
         (
             zipped(("a.pickle", PICKLE), ("b.pickle", PICKLE)),
-            "that holds 2 files ('a.pickle', 'b.pickle')",
+            "that has 2 files ('a.pickle', 'b.pickle')",
         ),
-        (zipped(("empty/", b"")), "a zip archive that holds no file"),
-        (zipped(("a.pickle", PICKLE), how=zipfile.ZIP_LZMA), "a zip archive of an unusual kind"),
+        (zipped(("empty/", b"")), "a zip archive that does not contain a file"),
+        (zipped(("a.pickle", PICKLE), how=zipfile.ZIP_LZMA), "a zip archive with an unusual compression method"),
         (zipped(("a.pickle", PICKLE))[:-40], "cannot be read"),
         (tarred(""), "it is a tar archive; unpack it"),
         (tarred("gz"), "it is a tar archive; unpack it"),
@@ -118,7 +118,7 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
     ],
 )
 def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str, tmp_path: Path) -> None:
-    """Each was taken for a log that "says nothing about memory running out", or for a snapshot to be unpacked."""
+    """Each was taken for a log that "contains no out-of-memory error", or for a snapshot to be unpacked."""
     path = tmp_path / "file"
     path.write_bytes(content)
     assert content[:2] == b"PK" or input_of(path).kind in (InputKind.SNAPSHOT, InputKind.ARCHIVE)
@@ -142,7 +142,7 @@ def test_a_packed_log_is_read_as_the_log(content: bytes, tmp_path: Path) -> None
 def test_a_zip_of_several_logs_asks_for_one(tmp_path: Path) -> None:
     path = tmp_path / "logs.zip"
     path.write_bytes(zipped(("a.log", ERROR.encode()), ("b.log", ERROR.encode())))
-    with pytest.raises(UsageError, match="holds 2 files"):
+    with pytest.raises(UsageError, match="has 2 files"):
         explain(path)
 
 
@@ -150,7 +150,10 @@ def test_a_zip_through_a_pipe_is_refused_in_one_sentence() -> None:
     reading, writing = os.pipe()
     with open(writing, "wb") as pipe:
         pipe.write(zipped(("a.log", ERROR.encode())))
-    with open(reading, "rb") as raw, pytest.raises(UsageError, match="a zip archive, which cannot be read from a pipe"):
+    with (
+        open(reading, "rb") as raw,
+        pytest.raises(UsageError, match="is a zip archive from a pipe, which cannot be read"),
+    ):
         unpacked(raw, "standard input")
 
 

@@ -83,4 +83,7 @@ def test_a_frontier_is_drawn(workplace: Path) -> None:
 
 def test_a_page_that_cannot_be_written_is_told_before_the_run(predict: Predict) -> None:
     ended = predict("train.py", "--html", "no/where.html")
-    assert (ended.code, "the folder of --html no/where.html does not exist; make it first" in ended.error) == (2, True)
+    assert (ended.code, "the folder of --html no/where.html does not exist; create it first" in ended.error) == (
+        2,
+        True,
+    )

@@ -118,7 +118,7 @@ def test_pinned_memory_is_read_where_cuda_is_in_use() -> None:
 
 @inside
 def test_a_card_is_not_emulated_where_torch_is() -> None:
-    with pytest.raises(UsageError, match="this process has imported torch already"):
+    with pytest.raises(UsageError, match="this process has already imported torch"):
         gather_facts("T4")
 
 

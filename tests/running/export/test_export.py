@@ -38,7 +38,7 @@ def test_a_missing_package_is_answered_with_the_install_line(bare: Bare, option:
         f"open_exports(csv=None, {option}, notify=print)"
     )
     last = ended.stderr.splitlines()[-1]
-    assert f" needs {package}, which is not installed here: pip install 'ullage[export]'" in last
+    assert f" needs {package}, which is not installed; install it with: pip install 'ullage[export]'" in last
 
 
 def test_csv_needs_no_package(bare: Bare, tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_csv_needs_no_package(bare: Bare, tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     """No folder, or both tables in one file; and nothing was made."""
-    with pytest.raises(UsageError, match=r"^the folder of --csv .*gone/run.csv does not exist"):
+    with pytest.raises(UsageError, match=r"^the folder of csv=.*gone/run.csv does not exist"):
         open_exports(csv=tmp_path / "gone" / "run.csv", parquet=None, prometheus=None, notify=print)
-    with pytest.raises(UsageError, match=r"^--parquet .* would replace .*run.csv"):
+    with pytest.raises(UsageError, match=r"^parquet=.* would replace .*run.csv"):
         open_exports(csv=tmp_path / "run.csv", parquet=tmp_path / "run.csv", prometheus=None, notify=print)
     assert list(tmp_path.iterdir()) == []
 

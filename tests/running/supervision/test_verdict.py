@@ -73,7 +73,8 @@ def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == (
-        "ullage: explaining second, the newest of 2 runs in ullage-runs; for another: ullage explain ullage-runs/NAME\n"
+        "ullage: explaining second, the newest of 2 runs in ullage-runs; to explain another run: "
+        "ullage explain ullage-runs/NAME\n"
     )
     assert ended.stdout.startswith("{")
 

@@ -1,12 +1,13 @@
-"""Loaded by Python at the start of every child process of one that emulates a card, or of a run that is recorded.
+"""Python loads this file at the start of every child process of an emulated process or of a recorded run.
 
-It has the same card emulated there at once, and recording begun when torch is imported: until then no module is loaded
-for it. Then it makes way for the `sitecustomize` that the environment has of its own; where there is none, there is
-none after this one either. A process that cannot emulate ends here: it would go on with a real card, or with none. One
-that cannot record goes on without. One without torch, such as a tool with a Python of its own, needs neither.
+In a child of an emulated process it emulates the same GPU at once. In a recorded run it starts recording when torch is
+imported; until then it loads no module for that. Then it imports the `sitecustomize` that the environment has
+otherwise, if there is one. A process that cannot emulate the GPU ends here, because it would continue with a real GPU
+or without a GPU. A process that cannot be recorded continues without a recording. A process without torch, such as a
+tool with its own Python, needs neither.
 
-Pythons of any version read this file, even 2.7: so it has no annotations and only what all of them know. It is alone
-in its folder, because whatever is there is found by every `import`.
+Interpreters of any version read this file, even Python 2.7, so it has no annotations and only old syntax. It is alone
+in its folder, because `import` finds every file in that folder.
 """
 
 import os
@@ -23,7 +24,7 @@ _package = os.path.dirname(os.path.dirname(_here))
 
 def _has_torch():
     # type: () -> bool
-    """Tell whether the interpreter has a torch, without importing it."""
+    """Return whether torch is installed for this interpreter, without importing it."""
     try:
         import importlib.util
 
@@ -34,7 +35,9 @@ def _has_torch():
 
 def _can_load_package():
     # type: () -> bool
-    """Tell whether the compiled parts of our package, around this file, are made for this interpreter."""
+    """Return whether the compiled extensions of the ullage package that contains this file are built for this
+    interpreter.
+    """
     try:
         from importlib.machinery import EXTENSION_SUFFIXES
     except ImportError:
@@ -46,8 +49,8 @@ def _can_load_package():
 def _end(why):
     # type: (str) -> None
     sys.stderr.write(
-        "ullage: this process cannot emulate the card of the process that started it (" + why + "); it ends here, "
-        "because it would find another card or none. Unset ULLAGE_EMULATED_CARD to run without.\n"
+        "ullage: this process cannot emulate the GPU of its parent process (" + why + "); it ends here, "
+        "because it would use another GPU or none. Unset ULLAGE_EMULATED_CARD to run it without the emulated GPU.\n"
     )
     sys.stderr.flush()
     os._exit(4)
@@ -56,19 +59,19 @@ def _end(why):
 def _go_on(why):
     # type: (str) -> None
     try:  # noqa: SIM105  # Python 2 knows no `suppress`
-        sys.stderr.write("ullage: nothing is recorded of this process (" + why + ")\n")
-    except (OSError, ValueError, AttributeError):  # full, closed, or not there
+        sys.stderr.write("ullage: this process is not recorded (" + why + ")\n")
+    except (OSError, ValueError, AttributeError):  # standard error is full, closed or missing
         pass
 
 
 def _begin(what, give_up):
     # type: (str, Callable[[str], None]) -> None
-    """Call `emulate`, `attach` or `record` of `ullage._child.begin`, where this interpreter can and has need of it."""
+    """Call `emulate`, `attach` or `record` of `ullage._child.begin`, if this interpreter has torch and ullage."""
     if not _can_load_package():
         if _has_torch():
-            give_up("ullage is not installed for its Python, " + ".".join(map(str, sys.version_info[:2])))
+            give_up("ullage is not installed for this Python, " + ".".join(map(str, sys.version_info[:2])))
         return
-    root = os.path.dirname(_package)  # the interpreter may not have it
+    root = os.path.dirname(_package)  # the interpreter may lack ullage
     added = root not in sys.path
     if added:
         sys.path.append(root)
@@ -84,33 +87,33 @@ def _begin(what, give_up):
 
 
 class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
-    """Begins to record when torch is about to be imported."""
+    """An import hook that starts recording when torch is about to be imported."""
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
-        """Have recording wait for the module, whoever finds it, and leave."""
+        """Start the watch for the import of torch when torch is requested, and remove this hook."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
         _begin("record", _go_on)
         try:
             import importlib.util
-        except ImportError:  # the script has left no way to it
+        except ImportError:  # the script has removed the import path of ullage
             return None
-        return importlib.util.find_spec(name)  # from the first finder on: those of `sys.meta_path` have changed
+        return importlib.util.find_spec(name)  # from the first finder again, because `sys.meta_path` has changed
 
 
 def _run_next():
     # type: () -> None
-    """Import the `sitecustomize` that Python would have found without this one.
+    """Import the `sitecustomize` that Python would have found without this file.
 
     Raises:
-        ImportError: there is none, which Python takes as it would without this one.
+        ImportError: another `sitecustomize` does not exist; Python handles this as it would without this file.
     """
     path = list(sys.path)
-    sys.path[:] = [folder for folder in path if os.path.normpath(folder) != _here]  # Python has made them absolute
+    sys.path[:] = [folder for folder in path if os.path.normpath(folder) != _here]  # Python has made the paths absolute
     found_here = [folder for folder in path if folder not in sys.path]
-    this = sys.modules.pop("sitecustomize", None)  # with a name: Python 2 empties a module that nobody has
+    this = sys.modules.pop("sitecustomize", None)  # kept in a variable: Python 2 clears a module without references
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     finally:
@@ -122,7 +125,7 @@ if os.environ.get("ULLAGE_EMULATED_CARD"):
     _begin("emulate", _end)
 if os.environ.get("ULLAGE_PREDICTION"):
     _begin("attach", _end)
-_is_old = not hasattr(sys, "implementation")  # Python 2 has no torch of today
+_is_old = not hasattr(sys, "implementation")  # a current torch does not exist for Python 2
 _is_there = any(type(finder).__name__ == "_TorchImport" for finder in sys.meta_path)  # this file was imported by hand
 if os.environ.get("ULLAGE_RECORDING") and not _is_old and not _is_there:
     sys.meta_path.insert(0, _TorchImport())

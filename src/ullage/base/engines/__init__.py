@@ -1,1 +1,4 @@
-"""Where work is done: in this process's threads, on Ray, by Slurm. It does not know what the work is."""
+"""Engines that run work in parallel: in threads of this process, on a Ray cluster, or as Slurm jobs.
+
+The engines do not depend on what the work is.
+"""

@@ -1,4 +1,4 @@
-"""Which engine is meant: `--on` as a user writes it."""
+"""Create the engine that the option `--on` names."""
 
 import os
 from pathlib import Path
@@ -13,18 +13,18 @@ MOST_WORKERS: Final = 1024
 
 
 def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
-    """Return an engine, ready for work.
+    """Return an engine that is ready to accept work.
 
     Args:
-        on: where, as of `--on`; None: on this machine.
-        workers: how many pieces of work at once, on this machine; None: one for each core.
+        on: the engine, as written after `--on`; None: this machine.
+        workers: the number of work items that run at once on this machine; None: one for each CPU core.
 
     Raises:
-        UsageError: there is no such engine, or what it needs is not installed.
-        EngineError: it does not answer.
+        UsageError: the engine does not exist, or a package that it needs is not installed.
+        EngineError: the engine does not respond.
     """
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
-        raise UsageError(f"--workers {workers} is out of range; expected 1 to {MOST_WORKERS}")
+        raise UsageError(f"workers={workers} is out of range; expected 1 to {MOST_WORKERS}")
     count = workers or len(os.sched_getaffinity(0))
     if on in (None, "local"):
         return LocalEngine(count)
@@ -41,11 +41,13 @@ def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
         folder = Path(settings.pop("folder", "") or default_folder()).absolute()
         name = "slurm" if kind == "slurm" else "local"
         return SubmititEngine(name, folder=folder, settings=settings, workers=count)
-    raise UsageError(f"--on {quoted(on)} is no engine; expected {_WAYS}")
+    raise UsageError(f"on={quoted(on)} is not an engine; expected {_WAYS}")
 
 
 def default_folder() -> Path:
-    """Return the folder through which jobs are told what to do: the user's cache folder, which nodes mostly share."""
+    """Return the folder for the files that are exchanged with jobs: the user's cache folder, which most clusters share
+    between nodes.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "jobs"
 
 
@@ -54,8 +56,8 @@ def _settings(on: str, text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name or not value:
-            raise UsageError(f"--on {quoted(on)} is no engine with settings; expected {_WAYS}")
+            raise UsageError(f"on={quoted(on)} is not an engine with settings; expected {_WAYS}")
         found[name.strip().replace("-", "_")] = value.strip()
     if not found.get("time", "1").isdecimal():
-        raise UsageError(f"--on {quoted(on)}: time is in minutes, a whole number")
+        raise UsageError(f"on={quoted(on)}: time is not a whole number of minutes")
     return found

@@ -1,4 +1,4 @@
-"""Work on a Ray cluster. Ray schedules it, and does it again where a worker or a node is lost."""
+"""The engine that works on a Ray cluster. Ray schedules the work, and repeats it if a worker or a node is lost."""
 
 import logging
 import os
@@ -19,36 +19,42 @@ from ullage.base.errors import UsageError
 
 _RETRIES: Final = 2
 _AUTH: Final = "RAY_AUTH_MODE"
-"""The variable without which Ray (2.60) shows its token to no cluster that is named by an address."""
+"""The environment variable without which Ray (2.60) does not send its token to a cluster that is given by an
+address.
+"""
 
 
 class RayEngine(WorkEngine):
-    """Does work as tasks of Ray, one processor core each."""
+    """An engine that runs each work item as a Ray task on one CPU core."""
 
     def __init__(self, address: str | None) -> None:
         """Connect to a cluster.
 
         Args:
-            address: `ray://HOST:PORT` of Ray's client server, or `HOST:PORT`; None: `RAY_ADDRESS`, the cluster that was
-                started on this machine, or else one of this process alone.
+            address: `ray://HOST:PORT` of Ray's client server, or `HOST:PORT`. None: the address in `RAY_ADDRESS`, else
+                the cluster that was started on this machine, else a new one for this process alone.
 
         Raises:
             UsageError: Ray is not installed.
-            EngineError: there is no such cluster.
+            EngineError: the cluster does not exist or does not respond.
         """
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # cards are emulated: none is hidden
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # GPUs are emulated, so Ray must not hide them
         try:
             import ray
         except ImportError:
-            raise UsageError("--on ray needs Ray, which is not installed here: pip install 'ullage[ray]'") from None
+            raise UsageError("on=ray needs Ray, which is not installed: pip install 'ullage[ray]'") from None
         self._ray: Any = ray
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # Ray's own, of many classes
+        except Exception as error:  # Ray raises errors of many classes
             where = address or "this machine"
-            hint = "" if _AUTH in os.environ else f"; a cluster that asks for a token needs {_AUTH}=token here"
-            raise EngineError(f"Ray does not answer at {where}: {first_line(error)}{hint}") from None
+            hint = (
+                ""
+                if _AUTH in os.environ
+                else f"; a cluster that requires a token needs {_AUTH}=token in this environment"
+            )
+            raise EngineError(f"Ray does not respond at {where}: {first_line(error)}{hint}") from None
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.name = f"Ray, {cores} cores on {_count(len(_nodes(ray)), 'node')}"
         self.at_once = max(1, cores)
@@ -58,22 +64,22 @@ class RayEngine(WorkEngine):
         self._is_over = False
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Give a task to Ray."""
+        """Submit the call as a Ray task."""
         future: Future[PlainData] = Future()
         with self._lock:
-            if self._is_over:  # Ray would start a cluster of its own
+            if self._is_over:  # Ray would start a new cluster
                 return refused()
             try:
                 reference = self._task.remote(function, payload)
-            except Exception as error:  # the connection is lost, or the cluster is
-                future.set_exception(EngineError(f"Ray takes no more work: {first_line(error)}"))
+            except Exception as error:  # the connection or the cluster is lost
+                future.set_exception(EngineError(f"Ray does not accept more work: {first_line(error)}"))
                 return future
             self._running[reference] = future
         reference.future().add_done_callback(lambda done: self._ended(reference, future, done))
         return future
 
     def cancel(self) -> None:
-        """Kill the tasks that run, and disconnect."""
+        """Kill the running tasks, and disconnect from the cluster."""
         with self._lock:
             if self._is_over:
                 return
@@ -82,7 +88,7 @@ class RayEngine(WorkEngine):
         for reference in running:
             try:
                 self._ray.cancel(reference, force=True)
-            except Exception:  # it has ended meanwhile, or the cluster has
+            except Exception:  # the task or the cluster has ended meanwhile
                 continue
         self._ray.shutdown()
         with self._lock:
@@ -100,7 +106,7 @@ class RayEngine(WorkEngine):
         if error is None:
             future.set_result(done.result())
         else:
-            future.set_exception(EngineError(f"Ray lost a piece of work: {first_line(error)}"))
+            future.set_exception(EngineError(f"Ray lost a task: {first_line(error)}"))
 
 
 def _nodes(ray: Any) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Work as jobs of Slurm, by submitit; or by its local executor, which starts processes here in the same way.
+"""The engine that runs work as Slurm jobs through submitit, or as local processes through submitit's local executor.
 
-What is submitted within a second becomes one array. A job that is lost is submitted once more.
+Work that is submitted within one second becomes one job array. A lost job is submitted once more.
 """
 
 import threading
@@ -33,7 +33,7 @@ _OF_ULLAGE: Final = frozenset({"array_parallelism"})
 
 @dataclass(slots=True)
 class _Piece:
-    """One piece of work, and the job that does it."""
+    """A work item, and the job that runs it."""
 
     function: str
     payload: PlainData
@@ -43,34 +43,32 @@ class _Piece:
 
 
 class SubmititEngine(WorkEngine):
-    """Does work as jobs."""
+    """An engine that runs each work item as a job."""
 
     def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:
-        """Begin; nothing is submitted before there is work.
+        """Start the engine. A job is submitted only when there is work.
 
         Args:
             kind: "slurm" or "local".
-            folder: the folder for what jobs are told and tell, which every node has to see.
-            settings: settings of Slurm, such as `partition`, as `sbatch` names them.
-            workers: the jobs that run at once, of the local executor.
+            folder: the folder in which the jobs' input and results are exchanged; every node needs access to it.
+            settings: Slurm settings, such as `partition`, named as `sbatch` names them.
+            workers: the number of jobs that the local executor runs at once.
 
         Raises:
-            UsageError: submitit is not installed, or there is no Slurm.
+            UsageError: submitit is not installed, or Slurm is not available.
         """
         try:
             import submitit
         except ImportError:
-            raise UsageError(
-                f"--on {kind} needs submitit, which is not installed here: pip install 'ullage[slurm]'"
-            ) from None
+            raise UsageError(f"on={kind} needs submitit, which is not installed: pip install 'ullage[slurm]'") from None
         self._home = OwnFolder.make_unique(folder, "search")
         self._is_local = kind == "local"
         try:
             self._executor: Any = submitit.AutoExecutor(folder=self._home.path, cluster=kind)
             self._executor.update_parameters(**_parameters(kind, settings))
-        except Exception as error:  # of submitit: no sbatch here, or no such setting
+        except Exception as error:  # raised by submitit: sbatch is missing, or a setting does not exist
             self._remove_folder()
-            raise UsageError(f"--on {kind} cannot be had here: {first_line(error)}") from None
+            raise UsageError(f"on={kind} is not available on this machine: {first_line(error)}") from None
         self.at_once = workers if self._is_local else int(settings.get("array_parallelism", _AT_ONCE_OF_ARRAY))
         self.name = f"submitit's local executor, {workers} at once" if self._is_local else "Slurm"
         self._waiting: list[_Piece] = []
@@ -82,7 +80,7 @@ class SubmititEngine(WorkEngine):
         self._thread.start()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Submit a job with the next array."""
+        """Submit a job with the next job array."""
         piece = _Piece(function, payload, Future())
         with self._changed:
             if self._is_over:
@@ -92,7 +90,7 @@ class SubmititEngine(WorkEngine):
         return piece.future
 
     def cancel(self) -> None:
-        """Cancel every job, and remove the folder unless it has the log of one that was lost."""
+        """Cancel every job. Remove the folder, unless it contains the log of a lost job."""
         with self._changed:
             if self._is_over:
                 return
@@ -108,12 +106,12 @@ class SubmititEngine(WorkEngine):
 
     def _remove_folder(self) -> None:
         if not getattr(self, "_has_logs", False):
-            with suppress(OSError):  # a job that is being ended has written something more
+            with suppress(OSError):  # a job that is being cancelled has written another file
                 self._home.remove_tree()
         self._home.close()
 
     def _look(self) -> None:
-        """Submit what waits, and hand on what has ended, until nothing is wanted any more."""
+        """Submit waiting work and pass on results, until the engine is cancelled."""
         while True:
             with self._changed:
                 if not self._waiting and not self._running:
@@ -137,17 +135,17 @@ class SubmititEngine(WorkEngine):
                 for piece in batch:
                     piece.job = self._executor.submit(call_in_process_of_its_own, piece.function, piece.payload)
                     piece.tries += 1
-        except Exception as error:  # of sbatch
+        except Exception as error:  # raised by sbatch
             for piece in batch:
                 piece.future.set_exception(EngineError(f"jobs could not be submitted: {first_line(error)}"))
             return
         self._running += batch
 
     def _take(self, piece: _Piece) -> None:
-        """Hand on what a job has told; one that has told nothing is submitted again."""
+        """Pass on the result of a job. Submit a job that ended without a result again."""
         try:
             answer = piece.job.result()
-        except Exception as error:  # the job's own, or submitit's of one that was killed
+        except Exception as error:  # the job's own error, or submitit's if the job was killed
             if piece.tries < _TRIES:
                 with self._changed:
                     self._waiting.append(piece)
@@ -164,7 +162,9 @@ class SubmititEngine(WorkEngine):
 
 
 def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
-    """Return settings as submitit's parameters: those that it has for every cluster, and Slurm's own."""
+    """Return the settings as parameters of submitit: those that it has for every cluster, and those that are
+    Slurm's.
+    """
     minutes = int(settings.get("time", _DEFAULT_MINUTES))
     if kind == "local":
         return {"timeout_min": minutes}
@@ -180,5 +180,5 @@ def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
 def _cancel(job: Any) -> None:
     try:
         job.cancel(check=False)
-    except Exception:  # it has ended meanwhile
+    except Exception:  # the job has ended meanwhile
         return

@@ -1,1 +1,1 @@
-"""`@pytest.mark.gpu_memory`: a test's memory on an emulated card or the real one, judged."""
+"""`@pytest.mark.gpu_memory`: limits on the memory of a test, on an emulated GPU or a real one."""

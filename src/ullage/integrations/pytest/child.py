@@ -1,7 +1,7 @@
-"""The process that has an emulated card: it collects a test again, runs it in a fork, and sends the reports.
+"""The process with an emulated GPU, which collects a test again, runs it in a fork, and sends the test's reports.
 
-It is started by `process` with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session
-with the options of the one that started it, except for those that select, order and show tests.
+`process` starts it with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session with the
+options of the session that started it, except for those that select, order and show tests.
 """
 
 import gc
@@ -22,13 +22,13 @@ from ullage.integrations.pytest.plugin import INSIDE
 from ullage.integrations.pytest.process import receive, send
 
 _WRITERS: Final = ("lfplugin", "nfplugin", "stepwiseplugin")
-"""The plugins of pytest that write files at a session's end."""
+"""The pytest plugins that write files when a session ends."""
 _CLOSED: Final = 2
 _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Serve until there are no more requests, and end without tearing modules down."""
+    """Run requested tests until the requests end. Exit without unloading modules."""
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])
     for number in (requests, answers):
@@ -36,7 +36,7 @@ def main() -> None:
     source, target = os.fdopen(requests, "rb"), os.fdopen(answers, "wb", buffering=0)
     try:
         _serve(source, target)
-    except (EOFError, BrokenPipeError):  # the session is over
+    except (EOFError, BrokenPipeError):  # the session has ended
         pass
     except UllageError as error:
         send(target, ("refused", str(error)))
@@ -60,7 +60,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 class _TestServer:
-    """Runs the requested tests."""
+    """A pytest plugin that runs the requested tests."""
 
     def __init__(self, config: pytest.Config, session: pytest.Session, source: BinaryIO, target: BinaryIO) -> None:
         self._session = session
@@ -73,17 +73,21 @@ class _TestServer:
         self._threads = _threads()
         self._now = ""
         self._compiler_wanted = mmap.mmap(-1, 1)
-        """Shared with the copies: whether one of them has imported PyTorch's compiler, as every optimizer does."""
+        """Shared memory with the forked processes: whether one of them has imported PyTorch's compiler, as every
+        optimizer does.
+        """
         self._has_told = mmap.mmap(-1, 1)
-        """Shared as well: whether the last of them has come to its end itself, not by `os._exit`; or `_CLOSED`."""
+        """Shared memory with the forked processes: whether the last one ended normally and not by `os._exit`; or
+        `_CLOSED`.
+        """
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
-        config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # or each copy would make it anew
+        config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # otherwise each fork would create it again
         config.pluginmanager.register(self)
 
     def run(self) -> int:
-        """Run tests until there are no more requests, or this process cannot be forked."""
+        """Run tests until the requests end, or until this process can no longer fork safely."""
         is_reusable = True
         while is_reusable:
             try:
@@ -110,11 +114,13 @@ class _TestServer:
             why = self._errors.get(
                 path, "pytest collected it before; expected the same tests to be collected in every process"
             )
-            self._send("refused", f"{nodeid} was not found in the process with the emulated card: {why}")
+            self._send("refused", f"{nodeid} was not found in the process with the emulated GPU: {why}")
         return item
 
     def _can_be_copied(self) -> bool:
-        """Tell whether importing the tests has started nothing that a fork would lack, such as threads."""
+        """Return whether a fork is safe: importing the tests has not started anything that a fork would lack, such as
+        threads.
+        """
         import torch
 
         return not torch.cuda.is_initialized() and _threads() <= self._threads
@@ -122,7 +128,7 @@ class _TestServer:
     def _run_copy(self, item: pytest.Item) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        if self._compiler_wanted[0]:  # once, instead of in every copy
+        if self._compiler_wanted[0]:  # done once here, and not in every forked process
             importlib.import_module(_COMPILER)
         gc.collect()
         self._has_told[0] = False
@@ -145,11 +151,15 @@ class _TestServer:
     def _run_here(self, item: pytest.Item) -> None:
         try:
             self._config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        except BaseException as error:  # such as pytest.exit, which is for the session that asked
+        except (
+            BaseException
+        ) as error:  # an error such as pytest.exit, which is meant for the session that sent the request
             self._send("refused", f"{item.nodeid} ended with {type(error).__name__}: {error}")
 
     def _send(self, kind: str, value: Any) -> None:
-        if file_behind(self._target.fileno()) != self._file:  # closed by the test, and perhaps a file of its own since
+        if (
+            file_behind(self._target.fileno()) != self._file
+        ):  # the test closed the descriptor, and may have reused its number for another file
             self._has_told[0] = _CLOSED
             os._exit(0)
         send(self._target, (kind, value))
@@ -157,21 +167,21 @@ class _TestServer:
     # ---- hooks of pytest
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record why a file could not be collected."""
+        """Record the reason why a file could not be collected."""
         if not report.passed:
             self._errors[self._now] = str(report.longreprtext if report.failed else report.longrepr)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a report."""
+        """Send a report to the session that requested the test."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         try:
             self._send("report", data)
-        except ValueError:  # what a plugin has put there
+        except ValueError:  # data that a plugin has added
             data["user_properties"] = [(str(name), str(value)) for name, value in report.user_properties]
             self._send("report", data)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
-        """Send a warning."""
+        """Send a warning to the session that requested the test."""
         category = warning_message.category
         value = {
             "category": (category.__module__, category.__qualname__),
@@ -182,7 +192,7 @@ class _TestServer:
             "nodeid": nodeid,
             "location": location,
         }
-        if when == "runtest":  # collection's are told by the session that asked
+        if when == "runtest":  # the requesting session itself reports warnings of the collection
             self._send("warning", value)
 
 

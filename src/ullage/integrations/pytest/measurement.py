@@ -1,4 +1,7 @@
-"""Measures one test: the peak of its allocations, what it left behind, and the report that says so."""
+"""Measure one test: its peak of allocated memory, and the memory that it leaves allocated.
+
+Report it if a limit is exceeded.
+"""
 
 import gc
 
@@ -17,15 +20,15 @@ _LEAST_SHOWN = "1KiB"
 def measured_reports(
     item: pytest.Item, nextitem: pytest.Item | None, *, peak_bytes: int | None, leak_bytes: int | None
 ) -> list[pytest.TestReport]:
-    """Run a test with its fixtures, and return its reports; it fails if it takes more than it is allowed.
+    """Run a test with its fixtures, and return its reports. The test fails if it exceeds a memory limit.
 
-    PyTorch's peak statistics are reset before.
+    PyTorch's peak statistics are reset before the test.
 
     Args:
         item: the test.
         nextitem: the test that follows, if there is one.
-        peak_bytes: the bytes that may be allocated at once; None: any number.
-        leak_bytes: the bytes that may be held after the test in addition to those before; None: any number.
+        peak_bytes: the most bytes that may be allocated at the same time; None: no limit.
+        leak_bytes: the most bytes by which allocated memory may grow from before the test to after it; None: no limit.
     """
     torch.cuda.init()
     before = _settled_bytes()
@@ -60,7 +63,9 @@ def measured_reports(
 
 
 class _NoteAtEnd:
-    """Records the owners of memory when a test's function returns, while its fixtures still exist."""
+    """A pytest plugin that records the roles of addresses when a test function returns, while its fixtures still
+    exist.
+    """
 
     def __init__(self, watch: PeakWatch, item: pytest.Item) -> None:
         self._watch = watch
@@ -83,7 +88,7 @@ def _over_peak(peak: PeakContents, allowed: int | None) -> str:
     if allowed is None or peak.bytes <= allowed:
         return ""
     return (
-        f"gpu_memory: {text_of_bytes(peak.bytes)} were allocated at once on {torch.cuda.get_device_name()}, "
+        f"gpu_memory: the peak on {torch.cuda.get_device_name()} was {text_of_bytes(peak.bytes)}, "
         f"{text_of_bytes(peak.bytes - allowed)} more than peak={text_of_bytes(allowed)} "
         f"allows\n{peak}"
     )
@@ -93,13 +98,13 @@ def _leak(before: int, after: int, allowed: int | None) -> str:
     if allowed is None or after - before <= allowed:
         return ""
     return (
-        f"gpu_memory: {text_of_bytes(after - before)} more are held after the test than before "
-        f"({text_of_bytes(before)}), and leak={text_of_bytes(allowed)} is allowed\n{owners(_LEAST_SHOWN)}"
+        f"gpu_memory: {text_of_bytes(after - before)} more are allocated after the test than before it "
+        f"({text_of_bytes(before)}); leak={text_of_bytes(allowed)} is allowed\n{owners(_LEAST_SHOWN)}"
     )
 
 
 def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
-    """Return a report of failure for a test that has passed."""
+    """Return a failure report for a test that has passed but exceeded a limit."""
     call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration

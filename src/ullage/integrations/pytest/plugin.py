@@ -1,7 +1,8 @@
 """The pytest plugin: `@pytest.mark.gpu_memory(peak="2GiB", leak=0, gpu="T4")`.
 
-A marked test runs on an emulated card, in a process that has the card (`process`), or on the real one. Its most
-allocated bytes and what it leaves behind are measured there by `measurement`. Tests without the marker run as ever.
+A marked test runs on an emulated GPU, in a separate process (`process`), or on the real GPU. That process measures the
+peak of allocated bytes and the bytes that the test leaves allocated (`measurement`). Tests without the marker run as
+usual.
 """
 
 from dataclasses import dataclass
@@ -20,50 +21,52 @@ _VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
-"""Set in the process that has the emulated card of a test."""
+"""The attribute that is set in the process that has the emulated GPU of a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """The memory that a test is allowed, and the card on which it runs."""
+    """The memory limits of a test, and the GPU on which it runs."""
 
     peak_bytes: int | None = None
-    """The bytes that may be allocated at once; None: any number."""
+    """The most bytes that may be allocated at the same time; None: no limit."""
     leak_bytes: int | None = None
-    """The bytes that may be held after the test in addition to those before; None: any number."""
+    """The most bytes by which allocated memory may grow from before the test to after it; None: no limit."""
     gpu: str | None = None
-    """The name of the emulated card; None: the default one."""
+    """The name of the emulated GPU; None: the default GPU."""
     values: str = "on"
-    """The answer to what is read back from the emulated card, as in `ullage.emulate`."""
+    """The mode for values that are read back from the emulated GPU, as in `ullage.emulate`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the command-line options of the plugin."""
     group = parser.getgroup("gpu memory (ullage)")
     group.addoption(
         "--gpu-memory-device",
         choices=("emulated", "real"),
         default="emulated",
-        help="where tests with @pytest.mark.gpu_memory run: on an emulated card (default), or on this machine's",
+        help="where tests with @pytest.mark.gpu_memory run: on an emulated GPU (default), or on this machine's",
     )
     group.addoption(
         "--gpu-memory-gpu",
         metavar="NAME",
         default=None,
-        help="emulate this card in pytest's own process as well, so that torch can be imported where there is no CUDA; "
-        f"it is also the card of marked tests that name none (otherwise: {_DEFAULT_GPU})",
+        help="emulate this GPU in pytest's own process too, so that torch can be imported on a machine without CUDA; "
+        f"marked tests that do not name a GPU use it too (otherwise: {_DEFAULT_GPU})",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Emulate a card here, where that is asked for, before a conftest may import torch."""
+    """Emulate a GPU in this process if requested, before a conftest file may import torch."""
     options = early_config.known_args_namespace
     gpu = options.gpu_memory_gpu
     if gpu is None:
         return
     if options.gpu_memory_device == "real":
-        raise pytest.UsageError("--gpu-memory-gpu names an emulated card; expected no --gpu-memory-device=real with it")
+        raise pytest.UsageError(
+            "--gpu-memory-gpu names an emulated GPU, which excludes --gpu-memory-device=real; give one of them"
+        )
     from ullage.gpu.emulator import emulate
 
     try:
@@ -73,24 +76,24 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at once in the '
-        "test, and those that are held after it beyond those before; on an emulated card, or with "
+        'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at the same time '
+        "in the test, and the bytes that it leaves allocated; on an emulated GPU, or on a real one with "
         "--gpu-memory-device=real",
     )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the processes that have emulated cards."""
+    """End the processes that have emulated GPUs."""
     if _PROCESSES in config.stash:
         config.stash[_PROCESSES].stop()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test where it belongs, and measure it."""
+    """Run a marked test in the right process, and measure it."""
     if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -118,7 +121,7 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
             import torch
 
             if not torch.cuda.is_available():
-                pytest.skip("--gpu-memory-device=real, and there is no CUDA device here")
+                pytest.skip("--gpu-memory-device=real needs a CUDA device, and this machine has none")
         if is_real or item.config.stash.get(INSIDE, False) or _is_here(item.config, allowance):
             from ullage.integrations.pytest.measurement import measured_reports
 
@@ -132,7 +135,7 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
 
 
 def _allowance_of(item: pytest.Item) -> Allowance:
-    """Read a test's markers; the nearest one wins.
+    """Return the limits from the markers of a test; the marker closest to the test has precedence.
 
     Raises:
         UsageError: a marker has a wrong argument.
@@ -154,7 +157,7 @@ def _allowance_of(item: pytest.Item) -> Allowance:
     if allowance.values not in _VALUES:
         raise UsageError(f"values={quoted(allowance.values)}; expected one of {', '.join(_VALUES)}")
     if not isinstance(allowance.gpu, str | None):
-        raise UsageError(f"gpu={quoted(allowance.gpu)} is not the name of a card; expected one such as 'T4' or '24GiB'")
+        raise UsageError(f"gpu={quoted(allowance.gpu)} is not the name of a GPU; expected one such as 'T4' or '24GiB'")
     return allowance
 
 
@@ -169,14 +172,16 @@ def _bytes_of(name: str, given: Any) -> int | None:
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Tell whether a test runs in this process although its card is emulated: for a debugger, which is here."""
+    """Return whether a test runs in this process although its GPU is emulated, because a debugger works only in this
+    process.
+    """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
     own = config.getoption("gpu_memory_gpu")
     if own is None or allowance.gpu != own:
         raise UsageError(
-            f"a debugger reaches only tests of pytest's own process, which emulates {own or 'no card'}, and this one "
-            f"runs on {allowance.gpu or _DEFAULT_GPU!r}; give that as --gpu-memory-gpu, or leave --pdb out"
+            f"a debugger reaches only tests in pytest's own process, which emulates {own or 'no GPU'}, and this test "
+            f"runs on {allowance.gpu or _DEFAULT_GPU!r}; give that GPU as --gpu-memory-gpu, or leave --pdb out"
         )
     return True
 
@@ -190,7 +195,7 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down what earlier tests have set up here and the next one does not need."""
+    """Tear down the fixtures in this process that earlier tests have set up and the next test does not need."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

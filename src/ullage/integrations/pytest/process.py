@@ -1,8 +1,9 @@
-"""The processes in which marked tests run: one for each emulated card, which copies itself for every test.
+"""The processes in which marked tests run: one for each emulated GPU. It forks once for every test.
 
-A process emulates one card for its whole life and has to do so before it imports torch, which pytest's own may have
-done long ago. So a fresh one collects the test again and forks for it: no test sees what another has left on the card,
-and torch is imported once. What happens in there is told in `child`; reports travel as pytest-xdist's do.
+A process emulates one GPU during its whole life, and has to start before it imports torch, which pytest's own process
+may already have imported. So a new process collects the test again and forks to run it. A test is not affected by
+memory that another test left on the GPU, and torch is imported only once. `child` describes what happens in that
+process. Reports are sent in the same form as in pytest-xdist.
 """
 
 import marshal
@@ -24,7 +25,7 @@ from ullage.gpu.gpus import Gpu, find_gpu
 _ENDING_SECONDS: Final = 10.0
 _HEADER: Final = struct.Struct("<Q")
 _NOT_THERE: Final[dict[str, Any]] = {
-    # What selects and orders tests, or writes files, is done here already.
+    # Options that select and order tests, or write files, apply only to this process.
     "keyword": "",
     "markexpr": "",
     "deselect": None,
@@ -54,17 +55,17 @@ _NOT_THERE: Final[dict[str, Any]] = {
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Write a message of plain data."""
+    """Send a message of plain data."""
     data = marshal.dumps(message)
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Read a message.
+    """Return the next message.
 
     Raises:
-        EOFError: the other end has closed.
+        EOFError: the other process has closed the connection.
     """
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size:
@@ -73,7 +74,7 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes of this session that have emulated cards, by card and by what is read back from it."""
+    """The processes with emulated GPUs of this session, by GPU and by the mode for values that are read back."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -81,7 +82,7 @@ class Processes:
         self._started = 0
 
     def run(self, item: pytest.Item, gpu: str, values: str) -> list[pytest.TestReport]:
-        """Run a test on an emulated card and return its reports.
+        """Run a test on an emulated GPU and return its reports.
 
         Raises:
             UllageError: the test could not be completed.
@@ -106,13 +107,13 @@ class Processes:
         return reports
 
     def stop(self) -> None:
-        """End all processes and what came of them."""
+        """End all processes and their descendants."""
         while self._by_card:
             self._by_card.popitem()[1].stop()
 
 
 class _Process:
-    """One process that has an emulated card."""
+    """A process that has an emulated GPU."""
 
     def __init__(self, config: pytest.Config, gpu: str, values: str, number: int) -> None:
         self._config = config
@@ -121,12 +122,12 @@ class _Process:
         answer, answer_end = new_pipe()
         inherited = (request_end, answer_end)
         environment = {name: value for name, value in os.environ.items() if name != CARD_VARIABLE}
-        # A copy of a process whose numeric libraries have threads would lack them.
+        # A fork does not copy the threads of numeric libraries, so these get one thread.
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         manager: Any = config.pluginmanager.getplugin("capturemanager")
         with (
             manager.global_and_fixture_disabled() if manager else nullcontext()
-        ):  # its standard error is the terminal, for what ends a process
+        ):  # its standard error is the terminal, which shows why the process ends
             self._process = ChildProcess(
                 "ullage.integrations.pytest.child",
                 [str(number) for number in inherited],
@@ -142,7 +143,9 @@ class _Process:
         send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
-        """Return the reports of a test, or why there are none, and whether the process can run another test."""
+        """Return the reports of a test, or the reason why there are none, and whether the process can run another
+        test.
+        """
         reports: list[pytest.TestReport] = []
         refusal = None
         try:
@@ -167,7 +170,7 @@ class _Process:
             ) from None
 
     def stop(self, *, is_busy: bool = False) -> None:
-        """End the process and all that it has started; at once if it is busy with a test whose result is not needed."""
+        """End the process and its descendants; at once if it runs a test whose result is not needed."""
         for stream in (self._requests, self._answers):
             with suppress(OSError):
                 stream.close()
@@ -177,7 +180,7 @@ class _Process:
 
 
 def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
-    """Return the options of this session as plain data, for a session like it."""
+    """Return the options of this session as plain data, to start another session with the same options."""
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
     changes = {name: value for name, value in _NOT_THERE.items() if name in options}
     plugins = [name for name in config.option.plugins if name != "terminal"]

@@ -1,1 +1,1 @@
-"""The page of a report: HTML that needs no network, with its scripts and its style."""
+"""Draw a report as an HTML page that contains its scripts and styles and needs no network."""

@@ -1,12 +1,11 @@
-"""Draw a report as one page that needs no network, from the same object as the terminal's text.
+"""Draw a report as one HTML page that needs no network, from the same `Report` object as the terminal's text.
 
-Everything is inside the file. Blocks over time (`BlockHistory`) are drawn by scripts of our own on a canvas: a general
-library draws 10^5 rectangles in seconds, and keeps an object for each; ours fills the pixels of one column after the
-other, in slices of 10 ms, at any zoom, from every block of the run. So there are no levels of detail to prepare: the
-page has the blocks themselves, as compressed columns (`columns`), some 1 MB for a million events; only where that would
-be too much are the smallest summed up (`slim`).
-plotly.js (4.8 MB) draws what has few points, the curves of a prediction and trials; a page without such has none of it.
-The tree and named bars are HTML.
+The file contains everything. Our own scripts draw blocks over time (`BlockHistory`) on a canvas. A general charting
+library needs seconds to draw 10^5 rectangles, and keeps one object for each. Our scripts fill one pixel column after
+another, in slices of 10 ms, at any zoom, from every block of the run, so levels of detail are not needed. The page
+contains the blocks as compressed columns (`columns`), about 1 MB for a million events. Only if that would be too
+large, the smallest blocks are summed up (`slim`). plotly.js (4.8 MB) draws charts with few points: the curves of a
+prediction, and trials. A page without them does not contain plotly.js. The tree and the named bars are HTML.
 """
 
 import json
@@ -33,7 +32,7 @@ _ROLES: Final = (
 _STATES: Final = {
     "allocated": "allocated",
     "cached": "cached",
-    "cached beside it": "cached",
+    "cached by PyTorch": "cached",
     "freed, pending": "pending",
     "CUDA context": "context",
     "context, libraries": "context",
@@ -57,11 +56,11 @@ _BLOCKS: Final = (
     "hand",
     "explorer",
 )
-"""The scripts that draw blocks over time, in the order in which they are read."""
+"""The names of the scripts that draw blocks over time, in loading order."""
 
 
 def draw_page(report: Report) -> str:
-    """Return the report as HTML, without secrets that its texts may quote: a page is made to be shown."""
+    """Return the report as HTML. Secrets in its texts are hidden, because a page is made to be shown to others."""
     report = hidden_data(report)
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
@@ -87,7 +86,7 @@ def draw_page(report: Report) -> str:
 
 
 def _prepared(picture: Picture) -> Any:
-    """Return what the template shows of a picture: packed blocks, or the branches of a tree."""
+    """Return what the HTML template needs for a chart: packed blocks, or the branches of a tree."""
     if isinstance(picture, BlockHistory):
         return packed_within(picture)
     return tree_of(picture) if isinstance(picture, Icicle) else None
@@ -101,9 +100,9 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """Return the sections before the pictures (meters and the answer's table), and those after them.
+    """Return the sections that come before the charts (meters and the main table), and those that come after them.
 
-    A curve is a picture of its own, so that only its remark is left of it.
+    A curve is drawn as a chart, so only its remark remains as a section.
     """
     named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
     meters = [one for one in named if one[0] == "meter"]
@@ -130,7 +129,7 @@ def _environment() -> Environment:
 
 
 def _embedded(data: Any) -> Markup:
-    """Return JSON that is safe inside a script element: a file's name may contain `</script>`."""
+    """Return JSON that is safe inside a script element, even if a file name contains `</script>`."""
     text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
@@ -140,9 +139,9 @@ def _plotly() -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Return the colour of each label that has one, by its name in page.css: one colour for one meaning on a page.
+    """Return the colour name (as in page.css) of each label that has one, so that a colour has one meaning on a page.
 
-    The first lines that the pictures name get colours of their own.
+    The first source lines that the charts name get separate colours.
     """
     found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
     named = [label for label in dict.fromkeys(_labels(report)) if label not in found]

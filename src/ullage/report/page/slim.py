@@ -1,6 +1,6 @@
-"""Blocks over time as one compressed text inside a page, small enough: of too many, the smallest are summed up.
+"""Pack blocks over time as compressed text for a page. If there are too many blocks, the smallest are summed up.
 
-The page's script reads the text back (columns.js).
+A script of the page, columns.js, unpacks the text.
 """
 
 import base64
@@ -17,18 +17,18 @@ from ullage.report.blocks import BlockHistory, Column, Facet, LifeColumns
 
 _WIDTHS = (1, 2, 4, 8)
 _RISING = ("born", "event", "time_us")
-"""Columns that never fall: their differences are small, and small numbers compress well."""
+"""Columns whose numbers never decrease. Their differences are small and compress well."""
 _MOST_BLOCKS: Final = 1_000_000
 _MOST_LETTERS: Final = 7_500_000
-"""Largest packed text: with it the page stays below 10 MB."""
+"""The largest packed text in bytes. With it a page stays below 10 MB."""
 _STRETCHES: Final = 4096
-"""Number of stretches of the run whose fullest and emptiest moments are kept, so that the picture keeps its shape."""
+"""The number of time intervals of which the highest and the lowest memory level are kept in the chart."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, most_letters: int = _MOST_LETTERS) -> str:
-    """Return the packed text of blocks over time, without the smallest blocks where there are too many."""
+    """Return the packed text of blocks over time. If there are too many blocks, the smallest are left out."""
     keep = min(len(history.blocks.born), most_blocks)
     while True:
         slim = slimmed(history, keep)
@@ -39,7 +39,7 @@ def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, mos
 
 
 def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
-    """Return the history with the largest blocks alone; the bytes of all others are summed up, moment by moment."""
+    """Return the history with only the largest blocks; the bytes of the other blocks are summed up at each position."""
     blocks = history.blocks
     if len(blocks.born) <= most_blocks:
         return history
@@ -75,7 +75,7 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
 
 
 def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
-    """Return the bytes of chosen blocks at every moment."""
+    """Return the total bytes of the selected blocks at each position."""
     change = np.zeros(moments + 1, np.int64)
     born, size = blocks.born[chosen], blocks.size_bytes[chosen]
     gone = np.minimum(born + (blocks.life + blocks.wait)[chosen], moments)
@@ -85,7 +85,9 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the moments that are kept: all at which something kept happens, and the extremes of each stretch."""
+    """Return the times to keep: those at which a kept block is allocated or freed, and the extremes of each
+    interval.
+    """
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))
     stretch = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, last + 1)))
@@ -108,10 +110,10 @@ def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
 def packed(thing: Any) -> str:
     """Return a dataclass of columns, texts and numbers as compressed text.
 
-    It is the length of a JSON text (four bytes), that text, and the bytes of the columns. The JSON has a column as
-    `{"at": its first byte, "n": its length, "width": bytes of a number, "unit": what each is multiplied with, "low":
-    what is then added, "sums": whether each is the difference from the one before}`. The lowest bytes of all numbers
-    come first, then the next higher ones, and so on: what changes little lies together.
+    The data are the length of a JSON text (four bytes), that JSON text, and the bytes of the columns. In the JSON, a
+    column is `{"at": its first byte, "n": its length, "width": bytes of a number, "unit": the factor of each number,
+    "low": the number that is then added, "sums": whether each number is the difference from the one before}`. The
+    lowest bytes of all numbers come first, then the next higher bytes, and so on, so that similar bytes are adjacent.
     """
     pieces: list[bytes] = []
     text = json.dumps(_plain(thing, pieces), separators=(",", ":")).encode()

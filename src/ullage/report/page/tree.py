@@ -1,4 +1,4 @@
-"""A tree of bytes as a page shows it: a line and a bar for each branch, and chains without a fork as one line."""
+"""Prepare a tree of byte counts for a page: a line and bar for each branch, one line for a chain without a fork."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,19 +11,19 @@ _OPEN_SHARE: Final = 0.08
 
 @dataclass(slots=True)
 class Branch:
-    """A branch: the names that lead to it, its bytes, and what it forks into, the largest first."""
+    """A branch of the tree: the names on its path, its bytes, and its child branches, the largest first."""
 
     names: tuple[str, ...]
     size_bytes: int = 0
     remark: str = ""
     share: float = 0.0
     meaning: str = ""
-    """The label whose colour the branch has."""
+    """The label that decides the colour of the branch."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the page shows what it forks into without being asked."""
+        """Whether the page shows the child branches without a click."""
         return self.share >= _OPEN_SHARE
 
 
@@ -48,7 +48,7 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort what a branch forks into, join chains, and sum up the smallest."""
+    """Sort the child branches by size, join chains, and sum up the smallest branches."""
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
     rest = node.branches[_MOST_BRANCHES:]
@@ -60,7 +60,7 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Return the last branch of a chain, with the names of all."""
+    """Return the last branch of a chain, with the names of the whole chain."""
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches
         only.names = (*branch.names, *only.names)
