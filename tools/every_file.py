@@ -75,7 +75,7 @@ def section() -> str:
 
 
 def written(text: str) -> str:
-    """Return the document with its section written again; the section ends at the next heading of its level, or at the end of the document."""
+    """Return the document with a new section, which ends at the next heading of the same level or at the end."""
     start = text.index(HEADING)
     following = re.search(r"^## ", text[start + len(HEADING) :], re.MULTILINE)
     end = start + len(HEADING) + following.start() if following else len(text)
