@@ -1,4 +1,4 @@
-"""Memory that a few ordinary lines need and nobody expects: each script is predicted as it is, and with one change.
+"""Predict short scripts whose ordinary lines need unexpected memory, as they are and with one change.
 
     python -m benchmarks.unexpected_costs [--only NAME] [--write docs/unexpected_costs.md]
 
@@ -27,11 +27,12 @@ CHANGES = {
     "func_grad": "use `torch.autograd.grad`",
     "sparse_embedding": "use a dense gradient (`sparse=False`)",
 }
-TITLE = "# Memory costs that nobody expects"
+TITLE = "# Which ordinary lines of PyTorch code need unexpected memory?"
 PAGE = """{title}
 
-Each row is a script of a few lines in examples/unexpected_costs, predicted by `ullage predict` (torch {torch}, an
-emulated {gpu}) as it is and with the change below: the peaks of allocated memory, in MiB. To try one:
+The table lists short scripts in examples/unexpected_costs. `ullage predict` ran each of them on an emulated {gpu}
+(torch {torch}), once as it is and once with the change described below. The peaks of allocated memory are in
+MiB. To try a script:
 
 ```
 ullage predict examples/unexpected_costs/{first}.py --gpu {gpu}
@@ -44,14 +45,14 @@ ullage predict examples/unexpected_costs/{first}.py changed --gpu {gpu}
 
 {texts}
 
-The figures are of small shapes, and the ratios of these scripts. `ullage predict` on your own script shows which of
-these lines are in it, and `ullage advise` tries what applies.
+The shapes are small, and the ratios are those of these scripts. `ullage predict` on your own script shows which of
+these lines it has, and `ullage advise` tries the changes that apply to it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A script, and its peaks."""
+    """A script and its peaks of allocated memory, without and with the change."""
 
     name: str
     what: str
@@ -59,19 +60,19 @@ class Row:
     after_bytes: int
 
     def __str__(self) -> str:
-        """Return the row of the table."""
+        """Return the row of the table; sizes in MiB."""
         before, after = self.before_bytes >> 20, self.after_bytes >> 20
         return f"| `{self.name}.py` | {before:,} | {after:,} | {self.before_bytes / self.after_bytes:.1f} |"
 
     @property
     def text(self) -> str:
-        """Return what happens, and the change."""
+        """Return the list item with the reason and the change."""
         said = f"* **{self.name}**: {self.what} The change: {CHANGES[self.name]}."
         return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def row_of(name: str) -> tuple[Row, str]:
-    """Predict a script both ways; returns the version of torch too."""
+    """Predict a script without and with its change; return the row and the version of torch."""
     script = SCRIPTS / f"{name}.py"
     what = ast.get_docstring(ast.parse(script.read_text())) or ""
     before, after = (ullage.predict(script, arguments, gpu=GPU) for arguments in ((), ("changed",)))

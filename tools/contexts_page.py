@@ -25,7 +25,7 @@ from contexts import (
 from ullage.gpu.gpus import Gpu, all_gpus
 
 GOAL_MIB = 150
-"""An interval narrower than this is of use: it decides few verdicts."""
+"""The width in MiB below which a range makes few verdicts uncertain."""
 
 
 def page(found: list[Reading], known: list[Population]) -> str:
@@ -43,7 +43,7 @@ def page(found: list[Reading], known: list[Population]) -> str:
 def _measured(found: list[Reading]) -> str:
     """Say which readings the project has measured itself."""
     own = [reading.source for reading in found if reading.source.startswith("make gpu")]
-    return f"Measured by this project: {', '.join(own)}." if own else "No reading was taken by this project."
+    return f"Measured by this project: {', '.join(own)}." if own else "None of the readings were taken by this project."
 
 
 def _wrapped(text: str) -> str:
@@ -62,28 +62,28 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"{len(found)} readings. Left out by what the text says: {said}.",
-        f"Of a chip's readings, those above {OTHER:g} times the median are left out too: of processes that held "
-        "something else besides, such as NCCL's buffers, which PyTorch's texts do not tell apart. A process that "
-        "does so takes more than these tables say.",
+        f"{len(found)} readings. Of these, some are left out because of the text around them: {said}.",
+        f"Readings above {OTHER:g} times the chip's median are left out, too. These processes held other memory in "
+        "addition, such as NCCL's buffers, which PyTorch's error messages do not distinguish. Such a process uses "
+        "more than these tables show.",
         f"Low and high are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile, so one reading in five is "
-        f"outside; of fewer than {MANY} readings they are the least and the most, each with its rounding. Rounding "
-        "(+-10 MiB, mostly) is part of the spread. Expected is the median, or what was measured after training "
-        "steps where somebody did.",
-        "Where a text does not name its card, its total does, where the table of cards has no reading of that total "
-        "for another chip. The readings of an H100 may so include some of its PCIe card, of whose total no reading "
-        "was found.",
-        "Of the moment a text says little: kernels were loaded by then, as memory ran out in one. Texts whose "
-        "traceback was loading weights are left out.",
+        f"outside. For chips with fewer than {MANY} readings, they are the lowest and the highest reading, each "
+        "extended by its rounding. The rounding (mostly +-10 MiB) is part of the spread. Expected is the median or, "
+        "if somebody measured after training steps, that measurement.",
+        "If a text does not name its GPU, the total memory identifies it, unless ullage's table of GPUs has the same "
+        "total for another chip. So the readings of the H100 may include some of the H100 PCIe, for whose total no "
+        "reading was found.",
+        "The readings say little about when they were taken. Kernels had been loaded, because memory ran out in one. "
+        "Error messages whose traceback shows that weights were being loaded are left out.",
     ]
     return [
         "# CUDA contexts",
         _wrapped(
-            "What a process holds on a card outside PyTorch's allocator, in MiB, from readings that others "
-            "published: above all the texts of running out of memory, which since torch 2.1 say what the process "
-            f"held, what its tensors held and what its allocator kept besides. {_measured(found)} "
-            "The facts are in `benchmarks/contexts/readings.jsonl`; `make contexts` writes the profiles and this "
-            "page from them."
+            "This page lists how much GPU memory a process holds outside PyTorch's allocator, in MiB: mainly the CUDA "
+            "context. The figures come from published readings, most of them from out-of-memory messages. Since torch "
+            "2.1, these messages show the memory of the process, the memory of its tensors, and the memory that its "
+            f"allocator caches. {_measured(found)} The data is in `benchmarks/contexts/readings.jsonl`; `make "
+            "contexts` generates the profiles and this page from it."
         ),
         "\n".join(_wrapped(f"* {item}") for item in items),
     ]
@@ -101,11 +101,11 @@ def _own(known: list[Population]) -> list[str]:
     read = [card for card in narrow if any(card in population.cards_read for population in own)]
     return [
         f"## Chips with {FEWEST} readings or more",
-        _table("| cards of this chip | readings | left out | low | expected | high |", *map(_own_row, own)),
+        _table("| GPUs with this chip | readings | left out | low | expected | high |", *map(_own_row, own)),
         _wrapped(
-            f"So {len(narrow)} cards of the table have an interval under {GOAL_MIB} MiB from readings of their chip. "
-            f"{len(read)} of them were read themselves; those in italics have the same number of SMs of the same "
-            "architecture."
+            f"So {len(narrow)} GPUs of ullage's table have a range narrower than {GOAL_MIB} MiB from readings of "
+            f"their chip. {len(read)} of them have readings themselves; those in italics have the same architecture "
+            "and the same number of SMs."
         ),
     ]
 
@@ -131,29 +131,29 @@ def _rule(known: list[Population]) -> list[str]:
         )
     tried = sum(len(population.kept) for population in known)
     return [
-        "## The rule for the other cards",
+        "## The rule for other GPUs",
         _wrapped(
-            f"Context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 threads that the "
-            f"chip holds at once (SMs times threads of an SM), give or take {rule.around_mib:.0f} MiB: a line "
-            f"through the medians of the chips with {FEWEST_FOR_THE_RULE} readings or more, and an interval that "
-            f"covers {100 * COVERED:.0f} % of their readings, each chip counted alike, about lines that are fitted "
-            "without the chip. The last two columns are of a rule made without the chip of that row, interval and "
-            "all."
+            f"Context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 threads that can "
+            f"be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The line was fitted "
+            f"to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings or more. The range covers "
+            f"{100 * COVERED:.0f} % of their readings, with equal weight for each chip, around lines that were fitted "
+            "without that chip. The last two columns of the table below are for a rule that was computed without the "
+            "chip of that row."
         ),
-        _table("| chip of | threads | readings | median | rule | rule without it | inside |", *rows),
+        _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
-            f"Left out one by one, {inside} of {tried} readings ({100 * inside / tried:.0f} %) are inside the "
-            f"interval that the other chips make. It is {2 * rule.around_mib:.0f} MiB wide, where less than "
-            f"{GOAL_MIB} is the goal."
-        ),
-        _wrapped(
-            f"So have {sum(_follows_the_rule(card, known) for card in all_gpus())} more whole cards of the table, "
-            "which were not read, or too seldom."
+            f"If the rule is computed without one chip at a time, {inside} of {tried} readings "
+            f"({100 * inside / tried:.0f} %) of the chips left out are inside its range. The range is "
+            f"{2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            "A slice of a card (MIG) follows the rule with its own number of SMs, of which no reading was found. A "
-            "card that is given by its size has only an assumption (`profiles/assumed.toml`), as has one whose "
-            "number of SMs is assumed."
+            f"The rule gives such a range for {sum(_follows_the_rule(card, known) for card in all_gpus())} more whole "
+            "GPUs of ullage's table, for which readings are missing or too few."
+        ),
+        _wrapped(
+            "A partition of a GPU (MIG) follows the rule with its own number of SMs; no reading of a partition was "
+            "found. A GPU that is given by its size has only an assumption (`profiles/assumed.toml`), and so does a "
+            "GPU whose number of SMs is assumed."
         ),
     ]
 
@@ -178,10 +178,11 @@ def _of_several_chips(found: list[Reading], rule: Rule) -> list[str]:
         rows.append(f"| {names} | {len(group)} | {middle:.0f} | {low:.0f} to {high:.0f} | {inside} |")
     return [
         _wrapped(
-            "Readings of a total that several chips have made neither profile nor rule. Here they are beside the "
-            "rule; processes that held something else besides are among them."
+            "If several chips have the same total memory, readings with this total were used neither for a profile nor "
+            "for the rule. This table compares them with the rule. The readings include processes that held other "
+            "memory in addition to the CUDA context."
         ),
-        _table("| cards | readings | median | by the rule, of any of them | inside |", *rows),
+        _table("| GPUs | readings | median | range of the rule over these GPUs | readings inside |", *rows),
     ]
 
 
@@ -192,9 +193,9 @@ def _sources(found: list[Reading]) -> list[str]:
     return [
         "## Sources",
         _wrapped(
-            f"{len(files)} files of public repositories, found by the words of the error text in November 2026. The "
-            "search did not tell where a file stands, so these cannot be looked up again: take them as our word. "
-            "Beside them:"
+            f"{len(files)} files of public repositories, found in November 2026 by the words of the error message. The "
+            "search did not report where a file is located, so these readings cannot be looked up again; you have to "
+            "take our word for them. The other sources are:"
         ),
         "\n".join([*[f"* {other}" for other in others], *[f"* <{link}>" for link in links]]),
     ]

@@ -35,7 +35,7 @@ VARYING = re.compile(
     r"|-\d{8}-\d{6}-[0-9a-f]+\b|(?<=\boom-)\d+|(?<=\bprocess-)\d+|(?<=\bprocess )\d+"  # a run's folder, and in it
 )
 
-HOST = "The host's memory at its fullest"
+HOST = "Host memory at the peak"
 """The section of a report whose lines are those of the machine."""
 
 

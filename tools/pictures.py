@@ -145,7 +145,7 @@ def runs() -> None:
     command = ["ullage", "run", "--gpu", "RTX 2080 Ti", "--folder", "run", script]
     lines = shown_by(["bash", "-c", '"$@"', "bash", *command], width=110)
     error = next(n for n, line in enumerate(lines) if "OutOfMemoryError" in line)
-    rest = next(n for n, line in enumerate(lines) if "Who held the " in line)
+    rest = next(n for n, line in enumerate(lines) if "Lines of your code that held the " in line)
     end = next(n for n, line in enumerate(lines) if re.search("ullage: .*report.html", line))
     chosen = [lines[0], *lines[1:3], "  ...", *lines[error:rest], "  ...", "", *lines[end:]]
     title = "ullage run --gpu 'RTX 2080 Ti' pieces.py"

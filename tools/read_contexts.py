@@ -60,7 +60,7 @@ def profile_texts(known: list[Population]) -> dict[str, str]:
         )
     rule = rule_of(known)
     texts["rule.toml"] = HEADER + (
-        'source = "by rule from the threads of the chip; too few readings of it were published"\n\n'
+        'source = "estimated from the chip\'s number of threads; too few readings of this chip were published"\n\n'
         f"[rule]\nbase_mib = {rule.base_mib:.1f}\nmib_by_1024_threads = {rule.mib_by_1024_threads:.4f}\n"
         f"around_mib = {rule.around_mib:.1f}\n"
     )

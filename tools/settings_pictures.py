@@ -180,7 +180,7 @@ def row_of(moment: Moment) -> str:
 
 def main() -> None:
     """Draw all, and write the table."""
-    rows = ["| setting | goes through | peak reserved | driver calls | retries |", "|---|---|---|---|---|"]
+    rows = ["| setting | succeeds | peak reserved | driver calls | retries |", "|---|---|---|---|---|"]
     PICTURES.mkdir(parents=True, exist_ok=True)
     for moment in moments():
         (PICTURES / moment.name).write_text(draw(moment), encoding="utf-8")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run the tests of the emulated card on every torch from 2.6 to the newest, and write the table of docs/versions.md.
+# Run the tests of the emulated GPU on every torch from 2.6 to the newest, and write the table of docs/versions.md.
 #
-#     tools/versions.sh CACHE [VERSIONS]      with VERSIONS ("2.8.0 2.15.0") the rows of the others stay
+#     tools/versions.sh CACHE [VERSIONS]      with VERSIONS ("2.8.0 2.15.0") the rows of the other versions stay
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${1:?the folder for environments}
@@ -16,9 +16,11 @@ python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:
   echo
   "${PYTHON:-python3}" "$here/tools/stale_pages.py" --stamp "$table" ${2:+--part}
   echo
-  echo "${tests[*]##*/} on PyPI's CUDA build of each version, Python $python."
-  echo "Recorded workloads are compared to the byte on 2.11, 2.13 and 2.15 (\`make truth\`)."
-  echo "Where Inductor chooses between kernels, a first step takes 256 MiB more on 2.6: Triton 3.2 measures them with that."
+  echo "The emulator was tested with PyPI's CUDA build of each PyTorch version, on Python $python. The table lists the results of"
+  echo "${tests[*]##*/}."
+  echo "On 2.11, 2.13 and 2.15, the memory of recorded workloads is also compared to the byte (\`make truth\`)."
+  echo "On 2.6, a first step takes 256 MiB more if Inductor chooses between kernels, because Triton 3.2 allocates them to"
+  echo "measure the kernels."
   echo
   echo "| torch | CUDA | tests |"
   echo "|---|---|---|"
@@ -31,7 +33,7 @@ for version in $all; do
   fi
   folder=$cache/torch-$version-py$python
   if ! "$here/tools/environment.sh" "$version" "$folder"; then
-    echo "| $version | | no environment could be made |" >>"$table.part"
+    echo "| $version | | the environment could not be created |" >>"$table.part"
     failed=1
     continue
   fi

@@ -7,16 +7,17 @@ from benchmarks.advise.row import AdvisedRow
 
 PAGE: Final = """# Advised scripts
 
-Each script was given to [`ullage advise`](advise.md) with a card on which it does not
-fit. Git applied the patch in a copy, and `ullage predict` ran the copy on the same card with nothing changed from
-outside (torch {torch}): "proved" means that it fits there and needs the bytes that were promised, allocated and
-reserved. {proved} of {count} are proved.{others}
+Each script was given to [`ullage advise`](advise.md) with a GPU on which it does not fit. Git applied the diff to a
+copy of the script, and `ullage predict` ran the copy on the same GPU without hooks (torch {torch}). "Verified" means
+that the edited copy fits there, and allocates and reserves exactly as many bytes as `ullage advise` promised. {proved}
+of {count} are verified.{others}
 
-| script | card | as it is | change | with it | gradients | more computation | proved |
+| script | GPU (its memory) | without changes | advised change | with it | gradients | more computation | verified |
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Sizes are what is used of the card at most, the CUDA context included, in GiB.
+Sizes are peaks of used GPU memory in GiB, including the CUDA context. The column
+"gradients" compares the gradients of the edited script with those of the original script.
 """
 
 
@@ -38,7 +39,7 @@ def _line(row: AdvisedRow) -> str:
     share = row.added_computation
     more = "" if share is None or share < 0.005 else f"about {100 * share:.0f} %"
     if row.host_bytes:
-        more += f"{', ' if more else ''}{_gib(row.host_bytes)} GiB to the host and back"
+        more += f"{', ' if more else ''}{_gib(row.host_bytes)} GiB copied to the host and back"
     name = " ".join([row.name, *row.arguments])
     cells = (
         name,
@@ -48,7 +49,7 @@ def _line(row: AdvisedRow) -> str:
         _gib(row.after_bytes),
         row.gradients,
         more,
-        "yes" if row.is_proved else f"**no**: {row.problem or 'other bytes'}",
+        "yes" if row.is_proved else f"**no**: {row.problem or 'different byte counts'}",
     )
     return f"| {' | '.join(cells)} |"
 

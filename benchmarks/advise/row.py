@@ -78,7 +78,9 @@ class AdvisedRow:
             promised=[best[name] for name in PEAKS],
             command=written["command"],
             parts_by_hand=[part["name"] for part in written["parts"] if not part["is_in_diff"]],
-            problem="" if written["is_proved"] else f"advise itself says: {written['problem'] or 'other bytes'}",
+            problem=""
+            if written["is_proved"]
+            else f"ullage advise reports: {written['problem'] or 'different byte counts'}",
         )
 
     def with_found(self, found: dict[str, Any], promised: list[int], *, is_card: bool) -> "AdvisedRow":

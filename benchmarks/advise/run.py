@@ -84,7 +84,7 @@ class Bench:
                 return row.with_problem(f"advise ended with {code}: {_last(error)}")
             row = row.with_answer(answer)
             if answer["best"] is None:
-                return row.with_problem(f"no answer: {answer['verdict']}")
+                return row.with_problem(f"no result: the verdict is {answer['verdict']}")
             if patch.exists():
                 applied = subprocess.run(["git", "apply", str(patch)], cwd=mended, capture_output=True, text=True)
                 if applied.returncode:

@@ -142,120 +142,143 @@ GROUPS = (
             Habit(
                 name="`del loss, output` after each batch",
                 step=deleted,
-                reading="Changes no figure: the names are bound anew before the step is at its fullest.",
-                instead="Nothing; where forward itself is the fullest moment, `del output` after backward.",
+                reading=("Changes nothing: without it, the variables are reassigned before the peak of the next step."),
+                instead="Nothing. If the peak is in the forward pass itself, use `del output` after backward.",
                 holds=lambda own, none: own.allocated == none.allocated and own.reserved == none.reserved,
             ),
             Habit(
                 name="`gc.collect()` after each batch",
                 step=garbage_collected,
-                reading="Frees nothing: no tensor of the loop hangs in a cycle of references.",
-                instead="Look for the cycle, if there is one; collect after an error, outside the `except`.",
+                reading="Frees nothing: no tensor of the loop is in a reference cycle.",
+                instead=(
+                    "If there is a reference cycle, remove it. Call `gc.collect()` only after an error, "
+                    "outside the `except` block."
+                ),
                 holds=lambda own, none: own.allocated == none.allocated and (own.seconds_ratio or 0) > 2,
             ),
             Habit(
                 name="`empty_cache()` after each batch",
                 step=emptied,
-                reading="Allocates as much, and asks the driver for every segment again in every step.",
-                instead="Once after the first steps, whose segments the later ones do not need; never in the loop.",
+                reading="Allocates as much, and requests every segment from the driver again in every step.",
+                instead=(
+                    "Call it once after the first steps, whose segments later steps do not need; never in the loop."
+                ),
                 holds=lambda own, none: is_same_peak(own, none) and own.driver_calls > 100,
             ),
             Habit(
                 name=f"`empty_cache()` after every {PERIOD}th batch",
                 step=emptied_at_times,
-                reading="The same, less often: what the first steps left is gone after the first time.",
-                instead="The same: once.",
+                reading=("The same, less often. Only the first call releases segments that later steps do not need."),
+                instead="Call it once, as above.",
                 holds=lambda own, none: is_same_peak(own, none) and 0 < own.driver_calls < 100,
             ),
             Habit(
-                name="all three after each batch",
+                name="all three of the above after each batch",
                 step=all_three,
-                reading="The peak is that of the loop without them.",
-                instead="A smaller batch, in parts; `ullage.Guard` does it when memory runs out.",
+                reading="The peak is the same as without them.",
+                instead="Gradient accumulation over smaller parts; `ullage.Guard` does that when memory runs out.",
                 holds=is_same_peak,
             ),
             Habit(
                 name="`zero_grad(set_to_none=False)`",
                 step=zeroed,
-                reading="Gradients are there in forward too, beside what it keeps.",
-                instead="`zero_grad()`, which sets them to None.",
+                reading="Gradients also stay allocated during the forward pass, in addition to saved tensors.",
+                instead="`zero_grad()`, which sets gradients to None.",
                 holds=lambda own, none: own.allocated > none.allocated,
             ),
             Habit(
                 name="`losses.append(loss)`",
                 step=losses_kept,
-                reading="Keeps the smallest block there is for each batch: what backward has used is given up with it.",
-                instead="`loss.detach()`; without a backward before, a loss would keep all that forward saved.",
+                reading=(
+                    "Keeps a block of the smallest size, 512 bytes, for each batch. Backward has already "
+                    "freed the saved tensors."
+                ),
+                instead=(
+                    "`losses.append(loss.detach())`. Without a backward pass before, a loss would keep all "
+                    "saved tensors alive."
+                ),
                 holds=lambda own, none: own.grown == 512,
             ),
             Habit(
                 name="`losses.append(loss.item())`",
                 step=losses_read,
-                reading="Keeps nothing, and waits for the card in every step.",
-                instead="The same as above, or `.item()` at every hundredth step.",
+                reading="Keeps nothing, but waits for the GPU in every step.",
+                instead="As above, or `.item()` in every hundredth step.",
                 holds=lambda own, none: own.grown == 0 and own.reads == 1,
             ),
             Habit(
                 name="`outputs.append(output.detach())`",
                 step=outputs_kept,
-                reading="Every batch leaves its output on the card, until nothing fits.",
-                instead="Keep what is made of it, such as `output.argmax(-1)`, or the next line.",
+                reading="Every output stays in GPU memory, until memory runs out.",
+                instead="Keep a reduced result, such as `output.argmax(-1)`, or see the next row.",
                 holds=lambda own, none: own.failed_at is not None,
             ),
             Habit(
                 name="`output.detach().cpu()` of each batch",
                 step=outputs_to_host,
-                reading="Leaves nothing on the card; the host waits, and has 1.15 GiB more to fill for each batch.",
-                instead="Reduce on the card first, then `.cpu()`.",
+                reading=(
+                    "Keeps nothing in GPU memory. The host waits for the GPU, and copies 1.15 GiB more per batch."
+                ),
+                instead="Reduce the output on the GPU first, then call `.cpu()`.",
                 holds=lambda own, none: own.allocated == none.allocated and own.grown == 0 and own.reads == 1,
             ),
         ],
     ),
     Group(
-        title="The same, with an evaluation after each batch",
+        title="Batches of one shape, with an evaluation after each batch",
         habits=[
-            Habit(name="under `torch.no_grad()`", step=evaluated, reading="Evaluation is never the fullest moment."),
+            Habit(name="under `torch.no_grad()`", step=evaluated, reading="The peak is never in the evaluation."),
             Habit(
                 name="without `torch.no_grad()`",
                 step=evaluated_with_graph,
-                reading="Keeps all that backward would need, and the names hold it into the next batch's forward.",
-                instead="`torch.no_grad()` or `torch.inference_mode()`; `model.eval()` alone does not do it.",
+                reading=(
+                    "Saves all tensors for a backward pass; variables keep them alive during the next batch's "
+                    "forward pass."
+                ),
+                instead="`torch.no_grad()` or `torch.inference_mode()`; `model.eval()` alone is not enough.",
                 holds=lambda own, none: own.failed_at is not None,
             ),
         ],
     ),
     Group(
-        title=f"Batches of 64 to {FULL['length']:,} tokens an item, no two alike",
+        title=f"Batches of 64 to {FULL['length']:,} tokens per item, all of different lengths",
         habits=[
             Habit(
                 name="none",
                 step=trained,
                 lengths="random",
-                reading="Each new length asks for pieces of new sizes, and those of earlier ones do not fit it.",
+                reading=(
+                    "Each new length requests blocks of new sizes, and free blocks of earlier lengths do not fit them."
+                ),
                 holds=lambda own, none: own.failed_at is not None,
             ),
             Habit(
                 name="the longest first",
                 step=trained,
                 lengths="longest first",
-                reading="Pieces for the longest serve all others: less is reserved, and nothing runs out.",
-                instead="Run the longest batch first, once; `Guard.rehearse` does. Lengths in few sizes do the rest.",
+                reading=(
+                    "Blocks of the longest batch serve all others: less memory is reserved, and it does not run out."
+                ),
+                instead=(
+                    "Run the longest batch once at the beginning, as `Guard.rehearse` does, and pad lengths "
+                    "to few sizes."
+                ),
                 holds=lambda own, none: own.failed_at is None and own.reserved <= none.reserved,
             ),
             Habit(
                 name="`empty_cache()` after each batch",
                 step=emptied,
                 lengths="random",
-                reading="Gets through, and asks the driver for every segment again in every step.",
-                instead="The line above, or `expandable_segments:True` (below).",
+                reading="Does not run out, but requests every segment from the driver again in every step.",
+                instead="The row above, or `expandable_segments:True` (below).",
                 holds=lambda own, none: own.driver_calls > 100,
             ),
             Habit(
                 name="`del loss, output` after each batch",
                 step=deleted,
                 lengths="random",
-                reading="Pieces come back in another order; they do not fit the next length any better.",
-                instead="The same.",
+                reading="Blocks are freed in a different order, but do not fit the next length any better.",
+                instead="The longest batch first, or `expandable_segments:True` (below).",
                 holds=lambda own, none: own.failed_at is not None,
             ),
         ],

@@ -36,43 +36,47 @@ WARM, STEPS, TURNS, TIMED = 3, 4, 5, 2
 ROOMY_BYTES = 64 << 30
 MIB, GIB = 1 << 20, 1 << 30
 ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
-HEAD = """# What the threads say, measured
+HEAD = """# Which advice against out-of-memory errors works?
 
-What people do, and are told to do, when memory runs out, each done to the same loop: GPT-2 small (or ResNet-50) with
-AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch, torch {version}, on an emulated {card}.
-*Allocated* and *reserved* are the highest of torch.cuda's own statistics after {warm} steps. An advice that does not
-fit on the card is run again on one like it with 64 GiB, to say what it needs.
+Common advice against running out of memory, and common habits, each applied to the same training loop: GPT-2 small (or
+ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens per batch, torch {version}, on an
+emulated {card}. In short:
 
-*Time* is the one thing that an emulated card cannot tell: it computes nothing. Where the work to be done is what
-changes, a small model's step was timed on a CPU (one thread), beside the loop without the advice: 1.3 is 30 % longer,
-0.8 to 1.2 is the noise. On a card the ratio is another. Where the column is empty
-only a real card can say it, and nothing is claimed.
+* **These save memory**: gradient accumulation over smaller parts, activation checkpointing, a loss in parts, autocast,
+  and `scaled_dot_product_attention`.
+* **If lengths vary**: run the longest batch first, or set `expandable_segments:True`.
+* **Good habits**: do not delete variables by hand, call `zero_grad()`, use `torch.no_grad()` if you do not train, and
+  keep numbers instead of outputs.
+* **Most other advice changes nothing here**, because it concerns a point in time at which memory is not at its peak.
+  The peak of GPT-2 is at the beginning of backward, when the saved tensors and the logits are allocated.
 
-In a hurry: smaller parts of a batch, checkpointing, the loss in parts, autocast and `scaled_dot_product_attention` save
-bytes; where lengths vary, the longest batch first or `expandable_segments:True` does. Drop nothing by hand,
-`zero_grad()`, `torch.no_grad()` where nothing is trained, and keep numbers and not outputs. Most of the others change
-nothing here, because they are about a moment at which memory is not fullest: GPT-2's is where backward begins, with all
-that forward kept and the logits.
+*Allocated* and *reserved* are the peaks of torch.cuda's statistics after {warm} steps. A loop that does not fit on the
+GPU is run again on the same GPU with 64 GiB, to measure how much it needs.
+
+*Time* cannot be measured on an emulated GPU, because it computes nothing. For advice that changes the amount of
+computation, one step of a small model was timed on one CPU thread and divided by the time of the loop without the
+change: 1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU the ratio differs. If the cell is
+empty, only a real GPU can measure the time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
 HABITS = """
 ## Habits
 
-*Calls* are those that ask the driver for memory or give it back (cudaMalloc, cudaFree, or mapping and unmapping), a
-step; *reads* are values that come back from the card, a step, each of which waits for it; *grows* is by how many bytes
-a step has more allocated at its end. *Host time* is the process's own beside the loop without the habit (none where it
-could not be measured in one process); 0.8 to 1.2 is the noise of the machine. An emulated card itself takes no time, so
-on a real one calls and reads cost more than this shows: cudaFree and a read wait until the card has done all that was
-asked of it.
+*Calls* are driver calls per step that allocate or release memory (cudaMalloc, cudaFree, or mapping and unmapping of
+pages). *Reads* are values per step that are read back from the GPU; each read waits for the GPU. *Grows* is the number
+of bytes by which allocated memory rises from the end of one step to the end of the next. *Host time* is the CPU time of
+the process, divided by that of the loop without the habit; 0.8 to 1.2 is within noise, and an empty cell means that it
+could not be measured in one process. An emulated GPU itself takes no time. On a real GPU, driver calls and reads cost
+more than these figures show, because cudaFree and reads wait until the GPU has finished all queued work.
 """
 HABIT_TITLES = (
-    "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | what it does | instead |\n"
+    "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | effect | better |\n"
     "|---|---|---|---|---|---|---|---|---|"
 )
 SETTINGS = """
-## The allocator's settings, with batches of 64 to 1,024 tokens an item
+## Allocator settings, with batches of 64 to 1,024 tokens per item
 
-*Calls* of the driver are a batch, of 64. [Variable lengths](variable_lengths.md) says more.
+*Calls* are driver calls per batch, over 64 batches. See also [variable lengths](variable_lengths.md).
 
 | setting | allocated, GiB | reserved, GiB | calls | verdict |
 |---|---|---|---|---|"""
@@ -200,14 +204,14 @@ def left_row(advice: Advice, own: Measured) -> str:
 def conf_row(conf: Conf, own: habits.Measured) -> str:
     name = f"`{conf.text}`" if conf.text else conf.name
     if own.failed_at is not None:
-        return f"| {name} | **runs out at batch {own.failed_at}** | | | {conf.verdict} |"
+        return f"| {name} | **out of memory at batch {own.failed_at}** | | | {conf.verdict} |"
     figures = f"{own.allocated / GIB:.2f} | {own.reserved / GIB:.2f} | {own.driver_calls:.1f}"
     return f"| {name} | {figures} | {conf.verdict} |"
 
 
 def habit_row(habit: habits.Habit, own: habits.Measured) -> str:
     if own.failed_at is not None:
-        figures = f"**runs out at batch {own.failed_at}** | | | | | "
+        figures = f"**out of memory at batch {own.failed_at}** | | | | | "
     else:
         ratio = f"{own.seconds_ratio:.1f}" if own.seconds_ratio is not None else ""
         cells = (f"{own.allocated / GIB:.2f}", f"{own.reserved / GIB:.2f}", f"{own.driver_calls:.1f}")
@@ -270,9 +274,9 @@ class Page:
                     self.wrong.append(f"{conf.text}: measured {found}; that is not what is said of it")
 
     def endings(self) -> None:
-        self.tell("\n## After training\n")
-        self.tell("What is left of it, in MiB. `gc.collect()` and `empty_cache()` come after each.\n")
-        self.tell("| what is done | allocated | reserved | verdict |\n|---|---|---|---|")
+        self.tell("\n## Memory that is left after training\n")
+        self.tell("Sizes in MiB, after the action in the first column and then `gc.collect()` and `empty_cache()`.\n")
+        self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)
 
 

@@ -38,7 +38,7 @@ QUICK: Final = ("resnet18", "speech_stem")
 FORMS: Final = ("fp32:channels_first", "fp32-strict:channels_first", "fp16:channels_last", "fp16:channels_first")
 USUAL: Final = 3  # of these
 HEAD: Final = (
-    "net", "card", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
+    "net", "GPU", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
     "with plans", "largest workspace",
 )  # fmt: skip
 BEGIN, END = "<!-- plans -->\n", "<!-- end of plans -->"

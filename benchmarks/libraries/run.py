@@ -1,4 +1,4 @@
-"""Load the CUDA libraries that people use beside torch on an emulated card, run each, and write the table of the docs.
+"""Load CUDA libraries that are used with torch on an emulated GPU, run each, and write the table of the docs.
 
     python -m benchmarks.libraries.run FOLDER ENVIRONMENTS [--only NAME] [--from URL] [--write docs/libraries.md]
 
@@ -164,16 +164,17 @@ def last_line(text: str) -> str:
     return lines[-1][:200] if lines else "it counts other bytes than its shapes say"
 
 
-HEAD = """# Libraries beside torch
+HEAD = """# Which CUDA libraries run on an emulated GPU
 
-Packages with CUDA code of their own, from PyPI, as they are, in a process with an emulated
-card, without the nvidia-* wheels that a card would need (faiss, Numba and nvcc ask for some of their own). Each was
-loaded and ran what the table says; nothing is computed, so this says nothing of values. *Allocated* is the peak of
-PyTorch's allocator. *Outside* is the most that was seen in use beside it and the CUDA context. *To the byte* are sizes
-requested of PyTorch's allocator (or taken outside) that
-equal what follows from the shapes alone; where nothing stands, there was nothing to compare with.
+{ran} of {tried} packages with their own CUDA code run on an emulated GPU. The packages are unmodified and come from
+PyPI. The nvidia-* wheels that a real GPU would need are not installed (faiss, Numba and nvcc require some of them).
+Each package was loaded in a process with an emulated GPU and ran the test in the table. No kernel runs, so the test
+does not check values. The columns are:
 
-{ran} of {tried} run.
+* **allocated**: the peak of PyTorch's allocator;
+* **outside**: the peak of memory in use outside PyTorch's allocator and the CUDA context;
+* **to the byte**: sizes requested from PyTorch's allocator, or outside it, that equal the sizes computed from the
+  shapes alone. An empty cell means that no size could be computed.
 
 | library | torch | installs | what runs | runs | allocated | outside | to the byte |
 |---|---|---|---|---|---|---|---|

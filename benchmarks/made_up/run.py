@@ -85,14 +85,14 @@ CASES: Final = (
         gpu="H100",
     ),
     Case(
-        what="Llama 70B over 8 cards, device_map",
+        what="Llama 70B over 8 GPUs, device_map",
         script="over_cards.py",
         arguments=("meta-llama/Llama-3.3-70B-Instruct", "2048"),
         options=("--count", "8", *LARGE),
         gpu="H100",
     ),
     Case(
-        what="Llama 70B, QLoRA, one card",
+        what="Llama 70B, QLoRA, one GPU",
         script="qlora.py",
         arguments=("meta-llama/Llama-3.3-70B-Instruct", "1024", "4"),
         options=LARGE,
@@ -153,14 +153,14 @@ def row(case: Case, folder: Path) -> tuple[str, bool]:
     (folder / "tmp").mkdir(exist_ok=True)
     made = predicted(case, folder, case.arguments)
     if made.answer is None:
-        return f"| {case.what} | {case.gpu} | **no answer**: {made.error.strip().splitlines()[-1]} | | | |", False
-    twin, is_good = "", made.host_bytes <= MOST_HOST_BYTES and "made up" in " ".join(made.answer["notes"])
+        return f"| {case.what} | {case.gpu} | **no result**: {made.error.strip().splitlines()[-1]} | | | |", False
+    twin, is_good = "", made.host_bytes <= MOST_HOST_BYTES and "generated: " in " ".join(made.answer["notes"])
     if case.has_twin:
         real = predicted(case, folder, tuple(str(folder / "real") if each == NAME else each for each in case.arguments))
         is_same = made.peaks == real.peaks and bool(real.peaks)
-        twin, is_good = "the same, to the byte" if is_same else f"**{real.peaks}**", is_good and is_same
+        twin, is_good = "equal to the byte" if is_same else f"**{real.peaks}**", is_good and is_same
     left = [each.name for each in (folder / "tmp").iterdir() if each.name.startswith("ullage-")]
-    verdict = made.answer["verdict"].replace("unknown", "cannot be judged")
+    verdict = made.answer["verdict"].replace("unknown", "uncertain")
     allocated = made.answer["peak_allocated_bytes"] / 2**30
     cells = (
         case.what,
@@ -186,14 +186,17 @@ def main() -> int:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     lines = [
-        "# Programs on made-up weights and data",
+        "# Which programs run on generated weights and data?",
         "",
-        "Programs of others, or a few lines of ours on libraries of others, on a machine that has none of their",
-        f"weights or data, with torch {importlib.metadata.version('torch')}. *Real*: the peaks",
-        "of every step, beside those with a checkpoint that the library has saved. *Host*: the most that a process had",
-        "resident.",
+        "The programs in this table come from other projects, or are a few lines of ours that use other projects'",
+        "libraries. They ran with generated weights and data on a machine that has none of the real ones",
+        f"([how](made_up.md)), on emulated GPUs, with torch {importlib.metadata.version('torch')}.",
         "",
-        "| program | card | allocated at most | real | host | took |",
+        "*Compared with real weights*: whether the peaks of every step are equal to those with a checkpoint that the",
+        "library has saved; an empty cell means that this was not compared. *Host memory* is the largest resident size",
+        "of a process.",
+        "",
+        "| program | GPU | verdict, peak of allocated memory | compared with real weights | host memory | run time |",
         "|---|---|---|---|---|---|",
     ]
     failures = 0

@@ -12,13 +12,13 @@ MOST_RECORDED = 12
 """A question with more figures that are only recorded does not show them: they are in the record."""
 HEAD = """# Our GPUs
 
-What real GPUs answered to the questions of `make gpu`, next to the emulated GPU. A figure is *equal*, *inside the
-interval* that ullage states, or *different*; *recorded only* are durations and what only a driver decides. The records
-are in `benchmarks/our_gpus/records/`; CONTRIBUTING.md says how to add one.
+This page compares measurements of real GPUs (`make gpu`) with the emulated GPU. A figure is *equal*, *inside the
+interval* that ullage states, or *different*. Figures that are *recorded only* are durations, and values that only a
+driver decides. The measurements are in `benchmarks/our_gpus/records/`; CONTRIBUTING.md explains how to add your own.
 """
 NONE = """
-Nobody has measured a real GPU with `make gpu` yet, so there is nothing to compare on this page. What others have
-published of real GPUs is compared in [real cards](real_cards.md).
+Nobody has measured a real GPU with `make gpu` yet, so this page is empty. [Real GPUs](real_cards.md) compares ullage
+with measurements that others have published.
 """
 
 

@@ -1,4 +1,4 @@
-"""Predict public scripts, unmodified, on three cards: fetch them, make their data up, run, write the table of the docs.
+"""Predict unmodified public scripts on three GPUs: fetch them, generate data, predict, and write the docs table.
 
     python -m benchmarks.public.run FOLDER [--from PATTERN] [--only TEXT] [--write docs/public_scripts.md]
 
@@ -128,11 +128,12 @@ def main() -> int:
     }
     table = tomllib.loads((HERE / "scripts.toml").read_text())
     lines = [
-        "# Public scripts",
+        "# Do unmodified public scripts run on an emulated GPU?",
         "",
-        "Scripts of others, unmodified, at the commits of `benchmarks/public/scripts.toml`, on made-up data, predicted",
-        f"with torch {importlib.metadata.version('torch')} on a machine without a GPU. Each cell: the verdict, the",
-        "peak of allocated memory, and how long the command took.",
+        "Yes. The table shows predictions of public training scripts, unmodified, at the commits listed in",
+        "`benchmarks/public/scripts.toml`, with generated data. They were made with torch "
+        f"{importlib.metadata.version('torch')} on a machine",
+        "without a GPU. Each cell has the verdict, the peak of allocated memory, and the time that the command took.",
         "",
         "| script | " + " | ".join(CARDS) + " |",
         "|---" * (1 + len(CARDS)) + "|",

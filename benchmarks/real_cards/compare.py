@@ -189,7 +189,7 @@ def _reordered(
         one[1:] != other[1:] and now == then and one[0] == Action.FREE_COMPLETED
         for one, other, now, then in zip(*recorded, *tidy, strict=False)
     )
-    return [f"{freed:,} of autocast's copies are freed in another order"] if freed else []
+    return [f"{freed:,} of autocast's copies of weights are freed in another order"] if freed else []
 
 
 def _differences(
@@ -204,7 +204,7 @@ def _differences(
     found = []
     for row, (one, other) in enumerate(zip(real, emulated, strict=False)):
         if one != other:
-            found.append(f"event {row} is {_text(one)}, emulated {_text(other)}")
+            found.append(f"event {row} is {_text(one)}, but in the emulation {_text(other)}")
             break
     else:
         if len(real) != len(emulated):
@@ -212,11 +212,11 @@ def _differences(
     only = list((real_end - emulated_end).elements())
     if only:
         size, *_, blocks = only[0]
-        found.append(f"{len(only):,} segments, the first of {size:,} bytes with {len(blocks)} blocks")
+        found.append(f"{len(only):,} segments differ, the first has {size:,} bytes and {len(blocks)} blocks")
     for which, peaks in (("real", real_peaks), ("emulated", emulated_peaks)):
         if not peaks.places.is_whole:
             elsewhere = peaks.places.of - peaks.places.equal
-            found.append(f"the core puts {elsewhere:,} allocations of the {which} recording elsewhere")
+            found.append(f"a replay of the {which} recording places {elsewhere:,} allocations at other addresses")
     return found
 
 

@@ -105,7 +105,7 @@ def first_of(published: int, emulated: Sequence[int], resolution: int) -> tuple[
 
 def reason_of(intervals: Mapping[str, tuple[int, int]], runs: int) -> str:
     """Say which of several runs a row shows, where they differ."""
-    said = f"the first of {runs} runs, in which threads load the weights in different orders"
+    said = f"figures of the first of {runs} runs in which threads loaded the weights in different orders"
     return said if intervals else ""
 
 

@@ -93,14 +93,15 @@ def section_of(repeats: Sequence[Repeats]) -> list[str]:
     """Return what the page says of them, as lines of Markdown; nothing where there are none."""
     if not repeats:
         return []
-    head = ["recipe", "runs", *(f"{name}, {where}" for name in COMPARED for where in ("the real card", "here"))]
+    head = ["recipe", "runs", *(f"{name}, {where}" for name in COMPARED for where in ("real GPU", "emulated GPU"))]
     apart = sum(one.published["reserved"].spread > 0.02 for one in repeats)
     return [
         "",
         "## The same recipe, measured again",
         "",
-        "Measurements of one recipe on one real card, from the least to the most; in brackets, how far they lie apart.",
-        "Recipes with runs whose reserved peaks lie more than 2 % apart, so that no figure is within 1 % of both:",
+        "Some recipes were measured several times on the same real GPU. A cell has the smallest and the largest",
+        "figure in bytes, and in brackets the difference between them.",
+        "Recipes whose reserved peaks differ by more than 2 %, so that no figure is within 1 % of both:",
         f"{apart} of {len(repeats)}.",
         "",
         f"| {' | '.join(head)} |",

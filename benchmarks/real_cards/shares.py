@@ -18,12 +18,12 @@ _RESERVED: Final = 0.01
 def main() -> None:
     """Print the shares."""
     linux = _ran("recordings", lambda case: case.placement == "linux")
-    print("recordings of Linux cards")
+    print("recordings of GPUs on Linux")
     for line in recordings_of(linux):
         print(f"  {line}")
     quantised = _ran("fitcheck", lambda case: "QLoRA" in case.what)
     plain = _ran("fitcheck", lambda case: "QLoRA" not in case.what)
-    print("fine-tunings on a T4")
+    print("fine-tuning runs on a T4")
     edge = [result for result in _ran("fitcheck_verdicts", lambda case: True) if result.verdict is not None]
     for line in [*tunings_of(plain, quantised), *again_of(_measured_again()), *verdicts_of(edge)]:
         print(f"  {line}")
@@ -47,16 +47,16 @@ def recordings_of(results: Sequence[Result]) -> list[str]:
     segments = [result.segments for result in results if result.segments]
     shares = {
         "events": _sum(result.events for result in results),
-        "segments to the block": _sum(segments),
-        "allocations in their place, segments given": _sum(result.places for result in results),
+        "segments with identical blocks": _sum(segments),
+        "allocations at the recorded address, given the recorded segments": _sum(result.places for result in results),
     }
     return [
         *(f"{name}: {share.text} ({share.equal / max(share.of, 1):.3%})" for name, share in shares.items()),
         f"recordings with every event: {_count(r.events is not None and r.events.is_whole for r in results)}",
-        f"recordings with {_SEGMENTS:.0%} of their segments to the block: "
+        f"recordings with {_SEGMENTS:.0%} of their segments identical: "
         f"{_count(s.equal >= _SEGMENTS * s.of for s in segments)}",
-        f"recordings with every segment to the block: {_count(s.is_whole for s in segments)}",
-        "recordings with every allocation in its place, segments given: "
+        f"recordings with every segment identical: {_count(s.is_whole for s in segments)}",
+        "recordings with every allocation at its address, given the recorded segments: "
         f"{_count(r.places is not None and r.places.is_whole for r in results)}",
         *(f"{name}, to the byte: {_count(r.figures[name].is_equal for r in results)}" for name in results[0].figures),
     ]
@@ -70,9 +70,9 @@ def tunings_of(plain: Sequence[Result], quantised: Sequence[Result]) -> list[str
         f"without quantised weights, every figure to the byte: {_count(r.status is Status.EQUAL for r in plain)}",
         f"NF4, allocated within {_ALLOCATED:.1%}: {_count(one <= _ALLOCATED for one in apart['allocated'])}",
         f"NF4, reserved within {_RESERVED:.0%}: {_count(one <= _RESERVED for one in apart['reserved'])}",
-        f"NF4, off at most: {most}",
+        f"NF4, largest difference: {most}",
         *(
-            f"NF4 in several orders of threads, {name} between them: "
+            f"NF4, run with several thread orders, published {name} within their range: "
             f"{_count(_is_inside(one, name) for one in quantised if len(one.intervals))}"
             for name in apart
         ),
@@ -86,14 +86,16 @@ def again_of(recipes: Sequence[Sequence[Result]]) -> list[str]:
     for name, (bound, written) in bounds.items():
         near = _count(_apart(one.figures[name]) <= bound for runs in recipes for one in runs)
         most = sum(most_within([one.figures[name].published for one in runs], bound) for runs in recipes)
-        lines.append(f"NF4, measured again, {name} within {written}: {near}; one figure a recipe: at most {most}")
+        lines.append(
+            f"NF4, measured several times, {name} within {written}: {near}; with one figure per recipe at most {most}"
+        )
     return lines
 
 
 def verdicts_of(results: Sequence[Result]) -> list[str]:
     """Return how many runs at the edge of a card's memory have the verdict of the real card, in a line."""
     right = _count(result.verdict is not None and result.verdict.is_right for result in results)
-    return [f"at the edge of its memory, fits or fails as on the card: {right}"]
+    return [f"runs near the memory limit with the verdict of the real GPU: {right}"]
 
 
 def _is_inside(result: Result, name: str) -> bool:

@@ -11,12 +11,12 @@ _MOST_COLUMNS: Final = 12
 """Where the cases of a source have more figures than this, a row says how many are equal and which is furthest off."""
 _SHARES: Final = {
     "events": "events (allocations, frees, segments)",
-    "segments": "segments at the end, to the block",
-    "places": "allocations where the real card put them, told where its segments lay",
+    "segments": "segments at the end with identical blocks",
+    "places": "allocations at the address of the real GPU, given its segments",
 }
 """What is counted of a recording, by its name in a result."""
-_HEAD: Final = ("case", "real card, torch", "emulated card, torch", "run")
-_SHARED: Final = ("events", "segments to the block", "placed, segments given")
+_HEAD: Final = ("case", "real GPU, torch", "emulated GPU, torch", "result, date")
+_SHARED: Final = ("equal events", "identical segments", "equal addresses, given the segments")
 _NEAR: Final = {"allocated": 0.001, "reserved": 0.01}
 """How near a peak is that the head of the page counts: figures of these names, or of these with " peak"."""
 _VERDICT: Final = ("real verdict", "emulated verdict")
@@ -33,11 +33,13 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
     counted = [(source, case.name) for source, some in cases.items() for case in some if not case.is_repeat]
     found = [results[source].get(name, _UNRUN) for source, name in counted]
     lines = [
-        "# Real cards",
+        "# Comparison with real GPUs",
         "",
-        "What others recorded or published of runs on real cards, run again on emulated ones.",
-        "Nothing of theirs is in this repository; what is fetched, and how it is run, is in `benchmarks/real_cards/`.",
-        "A published figure counts as equal when the emulated one is the same at the precision it was published with.",
+        "Other people have recorded or published runs on real GPUs. The same runs are repeated here on emulated GPUs.",
+        "This repository contains none of their files; `benchmarks/real_cards/` describes what is downloaded and run.",
+        "A figure counts as equal if the emulated figure, rounded to the published precision, is the same.",
+        "A bold cell differs: it has the published figure and the difference of the emulated one (bytes, percent).",
+        "Numbers in brackets are the range of several emulated runs.",
         "",
         "|  | equal |",
         "|---|---|",
@@ -57,17 +59,17 @@ def summary_of(results: Sequence[Result]) -> list[tuple[str, Share]]:
     coarse = [figure for figure in figures if figure.resolution > 1]
     verdicts = [result.verdict for result in ran if result.verdict is not None]
     rows = [
-        ("cases that were run, of all", Share(equal=len(ran), of=len(results))),
-        ("of these, equal in all", _share(result.status is Status.EQUAL for result in ran)),
+        ("cases that were run", Share(equal=len(ran), of=len(results))),
+        ("of these, cases with all figures equal", _share(result.status is Status.EQUAL for result in ran)),
         ("figures published to the byte", _share(figure.is_equal for figure in exact)),
-        ("figures published more coarsely", _share(figure.is_equal for figure in coarse)),
+        ("figures published with a lower precision", _share(figure.is_equal for figure in coarse)),
         *(
             (f"peaks {name}, within {near:.1%}", _share(_apart(figure) <= near for figure in _peaks(ran, name)))
             for name, near in _NEAR.items()
         ),
         *((what, _sum([getattr(result, name) for result in ran])) for name, what in _SHARES.items()),
         ("verdicts (fits, or out of memory)", _share(verdict.is_right for verdict in verdicts)),
-        ("verdicts left open (cannot be judged)", _share(verdict.is_open for verdict in verdicts)),
+        ("uncertain verdicts", _share(verdict.is_open for verdict in verdicts)),
     ]
     return [(what, share) for what, share in rows if share.of]
 
@@ -92,7 +94,7 @@ def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]
     has_events = any(getattr(result, name) for result in found.values() for name in _SHARES)
     has_verdicts = any(result.verdict for result in found.values())
     is_wide = len(names) > _MOST_COLUMNS
-    columns = ["figures equal", "furthest off"] if is_wide else names
+    columns = ["equal figures", "largest difference"] if is_wide else names
     head = [*_HEAD, *(_SHARED if has_events else ()), *(_VERDICT if has_verdicts else []), *columns]
     rows = [
         [*_facts(case, found[case.name]), *(_shares(found[case.name]) if has_events else [])]
@@ -113,7 +115,7 @@ def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]
 def _facts(case: Case, result: Result) -> list[str]:
     said = f"{result.status}, {result.date}" if result.date else str(result.status)
     emulated = f"{case.gpu}, {result.versions.get('torch', case.torch)}"
-    real = f"{case.card}, {case.torch_published or 'not told'}"
+    real = f"{case.card}, {case.torch_published or 'not published'}"
     bold = "" if result.status is Status.EQUAL else "**"
     return [f"{case.name}: {case.what}", real, emulated, f"{bold}{said}{bold}{_reason(case, result)}"]
 

@@ -56,7 +56,7 @@ def run(case: Case, bench: Bench) -> Result:
     fullest = max(found, key=lambda rank: found[rank])
     peak = Figure(published=round(published * _GIB), emulated=found[fullest], resolution=_GIB // 10)
     others = [f"{rank} {size / _GIB:.1f} GiB" for rank, size in found.items() if rank != fullest]
-    said = f"rank {fullest} is the fullest of those run; {', '.join(others)}" if others else ""
+    said = f"rank {fullest} reserves most of the ranks that were run; the others: {', '.join(others)}" if others else ""
     between = {"reserved": (min(found.values()), max(found.values()))} if others else {}
     return Result.judged(case=case.name, figures={"reserved": peak}, intervals=between, reason=said)
 

@@ -96,7 +96,7 @@ def _row(one: Explained) -> Iterable[str]:
         return name, "", one.missing or f"refused: {one.refused}", *[""] * 5, _expectation(one)
     figures, device = one.answer["evidence"], one.answer["device"]
     several = sum(card.is_used for card in (one.cards or {}).values()) > 1 or device
-    answer = one.answer["headline"] + (f", card {device}" if several else "")
+    answer = one.answer["headline"] + (f", GPU {device}" if several else "")
     return (
         name,
         f"{one.card.events if one.card is not None else 0:,}",

@@ -1,4 +1,4 @@
-"""`amax` keeps its whole input for the backward pass; `max` keeps one index for each row."""
+"""`amax` keeps its whole input for the backward pass; `max` keeps only one index for each row."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Autocast keeps a bf16 copy of every weight until its context ends, although every block is checkpointed."""
+"""Autocast keeps a bf16 copy of every weight until its context ends, even if every block is checkpointed."""
 
 import sys
 

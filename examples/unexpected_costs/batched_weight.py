@@ -1,4 +1,4 @@
-"""A product of a batch and a weight without a batch dimension keeps a copy of the weight for every sample."""
+"""The product of a batch and a weight without a batch dimension keeps one copy of the weight for every sample."""
 
 import sys
 

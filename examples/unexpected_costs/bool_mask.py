@@ -1,4 +1,4 @@
-"""A bool mask for attention is converted to a float mask again in every layer; a float mask is used as it is."""
+"""Attention converts a bool mask to a float mask again in every layer, but uses a float mask without conversion."""
 
 import sys
 

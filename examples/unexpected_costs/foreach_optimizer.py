@@ -1,4 +1,4 @@
-"""A foreach optimizer makes copies as large as all parameters in each step; a loop over them makes small ones."""
+"""In each step, a foreach optimizer copies all parameters at once; a loop over them makes only small copies."""
 
 import sys
 

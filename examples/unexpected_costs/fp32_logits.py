@@ -1,4 +1,4 @@
-"""A loss on float32 logits holds them in both precisions, and their gradient too; the chunked loss holds a part."""
+"""A loss on float32 logits keeps the logits in both precisions and their gradient; a loss in parts keeps one part."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Autocast keeps the bf16 copy of a trainable weight for later uses; a frozen weight is copied at every use."""
+"""Autocast caches the bf16 copy of a trainable weight, but makes a new copy of a frozen weight at every use."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`torch.func.grad` keeps the graph of its own backward pass; `torch.autograd.grad` does not."""
+"""`torch.func.grad` keeps the graph of its backward pass; `torch.autograd.grad` does not."""
 
 import sys
 

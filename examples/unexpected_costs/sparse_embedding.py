@@ -1,4 +1,4 @@
-"""The sparse gradient of an embedding has a row for every token of the batch, also for repeated ones."""
+"""The sparse gradient of an embedding has a row for every token of the batch, including repeated tokens."""
 
 import sys
 

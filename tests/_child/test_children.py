@@ -43,7 +43,7 @@ def test_options_win_over_what_the_script_sets(predict: Predict, workplace: Path
     )
     ended = predict(script, "--alloc-conf", "expandable_segments:False", "--json")
     assert ended.code == 0, ended.error
-    note = "the script sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; --alloc-conf took its place"
+    note = "the script sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which --alloc-conf replaced"
     assert note in ended.json["notes"]
 
 

@@ -179,7 +179,7 @@ _FACTS: Final = RunFacts(
     peaks=(RunPeak(bytes=1100 * _MIB, device=0, step=7, line="train.py:33"),),
     roles={"parameters": 300 * _MIB, "gradients": 300 * _MIB},
     arming=Arming(is_on=True, why="on", since_step=2, entries=99, budget_bytes=64 * _MIB, cost=1.01),
-    growth=("LEAK IN A LOOP: 3 MiB a step",), ooms=1, evidence=("oom-1",),
+    growth=("MEMORY LEAK IN A LOOP: 3 MiB a step",), ooms=1, evidence=("oom-1",),
 )  # fmt: skip
 
 

@@ -127,7 +127,8 @@ FITS = Prediction(
     oom=None,
     oom_count=0,
     notes=[
-        "workspaces not asked of cuDNN: cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"
+        "workspace sizes that cuDNN was not queried for: cuDNN has no engine for it; "
+        "convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"
     ],
     unwritten={},
     compiled_graphs=0,
@@ -142,7 +143,7 @@ FITS = Prediction(
 OOM = dataclasses.replace(
     FITS,
     verdict=Verdict.DOES_NOT_FIT,
-    reason="the script ran out of memory: it asked for 2.25 GiB more",
+    reason="the script ran out of memory: it requested 2.25 GiB more",
     settled=False,
     oom=Oom(
         text="CUDA out of memory. Tried to allocate 2.30 GiB.",
@@ -191,7 +192,7 @@ RANKS = dataclasses.replace(
 HOST = dataclasses.replace(
     FITS,
     verdict=Verdict.DOES_NOT_FIT,
-    reason="the host's memory is too small: at least 19.50 GiB for 8 ranks would be used of 16.00 GiB",
+    reason="host memory is too small: at least 19.50 GiB for 8 ranks is needed, and 16.00 GiB is available",
     reads=[],
     host=HostUse(
         pinned_peak_bytes=2 * GIB,
@@ -386,7 +387,7 @@ DIFF = Difference(
         Level(name="reserved at the end", before=1000 * MIB, after=2400 * MIB, is_bytes=True),
         Level(name="allocated at the peak", before=990 * MIB, after=970 * MIB, is_bytes=True),
     ),
-    notes=("2 cards are added up (--device takes one)",),
+    notes=("2 GPUs are added up (--device selects one)",),
 )
 REPORTS = {
     "predict_fits": describe(FITS),
@@ -423,15 +424,15 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
-        ("steps", "run more with --steps"),
-        ("time", "the run was stopped before it could"),
-        ("ended", "the script ended before it could"),
+        ("steps", "run more steps with --steps"),
+        ("time", "the run was stopped too early"),
+        ("ended", "the script ended too early"),
     ],
 )
 def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) -> None:
     report = describe(dataclasses.replace(FITS, settled=False, ended=ended))
     curve = next(section for section in report.sections if isinstance(section, Curve))
-    assert curve.remark.endswith(f"the peak has not settled: {why}")
+    assert curve.remark.endswith(f"the peak is not stable yet: {why}")
 
 
 @pytest.mark.parametrize(
@@ -440,14 +441,14 @@ def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) 
         (
             2844,
             "286.0 MiB LESS",
-            "With expandable_segments:True this run reserves 2.50 GiB at most in place of 2.78 GiB, and calls the "
-            "driver 74 times in place of 1,234.",
+            "With expandable_segments:True this run reserves at most 2.50 GiB in place of 2.78 GiB, and makes 74 "
+            "driver calls in place of 1,234.",
         ),
         (
             2558,
-            "1,160 DRIVER CALLS FEWER",
-            "With expandable_segments:True this run calls the driver 74 times in place of 1,234, and reserves as much: "
-            "2.50 GiB.",
+            "1,160 FEWER DRIVER CALLS",
+            "With expandable_segments:True this run makes 74 driver calls in place of 1,234, and reserves the same "
+            "amount: 2.50 GiB.",
         ),
     ],
 )

@@ -174,7 +174,7 @@ def test_the_own_total_is_assumed_as_before() -> None:
 @pytest.mark.parametrize("text", ["T4@30GiB", "T4@8GiB", "T4@16.1GiB"])
 def test_a_total_that_cannot_be_is_answered_with_the_known(text: str) -> None:
     """A total far from the nominal size names those that were read."""
-    with pytest.raises(UsageError, match=r"^there is no T4 with .*; expected one of: 14\.56 GiB, .*14\.74 GiB, "):
+    with pytest.raises(UsageError, match=r"^no T4 has .*; expected one of: 14\.56 GiB, .*14\.74 GiB, "):
         find_gpu(text)
 
 
@@ -273,7 +273,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownGpuError) as caught:
         find_gpu("RTX 4900")
     text = str(caught.value)
-    assert text.startswith("no card named 'RTX 4900' is known; nearest: RTX 4090, RTX 4080, RTX 4070, ")
+    assert text.startswith("no GPU named 'RTX 4900' is known; nearest: RTX 4090, RTX 4080, RTX 4070, ")
     assert text.endswith(". List all with: ullage gpus. Or give a size, such as 24GiB")
 
 
@@ -294,7 +294,7 @@ def test_a_name_of_several_cards_is_not_guessed(name: str) -> None:
     """A name that several cards have lists them, and each of the listed finds its own card."""
     choices = _table()["ambiguous"][name]
     assert len({find_gpu(choice).name for choice in choices}) == len(choices) >= 2
-    with pytest.raises(UnknownGpuError, match="is the name of more than one card; expected one of: ") as caught:
+    with pytest.raises(UnknownGpuError, match="is the name of more than one GPU; expected one of: ") as caught:
         find_gpu(name.lower())
     assert ", ".join(choices) in str(caught.value)
 
@@ -316,14 +316,14 @@ def test_what_the_driver_shows_is_never_the_wrong_card(gpu: Gpu) -> None:
 @pytest.mark.parametrize(
     ("text", "total_memory_bytes", "name"),
     [
-        ("24GiB", 24 * GIB, "24 GiB card (sm_80)"),
-        ("24 GiB", 24 * GIB, "24 GiB card (sm_80)"),
-        ("24GB", 24 * GIB, "24 GiB card (sm_80)"),
-        ("16384MiB", 16 * GIB, "16 GiB card (sm_80)"),
-        ("1.5TiB", 3 * TIB // 2, "1.5 TiB card (sm_80)"),
-        ("2TiB", 2 * TIB, "2 TiB card (sm_80)"),
-        ("256MiB", 256 * MIB, "256 MiB card (sm_80)"),
-        ("16TiB", 16 * TIB, "16 TiB card (sm_80)"),
+        ("24GiB", 24 * GIB, "24 GiB GPU (sm_80)"),
+        ("24 GiB", 24 * GIB, "24 GiB GPU (sm_80)"),
+        ("24GB", 24 * GIB, "24 GiB GPU (sm_80)"),
+        ("16384MiB", 16 * GIB, "16 GiB GPU (sm_80)"),
+        ("1.5TiB", 3 * TIB // 2, "1.5 TiB GPU (sm_80)"),
+        ("2TiB", 2 * TIB, "2 TiB GPU (sm_80)"),
+        ("256MiB", 256 * MIB, "256 MiB GPU (sm_80)"),
+        ("16TiB", 16 * TIB, "16 TiB GPU (sm_80)"),
     ],
 )
 def test_a_size_gives_a_card_of_that_total(text: str, total_memory_bytes: int, name: str) -> None:
@@ -343,7 +343,7 @@ def test_a_size_gives_a_card_of_that_total(text: str, total_memory_bytes: int, n
 def test_the_architecture_of_a_size_can_be_given(arch: str) -> None:
     """Every usual spelling of an architecture works, and it brings its limits along."""
     gpu = find_gpu("24GiB", arch=arch)
-    assert gpu.name == "24 GiB card (sm_90)"
+    assert gpu.name == "24 GiB GPU (sm_90)"
     assert gpu.compute_capability == (9, 0)
     assert gpu.shared_memory_per_sm_bytes == 228 << 10
     assert gpu.sm_count == 132
@@ -361,7 +361,7 @@ def test_every_architecture_has_a_typical_card(capability: str) -> None:
 @pytest.mark.parametrize("arch", ["", "sm_", "sm_42", "9", "Hopper", "9.0.0", "sm_90a", "x" * 1000])
 def test_an_unknown_architecture_is_answered_with_the_known(arch: str) -> None:
     """The text lists the architectures and the spellings."""
-    with pytest.raises(UsageError, match=r"is known; expected one of: sm_60, .*sm_121 \(or 9.0 or 90 for sm_90\)$"):
+    with pytest.raises(UsageError, match=r"is unknown; expected one of: sm_60, .*sm_121 \(or 9.0 or 90 for sm_90\)$"):
         find_gpu("24GiB", arch=arch)
 
 
@@ -370,7 +370,7 @@ def test_a_named_card_keeps_its_architecture() -> None:
     with pytest.raises(UsageError) as caught:
         find_gpu("RTX 4090", arch="sm_89")
     assert str(caught.value) == (
-        "RTX 4090 has the architecture sm_89, and 'sm_89' was given as well; "
+        "RTX 4090 has the architecture sm_89, but 'sm_89' was given; "
         "leave the architecture out, or give a size in place of the name, such as 24GiB"
     )
 
@@ -380,7 +380,7 @@ def test_an_impossible_size_is_one_clear_sentence(text: str) -> None:
     """Zero, tiny and absurd sizes are told the range."""
     with pytest.raises(UsageError) as caught:
         find_gpu(text)
-    assert str(caught.value) == f"there is no card of {text}; expected 256 MiB to 16 TiB, such as 24GiB"
+    assert str(caught.value) == f"a GPU of {text} is not possible; expected 256 MiB to 16 TiB, such as 24GiB"
 
 
 def test_a_negative_size_is_one_clear_sentence() -> None:

@@ -20,6 +20,6 @@ def test_a_guard_leaves_what_accelerates_own_loop_leaves(results_of: Callable[[s
     assert "out of memory" in results["card"]["bare"]
     said, epochs, is_skipped = results["card"]["guarded"]
     assert (epochs, is_skipped) == (3, False)
-    assert any("parts from here on" in line for line in said)
+    assert any("parts from now on" in line for line in said)
     assert results["docs"] == 2  # an accumulation of two, three batches
     assert "DEEPSPEED runs forward, backward and the optimizer's step itself" in results["refused"]

@@ -22,7 +22,7 @@ def test_a_guard_leaves_what_lightning_leaves(results_of: Callable[[str], Any]) 
     assert scaled["faults"]["raised"] == scaled["faults"]["runs"] > 3
     assert "out of memory" in results["card"]["bare"]
     assert results["card"]["guarded"] == 2
-    assert any("parts from here on" in line for line in results["card"]["said"])
+    assert any("parts from now on" in line for line in results["card"]["said"])
     assert results["docs"] == [2, 2]
     by_itself, iterator, precision = results["refused"]
     assert "uses manual optimization" in by_itself

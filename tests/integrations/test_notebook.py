@@ -28,7 +28,7 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
 
     cell("%load_ext ullage")
     assert "did not use a GPU" in cell("%%memory\n1 + 1")
-    assert "Nothing is held" in cell("%memory")
+    assert "No device memory is allocated" in cell("%memory")
     assert "No GPU memory is held" in cell("%free")
     assert not torch.cuda.is_initialized()
     first = cell("%%memory\nimport torch\nx = torch.zeros(1 << 20, device='cuda')")
@@ -42,7 +42,7 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
     assert not torch._C._cuda_isHistoryEnabled()
     assert re.search(r"16.0 MiB +activations and others +In\[\d+\]:2", second)
     assert re.search(r"left by the cell:\n +16.0 MiB +global +\S+ global 'y'\n$", second)
-    assert re.search(r"20.0 MiB are held:\n +16.0 MiB +global.* 'y'.*\n +4.0 MiB +global.* 'x'", cell("%memory"))
+    assert re.search(r"20.0 MiB are allocated:\n +16.0 MiB +global.* 'y'.*\n +4.0 MiB +global.* 'x'", cell("%memory"))
 
     cell("def go(n):\n    a = torch.zeros(1 << 30, device='cuda')\n    return torch.zeros(n, device='cuda')")
     failed = cell("%%memory\ngo(1 << 34)")

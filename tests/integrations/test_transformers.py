@@ -16,7 +16,7 @@ def test_a_guarded_trainer_leaves_what_the_trainer_leaves(results_of: Callable[[
     assert all(max(results[loss]["parts"]) <= 3 for loss in ("labels", "tokens", "smoothed"))
     assert "out of memory" in results["card"]["bare"]
     assert results["card"]["guarded"] == 2
-    assert any("parts from here on" in line for line in results["card"]["said"])
+    assert any("parts from now on" in line for line in results["card"]["said"])
     assert results["docs"] == 3
     assert results["restored"] == {"during": False, "steps": True, "after": True}
     assert "as for LOMO" in results["refused"]

@@ -100,7 +100,7 @@ def test_the_order_in_which_autocast_frees_its_copies_does_not_count(
     address[rows], size[rows] = address[turned], size[turned]
     found = compared(one, replace(one, address=address, size=size))
     assert found.events.is_whole is not counts
-    said = "2 of autocast's copies are freed in another order"
+    said = "2 of autocast's copies of weights are freed in another order"
     assert found.differs == said if not counts else said not in found.differs
 
 

@@ -83,7 +83,7 @@ def test_a_row_says_why_it_was_not_run(tmp_path: Path) -> None:
     found = replace(outcome_of(CASE, bench, run), date="2000-01-01")
     page = page_of({"recordings": [CASE]}, {"recordings": {"one": found}})
     assert "**not run, 2000-01-01**: GitHub cannot be reached" in page
-    assert "| cases that were run, of all | 0 of 1 |" in page
+    assert "| cases that were run | 0 of 1 |" in page
     assert "not run**: not run yet" in page_of({"recordings": [CASE]}, {"recordings": {}})
 
 
@@ -106,10 +106,10 @@ def test_the_summary_counts_what_was_run() -> None:
         },
     )
     found = dict(summary_of([EQUAL, differs, Result(case="x", status=Status.NOT_RUN)]))
-    assert found["cases that were run, of all"] == Share(equal=2, of=3)
-    assert found["of these, equal in all"] == Share(equal=1, of=2)
+    assert found["cases that were run"] == Share(equal=2, of=3)
+    assert found["of these, cases with all figures equal"] == Share(equal=1, of=2)
     assert found["figures published to the byte"] == Share(equal=2, of=3)
-    assert found["figures published more coarsely"] == Share(equal=1, of=1)
+    assert found["figures published with a lower precision"] == Share(equal=1, of=1)
     page = page_of({"recordings": [CASE]}, {"recordings": {"one": differs}})
     assert "**1,000, emulated +24 (+2.40%)**" in page
 
@@ -118,7 +118,7 @@ def test_a_measurement_that_is_run_twice_counts_once() -> None:
     again = replace(CASE, source="again", torch="2.14.0", is_repeat=True)
     differs = replace(EQUAL, status=Status.DIFFERS)
     page = page_of({"recordings": [CASE], "again": [again]}, {"recordings": {"one": EQUAL}, "again": {"one": differs}})
-    assert "| cases that were run, of all | 1 of 1 |\n| of these, equal in all | 1 of 1 |" in page
+    assert "| cases that were run | 1 of 1 |\n| of these, cases with all figures equal | 1 of 1 |" in page
     assert "| T4, 2.14.0 | **differs" in page
 
 

@@ -28,12 +28,12 @@ def tuning(allocated: int, reserved: int, resolution: int = 1, intervals: dict |
 def test_segments_are_counted_one_by_one_and_by_recording() -> None:
     assert recordings_of([recording(100, 100, 1000), recording(99, 95, 1000), recording(100, 94, 1001)]) == [
         "events: 299 of 300 (99.667%)",
-        "segments to the block: 289 of 300 (96.333%)",
-        "allocations in their place, segments given: 150 of 150 (100.000%)",
+        "segments with identical blocks: 289 of 300 (96.333%)",
+        "allocations at the recorded address, given the recorded segments: 150 of 150 (100.000%)",
         "recordings with every event: 2 of 3",
-        "recordings with 95% of their segments to the block: 2 of 3",
-        "recordings with every segment to the block: 1 of 3",
-        "recordings with every allocation in its place, segments given: 3 of 3",
+        "recordings with 95% of their segments identical: 2 of 3",
+        "recordings with every segment identical: 1 of 3",
+        "recordings with every allocation at its address, given the recorded segments: 3 of 3",
         "reserved peak, to the byte: 2 of 3",
     ]
 
@@ -49,9 +49,9 @@ def test_a_figure_within_what_its_last_digit_stands_for_is_not_off() -> None:
         "without quantised weights, every figure to the byte: 1 of 2",
         "NF4, allocated within 0.1%: 2 of 3",
         "NF4, reserved within 1%: 2 of 3",
-        "NF4, off at most: allocated 0.11%, reserved 1.01%",
-        "NF4 in several orders of threads, allocated between them: 1 of 1",
-        "NF4 in several orders of threads, reserved between them: 0 of 1",
+        "NF4, largest difference: allocated 0.11%, reserved 1.01%",
+        "NF4, run with several thread orders, published allocated within their range: 1 of 1",
+        "NF4, run with several thread orders, published reserved within their range: 0 of 1",
     ]
 
 
@@ -64,12 +64,12 @@ def test_runs_of_one_recipe_that_lie_apart_cannot_all_be_near_one_figure() -> No
     alike = [measured(10_000, 10_000), measured(10_005, 10_005)]
     apart = [measured(10_000, 10_100), measured(10_150, 10_100), measured(10_400, 10_100)]
     assert again_of([alike, apart]) == [
-        "NF4, measured again, allocated within 0.1%: 2 of 5; one figure a recipe: at most 3",
-        "NF4, measured again, reserved within 1%: 4 of 5; one figure a recipe: at most 4",
+        "NF4, measured several times, allocated within 0.1%: 2 of 5; with one figure per recipe at most 3",
+        "NF4, measured several times, reserved within 1%: 4 of 5; with one figure per recipe at most 4",
     ]
 
 
 def test_a_verdict_that_is_left_open_is_not_the_cards() -> None:
     outcomes = (FITS, OUT_OF_MEMORY, CANNOT_BE_JUDGED)
     results = [Result.judged(case="one", verdict=Verdict(published=FITS, emulated=each)) for each in outcomes]
-    assert verdicts_of(results) == ["at the edge of its memory, fits or fails as on the card: 1 of 3"]
+    assert verdicts_of(results) == ["runs near the memory limit with the verdict of the real GPU: 1 of 3"]

@@ -84,7 +84,7 @@ def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() 
     for text in ("[]", "[loader:0.5]", "[loader:0.5,prefetch:40G]"):
         settings = parse_settings(f"{option}:{text},max_split_size_mb:64", semantics="2.15")
         assert settings == parse_settings("max_split_size_mb:64", semantics="2.15")
-    for text, said in (("0.5", "in place of '['"), ("[a]", "in place of ':'"), ("[a:0]", "a fraction such as 0.5")):
+    for text, said in (("0.5", "instead of '['"), ("[a]", "instead of ':'"), ("[a:0]", "a fraction such as 0.5")):
         with pytest.raises(SettingsError, match=re.escape(said)):
             parse_settings(f"{option}:{text}", semantics="2.15")
 
@@ -94,8 +94,8 @@ def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() 
     [
         ("nonsense:1", "'nonsense' is not an option of PyTorch's allocator; expected one of backend, "),
         ("throw_on_cudamalloc_oom:True", "is not an option of PyTorch's allocator before torch 2.12"),
-        ("max_split_size_mb", "the settings end where ':' of max_split_size_mb should follow"),
-        ("max_split_size_mb:", "the settings end where the value of max_split_size_mb should follow"),
+        ("max_split_size_mb", "the settings end before ':' of max_split_size_mb"),
+        ("max_split_size_mb:", "the settings end before the value of max_split_size_mb"),
         ("max_split_size_mb=64", "'max_split_size_mb=64' is not an option"),
         ("max_split_size_mb:10", "max_split_size_mb:10 is too small; PyTorch allows values from 20 on"),
         ("max_split_size_mb:32,large_segment_size_mb:48", "PyTorch allows values from 48 on"),
@@ -114,7 +114,7 @@ def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() 
         ("roundup_power2_divisions:0", "expected a power of two"),
         ("roundup_power2_divisions:[3:4]", "expected sizes that are a power of two"),
         ("roundup_power2_divisions:[64:3]", "[64:3] is not allowed; expected divisions that are a power of two"),
-        ("roundup_power2_divisions:[4:4", "the settings end where"),
+        ("roundup_power2_divisions:[4:4", "the settings end before"),
         ("pinned_num_register_threads:6", "expected a power of two up to 128"),
         ("expandable_segments:True;max_split_size_mb:64", "expected True or False"),
     ],

@@ -20,10 +20,10 @@ def run(counted: Counted) -> None:
         sizes = moments * (WEIGHTS + 4 * WEIGHTS // STATE_BLOCK) + codes * CODES
         counted.equal(f"states of {name}", grown, sizes)
     beside = 2 * (4 * WEIGHTS // STATE_BLOCK + CODES)
-    counted.equal("PagedAdamW8bit beside its paged states", step(bnb.optim.PagedAdamW8bit), beside)
-    counted.equal("PagedAdamW32bit beside its paged states", step(bnb.optim.PagedAdamW32bit), 0)
+    counted.equal("PagedAdamW8bit in addition to its paged states", step(bnb.optim.PagedAdamW8bit), beside)
+    counted.equal("PagedAdamW32bit in addition to its paged states", step(bnb.optim.PagedAdamW32bit), 0)
     # Managed memory, which bitsandbytes prefetches to the card and never frees.
-    counted.equal("paged states of both, on the card", counted.look(), 2 * WEIGHTS + 2 * 4 * WEIGHTS)
+    counted.equal("paged states of both, on the GPU", counted.look(), 2 * WEIGHTS + 2 * 4 * WEIGHTS)
 
 
 def four_bits(counted: Counted) -> None:

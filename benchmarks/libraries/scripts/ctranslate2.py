@@ -1,4 +1,4 @@
-"""CTranslate2: an array on the card."""
+"""CTranslate2: an array on the GPU."""
 
 import ctranslate2
 import numpy as np

@@ -1,4 +1,4 @@
-"""cuda-python's bindings of the driver: memory of one's own beside torch's."""
+"""cuda-python's bindings of the driver: memory allocated outside torch."""
 
 import torch
 from counted import Counted

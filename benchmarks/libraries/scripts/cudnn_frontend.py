@@ -1,4 +1,4 @@
-"""cuDNN's own Python frontend: a graph of attention, planned and run on tensors of torch."""
+"""cuDNN's own Python frontend: an attention graph, planned and run on tensors of torch."""
 
 import cudnn
 import torch

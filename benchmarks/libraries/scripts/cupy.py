@@ -1,4 +1,4 @@
-"""CuPy: arrays in its own memory pool, a kernel of one's own by NVRTC, and an array shared with torch."""
+"""CuPy: arrays in its own memory pool, a custom kernel by NVRTC, and an array shared with torch."""
 
 import cupy
 import torch

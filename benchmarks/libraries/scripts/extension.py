@@ -43,4 +43,4 @@ def run(counted: Counted) -> None:
     with counted.grows("momentum", 4 * WEIGHTS):
         momentum = module.fused_step(layer.weight.data, layer.weight.grad, 0.1)
     assert momentum.shape == layer.weight.shape
-    counted.equal("cudaMalloc of its own", counted.look(), SCRATCH_BYTES)
+    counted.equal("its own cudaMalloc", counted.look(), SCRATCH_BYTES)

@@ -1,4 +1,4 @@
-"""lion-pytorch: a step by its Triton kernel."""
+"""lion-pytorch: a step with its Triton kernel."""
 
 import torch
 from counted import Counted

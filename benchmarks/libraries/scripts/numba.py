@@ -1,4 +1,4 @@
-"""numba-cuda: a kernel of one's own on its own array and on a tensor."""
+"""numba-cuda: a custom kernel on its own array and on a tensor."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""nvidia-ml-py: what NVML says of the card's memory before and after a tensor."""
+"""nvidia-ml-py: what NVML says of the GPU's memory before and after a tensor is allocated."""
 
 import pynvml
 import torch

@@ -1,4 +1,4 @@
-"""optimī: a step of AdamW by its Triton kernel, with Kahan summation in bfloat16."""
+"""optimī: a step of AdamW with its Triton kernel, with Kahan summation in bfloat16."""
 
 import optimi
 import torch

@@ -1,4 +1,4 @@
-"""Triton: a kernel of one's own with autotune, inside an autograd function."""
+"""Triton: a custom kernel with autotune, inside an autograd function."""
 
 import torch
 import triton

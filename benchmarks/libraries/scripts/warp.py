@@ -1,4 +1,4 @@
-"""NVIDIA Warp: an array and a kernel of one's own, compiled by its own NVRTC."""
+"""NVIDIA Warp: an array and a custom kernel, compiled by its own NVRTC."""
 
 import warp as wp
 from counted import Counted

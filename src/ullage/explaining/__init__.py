@@ -1,1 +1,1 @@
-"""Answers about a run that was recorded: why it ran out of memory, and what would have prevented it."""
+"""The `explain` and `tune` analyses: why a recorded run ran out of memory, and which change would have prevented it."""

@@ -1,1 +1,3 @@
-"""The emulated GPU: CUDA that launches nothing, the journal of its memory, and the values that are read back."""
+"""The emulated GPU: a CUDA implementation that runs no kernels, the journal of its memory, and the values that are read
+back from it.
+"""

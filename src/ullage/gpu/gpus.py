@@ -1,9 +1,10 @@
-"""The cards that people train on: what the driver says of each, found by name or made from a size.
+"""A table of GPUs used for training: the properties that the driver reports for each, found by the GPU's name or
+generated for a size.
 
-The figures and where each was published are in `gpus.toml`, which is read at the first look-up. A slice of a card (MIG)
-is a card of its own, and a card may have several totals, one by driver and cloud. This module does not know the card in
-this machine, what the CUDA context takes, or how fast a card is; and a figure in `Gpu.assumed` was published nowhere
-that we found.
+`gpus.toml` contains the figures and the place where each was published; it is read at the first look-up. A partition of
+a GPU (MIG) counts as a separate GPU, and a GPU may have several totals, one for each driver and cloud. This module does
+not know the GPU in this machine, the size of a CUDA context, or the speed of a GPU. For a figure in `Gpu.assumed`, we
+found no published source.
 """
 
 import difflib
@@ -21,14 +22,14 @@ from ullage.base.units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_
 __all__ = ["DEFAULT_ARCHITECTURE", "Gpu", "all_gpus", "find_gpu"]
 
 DEFAULT_ARCHITECTURE: Final = "sm_80"
-"""The architecture of a card that is given only by its size."""
+"""The architecture of a GPU that is given only by its size."""
 
 _SMALLEST_BYTES: Final = 256 * MIB
 _LARGEST_BYTES: Final = 16 * TIB
-_LONGEST_NAME: Final = 80  # characters of a given text that are compared
-_LEAST_SIMILARITY: Final = 0.6  # the likeness of names above which a fourth and fifth suggestion help
+_LONGEST_NAME: Final = 80  # the number of characters of a given text that are compared
+_LEAST_SIMILARITY: Final = 0.6  # the similarity of names above which a fourth and fifth suggestion help
 _UNLIKE: Final = (0.0, 0)
-_LEAST_OF_NOMINAL: Final = 0.8  # no driver keeps more than a fifth of a card
+_LEAST_OF_NOMINAL: Final = 0.8  # No driver keeps more than a fifth of a GPU's memory.
 _MAKER: Final = ("nvidia",)
 _BRANDS: Final = ("nvidia", "geforce", "tesla", "quadro")
 _NOISE: Final = re.compile(r"[\s_()-]+")
@@ -37,22 +38,22 @@ _ARCHITECTURE: Final = re.compile(r"\s*(?:sm_?)?([0-9]{1,2})\.?([0-9])\s*", re.I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Describe one card as a CUDA program sees it; every `*_bytes` is in bytes.
+    """The properties of one GPU as a CUDA program sees them; every `*_bytes` is in bytes.
 
-    `total_memory_bytes` is `torch.cuda.get_device_properties(0).total_memory` under Linux: the "total capacity"
-    of an OOM text, below both the nominal size and the figure of nvidia-smi.
+    `total_memory_bytes` is `torch.cuda.get_device_properties(0).total_memory` on Linux: the "total capacity" of an
+    out-of-memory message, which is below both the nominal size and the total that nvidia-smi shows.
     """
 
     name: str
-    """The driver's name, with the memory size added where the driver gives two cards one name."""
+    """The driver's name, with the memory size added if the driver gives two GPUs the same name."""
     driver_name: str
-    """The name that torch and nvidia-smi show."""
+    """The GPU's name as torch and nvidia-smi show it."""
     aliases: tuple[str, ...]
     nominal_gib: float
-    """The advertised size, which vendors call GB."""
+    """The GPU's advertised memory size, which vendors call GB."""
     total_memory_bytes: int
     other_totals: tuple[tuple[int, str], ...]
-    """Totals of the same card under other drivers and clouds: (bytes, source)."""
+    """Total memory of the same GPU with other drivers and clouds: (bytes, source)."""
     compute_capability: tuple[int, int]
     sm_count: int
     l2_cache_bytes: int
@@ -60,7 +61,7 @@ class Gpu:
     shared_memory_per_sm_bytes: int
     max_threads_per_sm: int
     regs_per_sm: int
-    """32-bit registers of one SM."""
+    """The number of 32-bit registers of one SM."""
     sources: tuple[tuple[str, str], ...]
     """The source of each figure: (field, where it was published)."""
     assumed: frozenset[str]
@@ -68,42 +69,42 @@ class Gpu:
 
     @property
     def architecture(self) -> str:
-        """Name the architecture as compilers do, such as "sm_89"."""
+        """The architecture as compilers name it, such as "sm_89"."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
     @property
     def short_name(self) -> str:
-        """Name the card as people do, such as "RTX 4090"."""
+        """The usual short name of the GPU, such as "RTX 4090"."""
         return self.aliases[0] if self.aliases else self.name
 
     def source_of(self, figure: str) -> str:
-        """Say where a figure was published.
+        """Return where a figure was published.
 
         Raises:
-            KeyError: the field holds no figure.
+            KeyError: the field is not a figure.
         """
         return dict(self.sources)[figure]
 
 
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """List every known card, in the order of the table."""
+    """Return every known GPU, in the order of the table."""
     return tuple(_gpu_of_card(card) for card in _table()["card"])
 
 
 def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
-    """Find a card by its name, or make one from its size.
+    """Return a GPU by its name, or generate one from its size.
 
-    Case, spaces, hyphens, underscores, parentheses, the words NVIDIA, GeForce, Tesla and Quadro, and a leading
-    RTX do not matter. "T4@14.56GiB" is the card with another total: one of its `other_totals` where it says the same,
-    else that size. A size ("24GiB", "16384 MiB", "1.5TiB") gives a card without a name of that total and of
-    `arch` ("sm_90", "sm90", "9.0" or "90"; `DEFAULT_ARCHITECTURE` when left out), with the SM count and L2
-    cache of a typical card of it. "24GB" means 24 GiB, as it does to people.
+    Case, spaces, hyphens, underscores, parentheses, the words NVIDIA, GeForce, Tesla and Quadro, and a leading RTX do
+    not matter. "T4@14.56GiB" is the T4 with another total: one of its `other_totals` if that is equal after rounding,
+    otherwise the given size. A size ("24GiB", "16384 MiB", "1.5TiB") gives a generic GPU with that total and the
+    architecture `arch` ("sm_90", "sm90", "9.0" or "90"; default: `DEFAULT_ARCHITECTURE`), with the SM count and L2
+    cache of a typical GPU of that architecture. "24GB" means 24 GiB, as in everyday use.
 
     Raises:
-        UnknownGpuError: no card, or more than one, answers to the name.
-        UsageError: the size or `arch` cannot be, or `arch` was given with a named card.
+        UnknownGpuError: no GPU, or more than one, matches the name.
+        UsageError: the size or `arch` is invalid, or `arch` was given together with a GPU's name.
     """
     name, at, size = text.partition("@")
     if at and not is_size(name):
@@ -115,12 +116,12 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         nearest = ", ".join(near.short_name for near in _nearest(text))
         size = text.strip() if text.strip().isdigit() else "24"
         raise UnknownGpuError(
-            f"no card named {quoted(text)} is known; nearest: {nearest}. "
+            f"no GPU named {quoted(text)} is known; nearest: {nearest}. "
             f"List all with: ullage gpus. Or give a size, such as {size[:4]}GiB"
         )
     if arch is not None:
         raise UsageError(
-            f"{gpu.short_name} has the architecture {gpu.architecture}, and {quoted(arch)} was given as well; "
+            f"{gpu.short_name} has the architecture {gpu.architecture}, but {quoted(arch)} was given; "
             "leave the architecture out, or give a size in place of the name, such as 24GiB"
         )
     return gpu
@@ -130,7 +131,7 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
 
 
 def _find_named(text: str) -> Gpu | None:
-    # Brand words count at first: "Quadro RTX 6000" is one card, while "RTX 6000" could be four.
+    # Brand words are compared at first: "Quadro RTX 6000" is one GPU, while "RTX 6000" could be four.
     gpu = _cards_by_key(drop=_MAKER).get(_key_of(text, drop=_MAKER))
     if gpu is not None:
         return gpu
@@ -139,7 +140,7 @@ def _find_named(text: str) -> Gpu | None:
         choices = _ambiguous().get(key)
         if choices is not None:
             raise UnknownGpuError(
-                f"{quoted(text)} is the name of more than one card; expected one of: {', '.join(choices)}. "
+                f"{quoted(text)} is the name of more than one GPU; expected one of: {', '.join(choices)}. "
                 f"Or give a size, such as {find_gpu(choices[0]).nominal_gib:g}GiB"
             )
         gpu = _cards_by_key(drop=_BRANDS).get(key)
@@ -149,16 +150,17 @@ def _find_named(text: str) -> Gpu | None:
 
 
 def _nearest(text: str) -> list[Gpu]:
-    """Pick the 3 to 5 cards whose names are most like a text, best first."""
+    """Return the 3 to 5 GPUs whose names are most similar to a text, best first."""
     key = _key_of(text[:_LONGEST_NAME], drop=_BRANDS)
     wanted = f"rtx{key}" if key[:1].isdigit() else key
-    # difflib sees no swapped digits ("4900" is as far from 4060 as from 4090), so letters in common come second.
+    # difflib does not detect swapped digits ("4900" is as far from 4060 as from 4090), so common letters are compared
+    # next.
     likeness: dict[str, tuple[float, int]] = {}
     for name, gpu in _cards_by_key(drop=_BRANDS).items():
         ratio = difflib.SequenceMatcher(a=name, b=wanted, autojunk=False).ratio()
         shared = (Counter(name) & Counter(wanted)).total()
         likeness[gpu.name] = max(likeness.get(gpu.name, _UNLIKE), (ratio, shared))
-    ranked = list(reversed(all_gpus()))  # so that of equals the newer and larger comes first
+    ranked = list(reversed(all_gpus()))  # Of equally similar names, the newer and larger GPU comes first.
     ranked.sort(key=lambda gpu: likeness.get(gpu.name, _UNLIKE), reverse=True)
     return ranked[:3] + [gpu for gpu in ranked[3:5] if likeness.get(gpu.name, _UNLIKE)[0] >= _LEAST_SIMILARITY]
 
@@ -182,15 +184,15 @@ def _ambiguous() -> dict[str, tuple[str, ...]]:
 
 
 def _with_total(gpu: Gpu, size: str) -> Gpu:
-    """Return a card with another total, which one of the readings has or the user gives."""
+    """Return a GPU with another total: a published total of the same size, or the total that the user gives."""
     total_bytes = parse_bytes(size)
     readings = dict(((gpu.total_memory_bytes, gpu.source_of("total_memory_bytes")), *gpu.other_totals))
-    # Error texts have GiB with two digits, and so do people.
+    # Error messages show GiB with two decimals, and so do users.
     nearest = min(readings, key=lambda reading: abs(reading - total_bytes))
     read = nearest if abs(nearest - total_bytes) <= GIB // 200 else None
     if read is None and not _LEAST_OF_NOMINAL * gpu.nominal_gib * GIB <= total_bytes <= gpu.nominal_gib * GIB:
         raise UsageError(
-            f"there is no {gpu.short_name} with {size.strip()}; expected one of: "
+            f"no {gpu.short_name} has {size.strip()}; expected one of: "
             f"{', '.join(text_of_bytes(reading) for reading in sorted(readings))}, or a total near them"
         )
     source = "given by the user" if read is None else readings[read]
@@ -208,11 +210,13 @@ def _with_total(gpu: Gpu, size: str) -> Gpu:
 def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
     total_bytes = parse_bytes(text)
     if not _SMALLEST_BYTES <= total_bytes <= _LARGEST_BYTES:
-        raise UsageError(f"there is no card of {shortened(text.strip())}; expected 256 MiB to 16 TiB, such as 24GiB")
+        raise UsageError(
+            f"a GPU of {shortened(text.strip())} is not possible; expected 256 MiB to 16 TiB, such as 24GiB"
+        )
     capability = _capability_of(DEFAULT_ARCHITECTURE if arch is None else arch)
     typical = find_gpu(_table()["architecture"][capability]["typical"])
     number, unit = text_of_bytes(total_bytes).split()
-    name = f"{float(number):g} {unit} card ({typical.architecture})"
+    name = f"{float(number):g} {unit} GPU ({typical.architecture})"
     as_typical = f"as {typical.short_name}, which is typical of {typical.architecture}"
     new_sources = {
         "total_memory_bytes": "given by the user",
@@ -239,7 +243,9 @@ def _capability_of(arch: str) -> str:
     known: dict[str, Any] = _table()["architecture"]
     if capability not in known:
         names = ", ".join("sm_" + name.replace(".", "") for name in known)
-        raise UsageError(f"no architecture {quoted(arch)} is known; expected one of: {names} (or 9.0 or 90 for sm_90)")
+        raise UsageError(
+            f"the architecture {quoted(arch)} is unknown; expected one of: {names} (or 9.0 or 90 for sm_90)"
+        )
     return capability
 
 
@@ -269,7 +275,7 @@ def _gpu_of_card(card: dict[str, Any]) -> Gpu:
         driver_name=card.get("driver_name", card["name"]),
         aliases=tuple(card["aliases"]),
         nominal_gib=card["nominal_gib"],
-        # Exact: the table's fractions of a MiB are multiples of 1/16.
+        # The conversion is exact: the table's fractions of a MiB are multiples of 1/16.
         total_memory_bytes=int(card["total_mib"] * MIB),
         other_totals=tuple((int(mib * MIB), _text_of_source(source)) for mib, source in card.get("other_totals", ())),
         compute_capability=(int(major), int(minor)),

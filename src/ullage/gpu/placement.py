@@ -2,6 +2,6 @@
 
 from typing import Final, Literal, get_args
 
-# The order of `enum placement` in emulator/cuda/card.h.
+# The order of `enum placement` in the C header of the emulator.
 Placement = Literal["linux", "wsl", "windows", "linux-host"]
 PLACEMENTS: Final[tuple[Placement, ...]] = get_args(Placement)

@@ -1,1 +1,1 @@
-"""Answers about a run before it starts: a script is run on the emulated GPU, as it is or changed."""
+"""Commands that answer questions about a run before it starts, by running the script on the emulated GPU."""

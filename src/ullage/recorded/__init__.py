@@ -1,1 +1,1 @@
-"""What PyTorch records and says about memory, read as data, and its allocator as a model that replays it."""
+"""Readers for PyTorch's memory recordings and error messages, and a model of its allocator that replays recordings."""

@@ -1,4 +1,6 @@
-"""A history: the recording of an allocator, as columns. It knows no file format and interprets nothing."""
+"""The class `History`: the recording of one device's allocator, stored as columns. This module reads no files and
+interprets nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +13,7 @@ from ullage.recorded.program import Column, is_one_of
 
 
 class Action(IntEnum):
-    """The kind of a trace entry; the names are PyTorch's."""
+    """The kind of an entry in a snapshot's trace; the names are PyTorch's."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -29,12 +31,12 @@ ACTIONS: Final[Mapping[str, Action]] = {
     **{action.name.lower(): action for action in Action if action is not Action.OTHER},
     "free": Action.FREE_COMPLETED,
 }
-"""Actions by PyTorch's names; any other name is `Action.OTHER`."""
+"""The kinds of trace entries by PyTorch's names; every other name is read as `Action.OTHER`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a stack."""
+    """One frame of a Python or C++ stack."""
 
     name: str
     file: str
@@ -43,7 +45,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:
-    """Every stack that was recorded, each once: stack n is `frames[starts[n]:starts[n + 1]]`, rows of `table`."""
+    """All distinct stacks that were recorded: stack n is `frames[starts[n]:starts[n + 1]]`, which are rows of
+    `table`.
+    """
 
     starts: Column
     frames: Column
@@ -57,7 +61,7 @@ class RecordedStacks:
 
 
 PENDING: Final = ("active_pending_free", "active_awaiting_free")
-"""The state of a freed block that other streams may still use, as PyTorch's Python and its C++ name it."""
+"""The names that PyTorch's Python and C++ code use for a freed block that other streams may still use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +71,9 @@ class SnapshotBlock:
     address: int
     size: int
     requested: int
-    """Bytes asked for; for a free block, the bytes asked for when it was last allocated."""
+    """The requested bytes; for a free block, the bytes requested when it was last allocated."""
     state: str
-    """PyTorch's name of the state: active_allocated, one of `PENDING`, or inactive."""
+    """PyTorch's name of the block's state: active_allocated, one of `PENDING`, or inactive."""
     stack: int
 
 
@@ -83,13 +87,13 @@ class Segment:
     is_large: bool
     is_expandable: bool
     pool: int
-    """The private pool's number; 0: the default pool."""
+    """The number of the segment's private pool; 0: the default pool."""
     blocks: tuple[SnapshotBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A range that the program named: an optimizer's step, or the user's own."""
+    """A named range of the program: an optimizer step, or a range that the user named."""
 
     name: str
     stage: str
@@ -102,14 +106,14 @@ def _nothing() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Labels of trace entries: columns as long as the trace, or empty where no entry has any."""
+    """Labels of trace entries, in columns as long as the trace; a column is empty if no entry has a label."""
 
     metadata: Column = field(default_factory=_nothing)
-    """The user's own label (torch.cuda.memory._set_memory_metadata) as an index of `texts`; -1: none."""
+    """The label that the user set (torch.cuda.memory._set_memory_metadata), as an index into `texts`; -1: no label."""
     context: Column = field(default_factory=_nothing)
-    """The compiled region as an index of `texts`; -1: none."""
+    """The torch.compile region that allocated, as an index into `texts`; -1: no region."""
     pool: Column = field(default_factory=_nothing)
-    """The private pool's number; 0: the default pool."""
+    """The number of the private pool that the entry concerns; 0: the default pool."""
     texts: tuple[str, ...] = ()
 
 
@@ -120,17 +124,17 @@ class History:
     device: int
     action: Column
     address: Column
-    """The address; in an OOM entry, the bytes that the driver reported free."""
+    """The address of each entry; for an OOM entry, the bytes that the driver reported free."""
     size: Column
     stream: Column
     time_us: Column
-    """The time in microseconds; -1 where it was not recorded."""
+    """The time of each entry in microseconds; -1 if it was not recorded."""
     stack: Column
     stacks: RecordedStacks
     segments: tuple[Segment, ...]
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
-    """The allocator's settings as PyTorch recorded them; empty in older files."""
+    """The allocator settings as PyTorch recorded them; empty in older files."""
     labels: Labels = field(default_factory=Labels)
 
     def __len__(self) -> int:
@@ -138,11 +142,13 @@ class History:
 
     @property
     def has_requests(self) -> bool:
-        """Whether any request for memory was recorded; else only the state at the end says something."""
+        """Whether any memory request was recorded; if not, only the state at the end is known."""
         return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
 
     def without_trace(self) -> "History":
-        """Return the state at the end alone, which this itself is where nothing was recorded."""
+        """Return a history that holds only the state at the end; if nothing was recorded, return this history
+        itself.
+        """
         if not len(self):
             return self
         none = _nothing()
@@ -151,17 +157,17 @@ class History:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of the segments at the end."""
+        """The bytes of all segments at the end."""
         return sum(segment.size for segment in self.segments)
 
 
 def without_trace(to_do: str) -> str:
-    """Return the sentence for a file of which nothing can be replayed.
+    """Return the error text for a file without a trace, which cannot be replayed.
 
     Args:
-        to_do: a verb: what was to be done with the recording.
+        to_do: a verb: what the command does with a recording.
     """
     return (
-        f"there is no trace in this file, only what was there when it was written, so there is nothing to {to_do}; "
+        f"this file has no trace, only the allocator's state when it was written, so there is nothing to {to_do}; "
         "call torch.cuda.memory._record_memory_history() first"
     )

@@ -1,4 +1,4 @@
-"""A program: the operations to run on an allocator, as columns. It knows no results: those are a `Replay`'s."""
+"""The class `Program`: allocator operations, stored as columns. The results of running them are in a `Replay`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +13,11 @@ from ullage.recorded.settings import Settings
 Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
-"""The key that stands for a stretch of an expandable segment without memory (allocator/_core/replay.hpp)."""
+"""The key that marks an address range of an expandable segment without memory (allocator/_core/replay.hpp)."""
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return for each value whether it is one of a few: for so few faster than `np.isin`, tenfold."""
+    """Return for each value whether it is one of a few values; for so few, this is ten times as fast as `np.isin`."""
     found = np.zeros(len(values), np.bool_)
     for kind in kinds:
         found |= values == int(kind)
@@ -25,7 +25,7 @@ def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 class Op(IntEnum):
-    """The kind of an operation; the core has the same table (allocator/_core/replay.hpp)."""
+    """The kind of an allocator operation; the core has the same table (allocator/_core/replay.hpp)."""
 
     ALLOCATE = 0
     FREE = 1
@@ -49,33 +49,34 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSegment:
-    """A segment that is there before a program begins, with all of its blocks in order of their addresses."""
+    """A segment that exists before a program begins, with all of its blocks in order of their addresses."""
 
     address: int
     stream: int
     is_small: bool
     is_expandable: bool
     pool: int = 0
-    """The private pool's key; 0: the default pool."""
+    """The key of the segment's private pool; 0: the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
-    """Blocks as (bytes after rounding, bytes asked for, the program's key): the key is -1 for a free block, and
-    `UNMAPPED_KEY` for addresses of an expandable segment that no memory is mapped to."""
+    """Blocks as (bytes after rounding, requested bytes, the program's key). The key is -1 for a free block, and
+    `UNMAPPED_KEY` for addresses of an expandable segment that no memory is mapped to.
+    """
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes of memory in the segment: all but what is not mapped."""
+        """The bytes of memory in the segment, without unmapped addresses."""
         return sum(size for size, _, key in self.blocks if key != UNMAPPED_KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Operations in order: columns of equal length, int64.
+    """Allocator operations in order: columns of equal length, int64.
 
     Which columns an operation uses: ALLOCATE key (of the block), size (bytes), stream (its handle); FREE key;
     RECORD_STREAM key, stream; SET_FRACTION size (the bits of a float64); SET_SETTINGS key (index of `settings`);
-    SET_OTHERS size (bytes that others hold); FAIL_NEXT key (how many driver allocations fail); HOLD, UNHOLD, COMPLETE
-    stream; BEGIN_POOL key (of the pool, above 0), size (index of `routes`, -1: every stream); END_POOL and
-    RELEASE_POOL key. Keys of blocks count from 0 and are unique; a key that is not alive is skipped.
+    SET_OTHERS size (bytes that other processes hold); FAIL_NEXT key (how many driver allocations fail); HOLD, UNHOLD,
+    COMPLETE stream; BEGIN_POOL key (of the pool, above 0), size (index of `routes`, -1: every stream); END_POOL and
+    RELEASE_POOL key. Keys of blocks count from 0 and are unique; an operation whose key is not allocated is skipped.
     """
 
     op: Column
@@ -86,32 +87,32 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """Addresses of the first cudaMallocs, as far as they are known."""
+    """The addresses that the first cudaMalloc calls return, if they are known."""
     setup: int = 0
-    """Number of first operations that only bring about the state at the beginning: peaks count from there on."""
+    """The number of operations at the beginning that only create the initial state; peaks are measured after them."""
 
     def __len__(self) -> int:
         return len(self.op)
 
     def of_rows(self, rows: slice | Column) -> "Program":
-        """Return the program of some of its operations only, or of all in another order."""
+        """Return a program with only some of the operations, or with all of them in another order."""
         return replace(self, op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
 
 @dataclass(slots=True)
 class ProgramWriter:
-    """Collects operations one after the other."""
+    """A builder of a program, which collects allocator operations one after another."""
 
     _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     _routes: list[tuple[int, ...]] = field(default_factory=list)
     _settings: list[Settings] = field(default_factory=list)
 
     def add(self, op: Op, *, key: int = 0, size: int = 0, stream: int = 0) -> None:
-        """Add an operation."""
+        """Add an allocator operation."""
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Route streams (None: all) to a private pool."""
+        """Add an operation that routes streams (None: all) to a private pool."""
         route = -1
         if streams is not None:
             route = len(self._routes)
@@ -119,16 +120,16 @@ class ProgramWriter:
         self.add(Op.BEGIN_POOL, key=key, size=route)
 
     def set_settings(self, settings: Settings) -> None:
-        """Change the allocator's settings."""
+        """Add an operation that changes the allocator's settings."""
         self.add(Op.SET_SETTINGS, key=len(self._settings))
         self._settings.append(settings)
 
     def set_fraction(self, fraction: float) -> None:
-        """Limit the process to a fraction of the card's memory."""
+        """Add an operation that limits the process to a fraction of the GPU's memory."""
         self.add(Op.SET_FRACTION, size=int(np.float64(fraction).view(np.int64)))
 
     def program(self) -> Program:
-        """Return what was collected."""
+        """Return the collected operations as a program."""
         rows = np.array(self._rows, np.int64).reshape(-1, 4)
         columns = [np.ascontiguousarray(rows[:, column]) for column in range(4)]
         return Program(

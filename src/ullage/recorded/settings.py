@@ -1,9 +1,9 @@
-"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF, its defaults and limits, by version; and what
-the allocators of the versions do differently (`ALLOCATORS`).
+"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF with its defaults and limits, by torch version; and
+the differences between the allocators of these versions (`ALLOCATORS`).
 
-It reads a text as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8 to 2.15),
-and refuses what they refuse. A real process aborts while torch is loaded; here an error names the option, the value
-and what is allowed. It knows nothing of a card: fractions stay fractions.
+This module parses settings as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8
+to 2.15), and rejects the same settings. A real process aborts while torch is loaded; this module raises an error that
+names the option, its value and the allowed values. It does not know the GPU, so fractions remain fractions.
 """
 
 import math
@@ -19,49 +19,56 @@ from ullage.base.public import public
 from ullage.base.units import GIB, MIB
 
 UNLIMITED: Final = (1 << 64) - 1
-"""`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
+"""The value of `max_split_bytes` for an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
-"""The unit in which the size of every block is rounded up (kMinBlockSize)."""
+"""The unit in bytes to which the size of every block is rounded up (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
-"""The largest request that the small pool serves (kSmallSize). Of a block of the large pool a rest up to this size is
-not split off (DeviceCachingAllocator::should_split)."""
+"""The largest request in bytes that the small pool serves (kSmallSize). In the large pool, a remainder up to this size
+is not split off a block (DeviceCachingAllocator::should_split).
+"""
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
-"""The size of a segment of the small pool, and of its pages in an expandable segment (kSmallBuffer)."""
+"""The bytes of a segment of the small pool, and of its pages in an expandable segment (kSmallBuffer)."""
 DRIVER_PAGE_BYTES: Final = 2 * MIB
-"""The unit in which the driver gives memory."""
+"""The bytes of a driver page; the driver gives memory in multiples of it."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
-"""The unit of a large segment that one request gets for itself (kRoundLarge)."""
+"""The unit in bytes of a large segment that is allocated for a single request (kRoundLarge)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
 
-Tried on the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: from 2.10 on the first that is set counts; 2.8 and 2.9 read
-the first alone."""
+Tested with the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: since 2.10, the first variable that is set is used; 2.8
+and 2.9 read only the first variable.
+"""
 VARIABLE: Final = VARIABLES[0]
-"""The variable that every version reads, and that wins wherever it is set: the one to set."""
+"""The variable that every version reads and that has precedence over the others; ullage sets this one."""
 _OTHERS_SINCE: Final = (2, 10)
 
 
 class Tie(IntEnum):
-    """The rule that chooses among equally large free blocks; the core has the same (allocator/_core/settings.hpp)."""
+    """The rule that chooses among free blocks of equal size; the core has the same table
+    (allocator/_core/settings.hpp).
+    """
 
     ADDRESS = 0
-    """The block at the lower address is taken."""
+    """Choose the free block at the lower address."""
     BLOCK = 1
-    """The block that was made earlier is taken, at any address; a split makes a new block in front and keeps the
-    rest."""
+    """Choose the free block that was created earlier, at any address; a split creates a new block at the front and
+    keeps the remainder.
+    """
     SEGMENT = 2
-    """The block whose segment is older is taken, at any address."""
+    """Choose the free block whose segment is older, at any address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
-    """The behaviour in which the allocators of torch versions differ, as the wheel of each version showed."""
+    """The differences in behavior between the allocators of torch versions, as measured with the wheel of each
+    version.
+    """
 
     tie: Tie
     routes_capture: bool
-    """Whether every route to a private pool counts as a capture, and not only a CUDA graph's."""
+    """Whether every route to a private pool counts as a capture, rather than only that of a CUDA graph."""
 
 
 ALLOCATORS: Final[Mapping[str, Allocator]] = {
@@ -72,18 +79,20 @@ ALLOCATORS: Final[Mapping[str, Allocator]] = {
     "2.13": Allocator(tie=Tie.SEGMENT, routes_capture=False),
     "2.15": Allocator(tie=Tie.SEGMENT, routes_capture=False),
 }
-"""The modelled allocators by the version of torch that introduced them. The first also stands for older versions, the
-last for newer ones.
+"""The modelled allocators, by the torch version that introduced each. The first also represents older versions, the
+last represents newer versions.
 
-Those from 2.10 on are equal to the wheels of 2.10 to 2.15. That of 2.8 differs from its wheel where max_split_size_mb
-is set or private pools are used; otherwise it is assumed equal to 2.10."""
+The allocators since 2.10 are equal to the wheels of 2.10 to 2.15. The allocator of 2.8 differs from its wheel if
+max_split_size_mb is set or private pools are used; otherwise it is assumed to equal that of 2.10.
+"""
 SEMANTICS: Final = tuple(ALLOCATORS)
-"""The versions whose allocator is modelled."""
+"""The torch versions whose allocator is modelled."""
 USUAL: Final = "2.11"
-"""The version that is assumed where it is not known."""
+"""The torch version that is assumed if the version is unknown."""
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments": (2, 1),
-    "graph_capture_record_stream_reuse": (2, 10),  # not in 2.8; 2.9 was not looked at for this one and the next
+    # Missing in 2.8; 2.9 was not checked for this option and the next one
+    "graph_capture_record_stream_reuse": (2, 10),
     "pinned_reserve_segment_size_mb": (2, 10),
     "per_process_memory_fraction": (2, 10),
     "large_segment_size_mb": (2, 11),
@@ -94,20 +103,21 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments_reserve": (2, 15),
     "expandable_segments_reserve_by_class": (2, 15),
 }
-"""Options with the first version of torch that knows them: an older one would abort. Read from the libraries of torch
-2.8 to 2.15."""
+"""The first torch version that knows each option; older versions would abort. Read from the libraries of torch 2.8 to
+2.15.
+"""
 
 
 @public
 class SettingsError(UsageError):
-    """Report a text that PyTorch would refuse as allocator settings."""
+    """Raised for allocator settings that PyTorch would reject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The allocator's settings; sizes in bytes, fractions of the card's memory.
+    """The settings of PyTorch's allocator; sizes in bytes, and fractions of the GPU's memory.
 
-    The defaults are those of a process in which nothing is set.
+    The defaults are those of a process without any settings.
     """
 
     semantics: str = USUAL
@@ -116,16 +126,22 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """Number of steps between two powers of two, for sizes from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no rounding."""
+    """Number of rounding steps between two powers of two, for requests from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no
+    rounding.
+    """
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
     reserve: tuple[str, float] | None = None
-    """Address space of an expandable segment: ("fraction", of the card) or ("bytes", n); None: 9/8 of the card."""
+    """Address space of an expandable segment: ("fraction", of the GPU's memory) or ("bytes", n); None: 9/8 of the GPU's
+    memory.
+    """
     backend: str = "native"
 
     def rounded_bytes(self, size_bytes: int) -> int:
-        """Return how large a block for a request has to be (DeviceCachingAllocator::round_size, torch 2.15)."""
+        """Return the bytes that a block for a request must have, after rounding (DeviceCachingAllocator::round_size,
+        torch 2.15).
+        """
         if size_bytes < BLOCK_UNIT_BYTES:
             return BLOCK_UNIT_BYTES
         slot = min(max((size_bytes >> 20).bit_length() - 1, 0), _SLOTS - 1)
@@ -136,7 +152,7 @@ class Settings:
         return -(-size_bytes // unit) * unit
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """Return the address space of an expandable segment on a card; 0 where none is set."""
+        """Return the bytes of address space of an expandable segment on a GPU; 0 if no size is set."""
         if self.reserve is None:
             return 0
         kind, value = self.reserve
@@ -144,14 +160,14 @@ class Settings:
 
 
 def semantics_of(version: str) -> str:
-    """Return which modelled allocator a version of torch has, such as "2.13" for 2.14.0.
+    """Return the modelled allocator for a torch version, such as "2.13" for 2.14.0.
 
     Raises:
-        SettingsError: the text is no version.
+        SettingsError: the text is not a version.
     """
     match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     if match is None:
-        raise SettingsError(f"{quoted(version)} is not a version of torch; expected one such as 2.11 or 2.15.0")
+        raise SettingsError(f"{quoted(version)} is not a version of torch; expected a version such as 2.11 or 2.15.0")
     wanted = int(match[1]), int(match[2])
     return max((name for name in SEMANTICS if _version_of(name) <= wanted), key=_version_of, default=SEMANTICS[0])
 
@@ -162,17 +178,17 @@ def _version_of(name: str) -> tuple[int, int]:
 
 
 def knows(semantics: str, option: str) -> bool:
-    """Return whether the allocator of a modelled version knows an option."""
+    """Return whether the allocator of a modelled torch version knows an option."""
     return SINCE.get(option, (0, 0)) <= _version_of(semantics)
 
 
 def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) -> tuple[str, str | None]:
-    """Return the text that torch would read from an environment, and the variable it stands in.
+    """Return the settings that torch would read from an environment, and the name of the variable that contains them.
 
-    The first of `VARIABLES` that is set counts as a whole, even an empty one: nothing is merged.
+    The first of `VARIABLES` that is set is used as a whole, even if it is empty; settings are not merged.
 
     Args:
-        environment: the variables of a process.
+        environment: the environment variables of a process.
         semantics: the allocator's version, one of `SEMANTICS`; before 2.10 only one variable is read.
     """
     for name in VARIABLES if _version_of(semantics) >= _OTHERS_SINCE else (VARIABLE,):
@@ -182,14 +198,14 @@ def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) ->
 
 
 def recorded_settings(recorded: Mapping[str, object]) -> str | None:
-    """Return the settings text in a snapshot (`allocator_settings`); None where it has none."""
+    """Return the settings text in a snapshot (`allocator_settings`); None if it has none."""
     return next((text for name in VARIABLES if isinstance(text := recorded.get(name), str) and text), None)
 
 
 def line_to_paste(text: str) -> str:
-    """Return the shell line that gives a process started afterwards these settings, and no others.
+    """Return the shell line that gives processes started afterward these settings and no others.
 
-    Whatever the shell has set before: the variable that is set here wins over the others.
+    Whatever the shell has set before, the variable that is set here has precedence over the others.
     """
     if not text:
         return f"unset {' '.join(reversed(VARIABLES))}"
@@ -197,28 +213,28 @@ def line_to_paste(text: str) -> str:
 
 
 def split_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Split a text that PyTorch accepts into (option, value)."""
+    """Split allocator settings that PyTorch accepts into (option, value) pairs."""
     found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
     return tuple((name, value) for name, value in found)
 
 
 def with_options(text: str, more: str) -> str:
-    """Return settings with more options; where both set one, the value in `more` wins."""
+    """Return allocator settings with more options; if both set an option, the value in `more` is used."""
     options = dict(split_options(text)) | dict(split_options(more))
     return ",".join(f"{name}:{value}" for name, value in options.items())
 
 
 def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None = None) -> Settings:
-    """Read a text such as "expandable_segments:True,max_split_size_mb:128".
+    """Parse allocator settings such as "expandable_segments:True,max_split_size_mb:128".
 
     Args:
-        text: the text of PYTORCH_ALLOC_CONF; blanks are skipped.
+        text: the value of PYTORCH_ALLOC_CONF; blanks are skipped.
         semantics: one of `SEMANTICS`.
-        before: the settings that are changed, as torch._C._accelerator_setAllocatorSettings does: of these only
-            max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults.
+        before: the settings to change, as torch._C._accelerator_setAllocatorSettings does. Only max_split_size_mb,
+            roundup_power2_divisions and garbage_collection_threshold are reset to their defaults.
 
     Raises:
-        SettingsError: PyTorch would refuse the text; the message names the option, the value and what is allowed.
+        SettingsError: PyTorch would reject the settings; the error names the option, its value and the allowed values.
     """
     if semantics not in SEMANTICS:
         raise SettingsError(f"{quoted(semantics)} is not a modelled allocator; expected one of {', '.join(SEMANTICS)}")
@@ -249,7 +265,9 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
 
 
 def text_of_settings(settings: Settings) -> str:
-    """Write settings for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, but no fraction."""
+    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults,
+    without fractions.
+    """
     default = Settings(semantics=settings.semantics)
     parts = []
     if settings.expandable_segments:
@@ -277,7 +295,9 @@ def text_of_settings(settings: Settings) -> str:
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:
-    """Check and complete what depends on the final size of a large segment, whatever the options' order."""
+    """Check and complete the options that depend on the final size of a large segment, in whatever order they are
+    given.
+    """
     large = settings.large_segment_bytes
     if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
         settings = replace(settings, max_non_split_rounding_bytes=large)
@@ -293,7 +313,7 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """The words and the four signs of a text, read one after the other."""
+    """A reader of the words and the four punctuation characters in a settings text, one after another."""
 
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
@@ -308,7 +328,7 @@ class _Tokens:
 
     def next(self, what: str) -> str:
         if self.at_end:
-            raise SettingsError(f"the settings end where {what} should follow; expected option:value,option:value")
+            raise SettingsError(f"the settings end before {what}; expected option:value,option:value")
         self._at += 1
         return self._words[self._at - 1]
 
@@ -316,14 +336,14 @@ class _Tokens:
         found = self.next(f"{quoted(sign)} of {option}")
         if found != sign:
             raise SettingsError(
-                f"{quoted(found)} in place of {quoted(sign)} in {option}; expected option:value,option:value"
+                f"{quoted(found)} instead of {quoted(sign)} in {option}; expected option:value,option:value"
             )
 
 
-# ---- the options: what the text of each stands for
+# ---- the options: how the value of each is parsed
 
 _Value = Callable[[str, str], Any]
-"""Returns the value of an option's text, or raises SettingsError."""
+"""A function that converts the text of an option's value, or raises SettingsError."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
@@ -419,7 +439,9 @@ def _reserve_spec(option: str, text: str) -> tuple[str, float]:
 
 
 def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read [name:value,...], for streams that a program gave a class: nothing records it, so it changes nothing."""
+    """Read [name:value,...], for streams that a program assigned to classes. Recordings do not show the classes, so
+    this option changes nothing.
+    """
     tokens.expect("[", option)
     while tokens.peek() != "]":
         tokens.next(f"']' of {option}")
@@ -463,9 +485,11 @@ _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "pinned_max_round_threshold_mb": ("", _whole("a whole number above 0", low=1)),
     "pinned_max_cached_size_mb": ("", _whole("a whole number above 0", low=1)),
 }
-"""The field of `Settings` that an option sets, and its value; "": it does not change which device memory is taken."""
+"""The field of `Settings` that each option sets, and the function that reads its value; "": the option does not change
+the use of device memory.
+"""
 _LISTS: Final[dict[str, Callable[[Settings, str, _Tokens], Settings]]] = {
     "roundup_power2_divisions": _read_roundup,
     "expandable_segments_reserve_by_class": _read_reserve_by_class,
 }
-"""Options that may have a list: each reads it, and returns the settings with it."""
+"""Options whose value may be a list: each function reads the list, and returns the settings with it."""

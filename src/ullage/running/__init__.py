@@ -1,1 +1,1 @@
-"""A run that is watched from outside: recorded, supervised, shown live, exported; and what is set on this machine."""
+"""Commands that watch a run from outside or examine the machine: `run`, `watch`, exports and `doctor`."""

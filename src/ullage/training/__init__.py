@@ -1,1 +1,1 @@
-"""What works inside the user's training process: `Guard`, `owners`, `release`, `isolated`, `Monitor`."""
+"""Training steps that survive an out-of-memory error and still compute the same gradients: `ullage.Guard`."""

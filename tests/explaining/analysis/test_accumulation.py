@@ -132,7 +132,7 @@ def _explained(what: Any, folder: Path, entries: int = 1_000_000) -> Explanation
 def test_a_loop_that_keeps_what_it_makes_is_said_first(what: Any, tmp_path: Path) -> None:
     """Line, count, bytes and since when; what to change; and a setting is no cure, whatever it lets through."""
     explanation = _explained(what, tmp_path)
-    assert (explanation.cause, explanation.headline) == (Cause.ACCUMULATION, "LEAK IN A LOOP")
+    assert (explanation.cause, explanation.headline) == (Cause.ACCUMULATION, "MEMORY LEAK IN A LOOP")
     accumulation = explanation.accumulation
     assert accumulation is not None
     held = {holder.line: holder for holder in explanation.holders}[accumulation.line]
@@ -224,7 +224,7 @@ def test_where_every_step_keeps_more_a_setting_is_said_to_put_the_end_off(tmp_pa
     explanation = _explained(_train_and_keep_outputs_of_growing_length, tmp_path)
     assert explanation.growth is not None
     assert explanation.cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
-    assert "only delays the failure, by about " in explanation.sentence
+    assert "only delays the failure by about " in explanation.sentence
     assert "export PYTORCH_CUDA_ALLOC_CONF=" in explanation.sentence
 
 

@@ -97,10 +97,10 @@ def test_every_command_takes_the_card_that_failed(two_cards: Path, command: str,
 
 def test_the_command_line_shows_one_card_or_all(two_cards: Path) -> None:
     one = run("explain", two_cards).stdout
-    assert "TRULY FULL" in one
+    assert "NOT ENOUGH GPU MEMORY" in one
     assert "--device 0" in one
     every = run("explain", two_cards, "--device", "all").stdout
-    assert "TRULY FULL" in every
+    assert "NOT ENOUGH GPU MEMORY" in every
     assert "PEAK 100.0 MiB" in every
     answer = json.loads(run("explain", two_cards, "--device", "all", "--json").stdout)
     assert [answer["device"], *(other["device"] for other in answer["others"])] == [1, 0]
@@ -140,11 +140,11 @@ def test_one_entry_that_is_left_over_is_no_recording(tmp_path: Path, left: str) 
     held = segment(0, FIRST, (100 * MIB, "active_allocated"))
     explanation = ullage.explain(file_of(tmp_path, [held], [entry(left, SECOND, 20 * MIB)]))
     assert explanation.cause is Cause.CANNOT_TELL
-    assert explanation.headline == "CANNOT TELL"
+    assert explanation.headline == "CAUSE UNKNOWN"
     assert explanation.remedies == ()
     assert explanation.evidence["reserved_bytes"] == 100 * MIB
     said = " ".join([explanation.sentence, *explanation.notes])
-    assert "no request for memory was recorded" in said
+    assert "neither the memory requests nor whether one failed" in said
     assert "no trace" not in said, "there is one"
 
 
@@ -194,7 +194,7 @@ def test_memory_that_is_free_on_another_stream_is_told_as_that(tmp_path: Path) -
     ]
     trace = [entry("alloc", FIRST, 60 * MIB), entry("oom", 0, 30 * MIB)]
     explanation = ullage.explain(file_of(tmp_path, segments, trace))
-    assert explanation.headline == "FREE FOR ANOTHER STREAM OR POOL"
+    assert explanation.headline == "FREE MEMORY BELONGS TO ANOTHER STREAM OR POOL"
     assert "40.0 MiB were free in one piece on another stream" in explanation.sentence
 
 
@@ -215,7 +215,7 @@ def test_a_page_is_written_though_nobody_reads_the_report(two_cards: Path, tmp_p
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert "Traceback" not in done.stderr
-    assert "TRULY FULL" in page.read_text()
+    assert "NOT ENOUGH GPU MEMORY" in page.read_text()
 
 
 def run(command: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -81,10 +81,13 @@ def test_what_contradicts_nothing_is_read(tmp_path: Path) -> None:
     ("segments", "said"),
     [
         ([segment(BASE, block(BASE, 60 * MIB), total_size=100 * MIB)], "its blocks have 62,914,560 of them together"),
-        ([segment(BASE, block(BASE, 60 * MIB), total_size=10 * MIB)], "has 10,485,760 bytes, and its blocks"),
+        ([segment(BASE, block(BASE, 60 * MIB), total_size=10 * MIB)], "has 10,485,760 bytes, but its blocks"),
         ([segment(BASE, block(BASE, 60 * MIB), block(BASE + 30 * MIB, 40 * MIB))], "overlap at"),
         ([segment(BASE, block(BASE, MIB)), segment(BASE + MIB // 2, block(BASE + MIB // 2, MIB))], "and .* overlap"),
-        ([segment(BASE, block(BASE, MIB, requested_size=9 * MIB))], "smaller than what was asked for in it"),
+        (
+            [segment(BASE, block(BASE, MIB, requested_size=9 * MIB))],
+            "smaller than the bytes that were requested for it",
+        ),
         ([segment(BASE, block(BASE, 0))], "has 0 bytes"),
     ],
 )
@@ -116,14 +119,14 @@ def test_a_failure_of_any_size_has_no_negative_figure(tmp_path: Path, size: int)
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        (freed(FAR, 5 * MIB), "the block of entry 2, free_requested of 5.0 MiB, lies in no segment"),
-        ([entry("alloc", FAR, MIB)], "the block of entry 2, alloc of 1.0 MiB, lies in no segment"),
-        ([entry("alloc", BASE, 100 * MIB)], "entry 2 allocates a block that is allocated already"),
-        ([entry("alloc", BASE + MIB, 10 * MIB)], "entry 2 allocates where the block of entry 1 still is"),
-        (freed(BASE, 100 * MIB) + freed(BASE, 100 * MIB), "entry 4 frees a block that is free already"),
-        (freed(BASE, 5 * MIB), "entry 2 frees a block of another size than was allocated"),
-        ([entry("segment_alloc", BASE + MIB, MIB)], "the segment of entry 2 lies where there is one already"),
-        ([*freed(BASE, 100 * MIB), entry("alloc", BASE, 300 * MIB)], "reaches beyond its segment"),
+        (freed(FAR, 5 * MIB), "the block of entry 2, free_requested of 5.0 MiB, is outside all segments"),
+        ([entry("alloc", FAR, MIB)], "the block of entry 2, alloc of 1.0 MiB, is outside all segments"),
+        ([entry("alloc", BASE, 100 * MIB)], "entry 2 allocates a block that is already allocated"),
+        ([entry("alloc", BASE + MIB, 10 * MIB)], "entry 2 allocates memory that the block of entry 1 still occupies"),
+        (freed(BASE, 100 * MIB) + freed(BASE, 100 * MIB), "entry 4 frees a block that is already free"),
+        (freed(BASE, 5 * MIB), "entry 2 frees a block with a size other than the allocated size"),
+        ([entry("segment_alloc", BASE + MIB, MIB)], "the segment of entry 2 overlaps an existing segment"),
+        ([*freed(BASE, 100 * MIB), entry("alloc", BASE, 300 * MIB)], "extends beyond its segment"),
     ],
 )
 def test_a_trace_that_cannot_be(tmp_path: Path, trace: list[dict[str, Any]], said: str) -> None:
@@ -210,5 +213,7 @@ def test_entries_in_another_order_are_told_as_that(tmp_path: Path) -> None:
     turned = [trace[::-1] for trace in plain["device_traces"]]
     path = tmp_path / "turned.pickle"
     path.write_bytes(pickle.dumps({**plain, "device_traces": turned}))
-    with pytest.raises(UsageError, match=r"^the file contradicts itself: .* in another order than they were written$"):
+    with pytest.raises(
+        UsageError, match=r"^the file contradicts itself: .* not in the order in which they were written$"
+    ):
         ullage.explain(path)

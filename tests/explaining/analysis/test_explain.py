@@ -65,10 +65,10 @@ def fragmented() -> tuple[Recording, object]:
 @pytest.mark.parametrize(
     ("name", "cause", "said"),
     [
-        ("variable_length_oom", Cause.FRAGMENTED, "needed 346.0 MiB in one piece, with 298.0 MiB free on the card"),
-        ("oom", Cause.TRULY_FULL, "truly full: 7.01 GiB of 7.56 GiB were allocated when 384.0 MiB more were asked for"),
+        ("variable_length_oom", Cause.FRAGMENTED, "needed 346.0 MiB in one piece; 298.0 MiB were free on the GPU"),
+        ("oom", Cause.TRULY_FULL, "7.01 GiB of 7.56 GiB were allocated when a request for 384.0 MiB failed"),
         ("oom_recover", Cause.TRULY_FULL, "311.0 MiB are missing"),
-        ("normal", Cause.DID_NOT_FAIL, "No request failed. At its fullest, in step "),
+        ("normal", Cause.DID_NOT_FAIL, "No request failed. At the peak, in step "),
     ],
 )
 def test_one_cause_in_the_first_sentence(name: str, cause: Cause, said: str) -> None:
@@ -139,10 +139,12 @@ def test_the_request_that_the_answer_is_about_is_named() -> None:
     def said(capacity_bytes: int | None) -> str:
         return " ".join(explain(history, capacity_bytes=capacity_bytes).notes)
 
-    assert "2 requests failed; this is about the last one" in said(None)
-    assert "2 requests failed; this is about the last one" in said(70 * MIB)
-    assert "2 requests failed in the recording; this is about the first one that fails with the" in said(20 * MIB)
-    assert "2 requests failed in the recording; with the given capacity none does" in said(200 * MIB)
+    assert "2 requests failed; this report explains the last one" in said(None)
+    assert "2 requests failed; this report explains the last one" in said(70 * MIB)
+    assert "2 requests failed in the recording; this report explains the first one that fails with the" in said(
+        20 * MIB
+    )
+    assert "2 requests failed in the recording; none fails with the given capacity" in said(200 * MIB)
 
 
 def test_few_of_many_pools_are_tried_for_a_request_that_failed() -> None:
@@ -182,9 +184,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert sorted(named, key=str) == sorted(answer["pinning_set"], key=str), "the proved set and nothing beside it"
     assert all(block["line"].startswith("project/workloads.py:") for block in named)
     assert page.stat().st_size < 12 << 20
-    assert "FRAGMENTED" in page.read_text()
+    assert "FRAGMENTATION" in page.read_text()
     text = command(recorded("oom")).stdout
-    assert "TRULY FULL" in text
+    assert "NOT ENOUGH GPU MEMORY" in text
     assert re.search(r"expandable_segments:True +yes", text)
 
 
@@ -192,7 +194,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
-        ((DATA / "MANIFEST.md",), "says nothing about memory running out"),
+        ((DATA / "MANIFEST.md",), "contains no out-of-memory error"),
         ((recorded("oom"), "--device", "3"), "--device 3 does not have a history in"),
         ((recorded("oom"), "--capacity", "lots"), "--capacity 'lots' is not a size"),
         ((recorded("oom"), "--alloc-conf", "max_split_size_mb:1"), "max_split_size_mb:1 is too small"),
@@ -218,7 +220,7 @@ def test_freed_memory_that_other_streams_hold_back_is_its_own_cause() -> None:
     )
     explanation = explain(history_made_of(rows))
     assert explanation.cause is Cause.PENDING_FREES
-    assert "3.00 GiB wait for other streams" in explanation.sentence
+    assert "3.00 GiB of memory were freed but not reusable yet" in explanation.sentence
     assert explanation.evidence["pending_bytes"] == 3 * GIB
 
 
@@ -242,7 +244,7 @@ def test_a_room_in_which_the_run_fits_is_told() -> None:
     """The recorded request failed; with 4 GiB to reserve none does."""
     explanation = explain(load_snapshot(recorded("variable_length_oom")).devices[0], capacity_bytes=4 * GIB)
     assert explanation.cause is Cause.DID_NOT_FAIL
-    assert "a request failed in the recording; with the given capacity none does" in explanation.notes
+    assert "a request failed in the recording; none fails with the given capacity" in explanation.notes
     assert explanation.fidelity.is_exact, "compared in the room that the recording had"
 
 
@@ -261,7 +263,7 @@ def test_the_version_is_told_where_something_speaks_for_it() -> None:
     """An option that torch 2.11 does not know, or nothing at all."""
     history = load_snapshot(recorded("normal")).devices[0]
     newer = explain(history, alloc_conf="pinned_free_catch_all:True")
-    assert "torch 2.15 is assumed: the replay of its allocator is closest to the recording" in newer.notes
+    assert "assumed: torch 2.15, whose allocator reproduces the recording most closely" in newer.notes
     assert any(
         "torch 2.11 is assumed; a snapshot does not record its version" in note for note in explain(history).notes
     )
@@ -285,7 +287,7 @@ def test_more_than_any_card_has_is_no_hindrance() -> None:
     )
     explanation = explain(history_made_of(rows))
     assert explanation.evidence["peak_reserved_bytes"] == 3 << 39
-    assert "the run reserved more than most cards have" in explanation.notes
+    assert "the run reserved more memory than most GPUs have" in explanation.notes
 
 
 def test_a_request_that_failed_and_was_caught_holds_nothing_where_it_succeeds() -> None:
@@ -299,7 +301,7 @@ def test_a_request_that_failed_and_was_caught_holds_nothing_where_it_succeeds() 
     )
     explanation = explain(history_made_of(rows), capacity_bytes=8 * GIB)
     assert explanation.cause is Cause.DID_NOT_FAIL
-    assert explanation.sentence.startswith("This run fits in 8.00 GiB")
+    assert explanation.sentence.startswith("The recorded part of this run fits in 8.00 GiB")
 
 
 def test_steps_are_counted_once_where_two_things_name_them() -> None:
@@ -439,7 +441,7 @@ def test_the_short_report_counts_and_names_what_does_not_help(name: str) -> None
     explanation = explain(load_snapshot(recorded(name)).devices[0], source="oom.pickle")
     text = drawn(name, is_whole=False)
     fail = [remedy for remedy in explanation.remedies if remedy.proved and not remedy.fits]
-    assert f"{len(fail)} do" in " ".join(text.split())
+    assert f"{len(fail)} {'change does' if len(fail) == 1 else 'changes do'} not help" in " ".join(text.split())
     for remedy in explanation.remedies:
         assert remedy.name.partition(":")[0].partition(",")[0].partition(" (")[0] in " ".join(text.split())
     assert " no " not in text

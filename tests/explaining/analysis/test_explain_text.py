@@ -41,25 +41,24 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "the forum's figures": (
         "Tried to allocate 2.58 GiB ... 1.67 GiB free ... 4.96 GiB cached".join(["CUDA out of memory. ", ""]),
         Cause.FRAGMENTED,
-        "not in one piece: 2.58 GiB were asked for, with 1.67 GiB free on the card and 4.96 GiB cached",
+        "2.58 GiB were requested in one piece, with 1.67 GiB free on the GPU and 4.96 GiB cached",
     ),
-    "cut up": (WORDINGS["torch 1.4"][0], Cause.FRAGMENTED, "1.76 GiB free on the card and 5.83 GiB cached"),
+    "cut up": (WORDINGS["torch 1.4"][0], Cause.FRAGMENTED, "1.76 GiB free on the GPU and 5.83 GiB cached"),
     "full": (
         new("346.00 MiB", "8.00 GiB", "98.00 MiB", "7.20 GiB", "100.00 MiB", this("7.90 GiB")),
         Cause.TRULY_FULL,
-        "truly full: 7.20 GiB of 8.00 GiB were allocated when 346.0 MiB more were asked for with 98.0 MiB "
-        "free; even with "
-        "every cached byte, 148.0 MiB are missing",
+        "7.20 GiB of 8.00 GiB were allocated when a request for 346.0 MiB failed with 98.0 MiB free; even after "
+        "releasing all cached memory, 148.0 MiB are missing",
     ),
     "packed it just fits": (
         new("300.00 MiB", "8.00 GiB", "98.00 MiB", "7.20 GiB", "300.00 MiB", this("7.90 GiB")),
         Cause.TRULY_FULL,
-        "would just have fitted if packed without a gap",
+        "packed without gaps, everything would just fit",
     ),
     "larger than the card": (
         new("37.25 GiB", "23.68 GiB", "15.77 GiB", "192.29 MiB", "4.86 GiB"),
         Cause.TRULY_FULL,
-        "One request is larger than the whole card: 37.25 GiB",
+        "A single request exceeds the memory of the whole GPU: 37.25 GiB",
     ),
     "somebody else": (
         new(
@@ -71,14 +70,14 @@ CASES: dict[str, tuple[str, Cause, str]] = {
             "Process 16335 has 25.34 GiB memory in use. " + this("5.55 GiB"),
         ),
         Cause.OTHER_PROCESS,
-        "Other processes hold 25.45 GiB of the card (process 16335 (25.34 GiB))",
+        "Other processes hold 25.45 GiB of the GPU (process 16335 (25.34 GiB))",
     ),
     "somebody, the text does not say who": (
         "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.75 GiB total capacity; 79.11 MiB already "
         "allocated; 3.62 "
         "MiB free; 86.00 MiB reserved in total by PyTorch)",
         Cause.OTHER_PROCESS,
-        "are used and are not PyTorch's, which has 86.0 MiB",
+        "are used outside of PyTorch, which has 86.0 MiB",
     ),
     "this process, outside of PyTorch": (
         new("2.00 MiB", "23.64 GiB", "1.00 MiB", "6.22 GiB", "31.80 MiB", this("23.58 GiB")),
@@ -88,52 +87,64 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "a limit": (
         WORDINGS["torch 2.8, with a limit"][0],
         Cause.LIMIT,
-        "PyTorch may hold 5.91 GiB, held 2.00 GiB and asked for 8.00 GiB more and 21.15 GiB were free",
+        "PyTorch may reserve 5.91 GiB, had reserved 2.00 GiB and requested 8.00 GiB more, while 21.15 GiB were free",
     ),
-    "a limit, cudaMallocAsync": (WORDINGS["cudaMallocAsync"][0], Cause.LIMIT, "PyTorch may hold 5.91 GiB"),
-    "refused before": (WORDINGS["torch 2.12, refused before"][0], Cause.LIMIT, "8.00 GiB would have passed"),
+    "a limit, cudaMallocAsync": (WORDINGS["cudaMallocAsync"][0], Cause.LIMIT, "PyTorch may reserve 5.91 GiB"),
+    "refused before": (WORDINGS["torch 2.12, refused before"][0], Cause.LIMIT, "8.00 GiB would have exceeded"),
     "refused before, with its warning": (
         WORDINGS["torch 2.12, the warning before"][0] + "\nRuntimeError: " + WORDINGS["torch 2.12, refused before"][0],
         Cause.TRULY_FULL,
-        "PyTorch held 20.00 GiB of the card's 23.65 GiB and asked for 8.00 GiB more",
+        "it held 20.00 GiB of the GPU's 23.65 GiB and requested 8.00 GiB more",
     ),
-    "free and refused": (WORDINGS["WSL"][0], Cause.LIMIT, "5.05 GiB were free on the card when 1.74 GiB were refused"),
+    "free and refused": (WORDINGS["WSL"][0], Cause.LIMIT, "5.05 GiB were free on the GPU when 1.74 GiB were refused"),
     "beyond the reserve": (
         WORDINGS["torch 2.15, beyond the reserve"][0],
         Cause.ADDRESS_SPACE,
-        "20.00 GiB were asked for at once and an expandable segment is 4.00 GiB long",
+        "20.00 GiB were requested at once, and an expandable segment spans 4.00 GiB",
     ),
     "no address": (WORDINGS["torch 2.15, no address"][0], Cause.ADDRESS_SPACE, "Address space ran out, not memory"),
-    "bogus": (WORDINGS["more than an exabyte"][0], Cause.BOGUS_SIZE, "more than 1 EiB were asked for"),
+    "bogus": (WORDINGS["more than an exabyte"][0], Cause.BOGUS_SIZE, "impossible: more than 1 EiB"),
     "CUDA itself": ("RuntimeError: CUDA error: out of memory", Cause.DISGUISED, "outside of PyTorch's allocator"),
-    "cuBLAS": ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", Cause.DISGUISED, "cuBLAS got no memory"),
-    "cuDNN": ("Unable to find a valid cuDNN algorithm to run", Cause.DISGUISED, "Likely disguised: cuDNN"),
-    "NCCL": ("Last error:\nFailed to CUDA calloc async 608 bytes", Cause.DISGUISED, "NCCL got no memory"),
+    "cuBLAS": (
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling",
+        Cause.DISGUISED,
+        "cuBLAS could not allocate its own memory",
+    ),
+    "cuDNN": (
+        "Unable to find a valid cuDNN algorithm to run",
+        Cause.DISGUISED,
+        "cuDNN reports that it could not start or found no algorithm",
+    ),
+    "NCCL": (
+        "Last error:\nFailed to CUDA calloc async 608 bytes",
+        Cause.DISGUISED,
+        "NCCL could not allocate its own memory",
+    ),
     "pinned": (
         'Traceback (most recent call last):\n  File "/p/t.py", line 3, in <module>\n    x = torch.empty(9, '
         "pin_memory=True)\n"
         "torch.AcceleratorError: CUDA error: out of memory\n",
         Cause.DISGUISED,
-        "The machine's own memory could not be pinned (x = torch.empty(9, pin_memory=True))",
+        "Host memory could not be pinned (x = torch.empty(9, pin_memory=True))",
     ),
     "host": (
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 237949750272 bytes. Error code 12",
         Cause.DISGUISED,
-        "The machine's own memory ran out, not the card's: 221.61 GiB were asked for",
+        "Host memory ran out, not GPU memory: 221.61 GiB were requested",
     ),
     "killed by the kernel": ("Out of memory: Killed process 7899 (python)", Cause.DISGUISED, "killed the process"),
     "killed, perhaps": ("Process finished with exit code 137", Cause.CANNOT_TELL, "killed from outside"),
-    "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.LIMIT, "Not the card's memory"),
-    "Apple": (WORDINGS["Apple"][0], Cause.TRULY_FULL, "other Metal allocations 17.35 GiB of the 27.20 GiB"),
-    "no figures": ("RuntimeError: CUDA out of memory.", Cause.CANNOT_TELL, "no figures that say why"),
+    "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.LIMIT, "not the GPU's memory"),
+    "Apple": (WORDINGS["Apple"][0], Cause.TRULY_FULL, "other Metal allocations held 17.35 GiB of the 27.20 GiB"),
+    "no figures": ("RuntimeError: CUDA out of memory.", Cause.CANNOT_TELL, "no figures that show the cause"),
     "no card": (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 0 bytes "
         "of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by "
         "PyTorch but unallocated.",
         Cause.CANNOT_TELL,
-        "nothing can be concluded from it: the card has 0 bytes",
+        "nothing can be concluded from it: the GPU has 0 bytes",
     ),
-    "a warning only": (WORDINGS["torch 2.13, asking again"][0], Cause.CANNOT_TELL, "No request failed in this text"),
+    "a warning only": (WORDINGS["torch 2.13, asking again"][0], Cause.CANNOT_TELL, "No request failed in this log"),
 }
 
 
@@ -186,8 +197,8 @@ def test_the_first_failure_decides_and_the_others_are_counted() -> None:
     told = explain_text(f"{RANKS}{full}\n{RANKS}")
     assert told.found.rank == "rank3"
     assert told.evidence["messages"] == 5
-    assert any("5 messages" in note and "line 8" in note for note in told.notes)
-    assert any("2 ranks or workers ran out (rank3, rank1)" in note for note in told.notes)
+    assert any("5 out-of-memory messages" in note and "line 8" in note for note in told.notes)
+    assert any("2 ranks or workers ran out of memory (rank3, rank1)" in note for note in told.notes)
     assert told.failing_line == "project/train.py:12"
 
 
@@ -221,7 +232,7 @@ def test_what_to_record_next_time_is_code_that_runs() -> None:
 
 
 def test_a_text_of_something_else_is_one_clear_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^train\.log says nothing about memory running out: .*; give "):
+    with pytest.raises(UsageError, match=r"^train\.log contains no out-of-memory error that ullage knows, .*; give "):
         explain_text("epoch 1\n", source="train.log")
 
 
@@ -257,14 +268,14 @@ def test_a_log_comes_in_every_form(form: str, tmp_path: Path, capsys: pytest.Cap
 def test_a_log_comes_through_a_pipe_gzip_too() -> None:
     ended = command("-", given=form_of("gzip"))
     assert ended.returncode == 0, ended.stderr
-    assert b"4 messages of memory running out" in ended.stdout
+    assert b"4 out-of-memory messages" in ended.stdout
     assert b"standard input" in ended.stdout
 
 
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
-        (b"nothing\n", (), "says nothing about memory running out"),
+        (b"nothing\n", (), "contains no out-of-memory error"),
         (b"", (), "given is empty; expected a snapshot, a log"),
         (b"\x1f\x8b\x08\x00damaged", (), "cannot be read"),
         (b"RuntimeError: CUDA error: out of memory", ("--capacity", "8GiB"), "--capacity is for a snapshot"),
@@ -333,8 +344,8 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     ("total", "allocated", "cached", "said"),
     [
         ("900000000.00 GiB", "20.00 GiB", "1.00 GiB", "more than any machine has"),
-        ("24.00 GiB", "0 bytes", "99999.00 GiB", "PyTorch holds 97.66 TiB of a card of 24.00 GiB"),
-        ("24.00 GiB", "700.00 GiB", "1.00 GiB", "PyTorch holds 701.00 GiB of a card of 24.00 GiB"),
+        ("24.00 GiB", "0 bytes", "99999.00 GiB", "PyTorch holds 97.66 TiB on a GPU with 24.00 GiB"),
+        ("24.00 GiB", "700.00 GiB", "1.00 GiB", "PyTorch holds 701.00 GiB on a GPU with 24.00 GiB"),
     ],
 )
 def test_figures_that_no_card_has_are_not_judged(total: str, allocated: str, cached: str, said: str) -> None:
@@ -355,7 +366,7 @@ def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None
     between = "Process 33211 has 30.00 GiB memory in use. " + this("48.04 GiB")
     told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "45.00 GiB", "1.80 GiB", between))
     assert told.cause is Cause.FRAGMENTED
-    assert any("other processes hold 30.01 GiB of the card (process 33211 (30.00 GiB))" in note for note in told.notes)
+    assert any("other processes hold 30.01 GiB of the GPU (process 33211 (30.00 GiB))" in note for note in told.notes)
     with_little = "Process 33211 has 1.00 GiB memory in use. " + this("77.04 GiB")
     told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "74.00 GiB", "1.80 GiB", with_little))
     assert not any("33211" in note for note in told.notes)
@@ -363,7 +374,7 @@ def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None
 
 def test_a_card_that_would_do_has_room_for_what_was_in_the_machines_memory_too() -> None:
     told = explain_text(new("2.00 GiB", "8.00 GiB", "0 bytes", "13.70 GiB", "412.10 MiB"))
-    assert [remedy.name for remedy in told.remedies][-1] == "a card of 16 GiB or more"
+    assert [remedy.name for remedy in told.remedies][-1] == "a GPU with 16 GiB or more"
     assert "13.70 GiB + 2.00 GiB" in told.remedies[-1].remark
 
 
@@ -372,6 +383,6 @@ def test_a_kill_for_the_machines_memory_is_told_where_the_card_had_run_out_befor
     killed = f"{text}\nstep 18\nslurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
     told = explain_text(killed)
     assert told.cause is Cause.FRAGMENTED
-    (note,) = [note for note in told.notes if "the machine's own memory" in note]
-    assert note.startswith("line 3 is of the machine's own memory")
-    assert not any("the machine's own memory" in note for note in explain_text(f"{text}\n{text}").notes)
+    (note,) = [note for note in told.notes if "host memory ran out" in note]
+    assert note.startswith("line 3 reports that host memory ran out")
+    assert not any("host memory ran out" in note for note in explain_text(f"{text}\n{text}").notes)

@@ -95,18 +95,18 @@ def test_a_limit_is_bounded_by_what_was_refused(explained: dict[str, Explanation
     assert evidence["reserved_bytes"] == 2000 * MIB
     assert evidence["room_bytes"] == 2100 * MIB - 1
     assert evidence["free_bytes"] + evidence["refused_bytes"] == (4096 - 200 - 2000) * MIB
-    assert "1.85 GiB were free on the card when 100.0 MiB were refused" in explained["limit"].sentence
+    assert "1.85 GiB were free on the GPU when 100.0 MiB were refused" in explained["limit"].sentence
 
 
 def test_a_higher_limit_is_the_remedy_against_a_limit(explained: dict[str, Explanation]) -> None:
     last = explained["limit"].remedies[-1]
-    assert last.name.startswith("a higher limit")
-    assert "were free on the card" in last.remark
+    assert last.name.startswith("raise the limit")
+    assert "were free on the GPU" in last.remark
 
 
 def test_letting_go_of_what_grows_is_proved_to_help(explained: dict[str, Explanation]) -> None:
     remedies = {remedy.name: remedy for remedy in explained["leak"].remedies}
-    cure = remedies["free at each step's end the 150.0 MiB that it keeps"]
+    cure = remedies["free the 150.0 MiB that each step keeps at the end of the step"]
     assert (cure.proved, cure.fits) == (True, True)
     assert cure.peak_reserved_bytes < 800 * MIB, "what the first two steps keep may be the optimizer's state, and stays"
     assert not remedies["expandable_segments:True"].fits
@@ -215,12 +215,12 @@ OF_PRIVATE_POOLS = {
     "what a private pool has free": (
         "with torch.cuda.use_mem_pool(pool): inside = [block(120) for _ in range(5)]\n"
         "del inside[1:]; kept = block(200)" + ASKS.format(size=300),
-        "with 160.0 MiB free on the card, and 480.0 MiB were cached in other pools than its own",
+        "160.0 MiB were free on the GPU, and other pools had 480.0 MiB cached",
     ),
     "what the first request of a private pool may not use": (
         "kept = [block(30) for _ in range(20)]; more = block(100); del kept[::2]\n"
         "with torch.cuda.use_mem_pool(pool):" + ASKS.replace("\n", "\n    ").format(size=350),
-        "with 260.0 MiB free on the card, and 300.0 MiB were cached in other pools than its own",
+        "260.0 MiB were free on the GPU, and other pools had 300.0 MiB cached",
     ),
 }
 
@@ -231,7 +231,7 @@ def test_what_lies_in_other_pools_is_told_from_what_is_in_pieces(tmp_path, name:
     path = tmp_path / "pools.pickle"
     reserved, peak = answer(POOLS.replace("DO", do).replace("FILE", str(path)))
     explanation = explain(load_snapshot(path).devices[0])
-    assert explanation.headline == "FREE FOR ANOTHER STREAM OR POOL"
+    assert explanation.headline == "FREE MEMORY BELONGS TO ANOTHER STREAM OR POOL"
     assert said in explanation.sentence
     evidence = explanation.evidence
     assert (evidence["reserved_bytes"], evidence["peak_reserved_bytes"]) == (reserved, peak)
@@ -243,8 +243,8 @@ def test_a_failure_that_was_caught_is_told_with_how_it_went_on(tmp_path) -> None
     answer(POOLS.replace("DO", do).replace("FILE", str(path)))
     explanation = explain(load_snapshot(path).devices[0])
     assert explanation.cause is Cause.TRULY_FULL
-    assert "went on: 3 more requests did not fail." in explanation.sentence
-    assert explanation.remedies[-1].name.startswith("ask for less at once")
+    assert "continued: 3 later requests succeeded." in explanation.sentence
+    assert explanation.remedies[-1].name.startswith("request less at once")
 
 
 def test_no_batch_is_named_for_a_size_that_makes_no_sense(tmp_path) -> None:

@@ -35,7 +35,7 @@ EMPTY = "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>, c10::ArrayRef
 )
 def test_backward_names_its_operation(names: tuple[str, ...], told: str | None) -> None:
     frames = [Frame(name, "??", 0) for name in (*names, *ENGINE)]
-    assert operation_name(frames) == (told or "(communication between cards: c10d)")
+    assert operation_name(frames) == (told or "(communication between GPUs: c10d)")
 
 
 def test_an_operation_that_cpp_called_is_named() -> None:

@@ -41,12 +41,12 @@ REFUSED = {
 def test_the_card_is_named_and_pytorch_is_not(name: str) -> None:
     told = explain_text(f"epoch 1\n{JUDGED[name]}\n")
     assert told.cause in (Cause.CANNOT_TELL, Cause.DISGUISED)
-    assert "machine's own memory" not in told.sentence
+    assert "Host memory" not in told.sentence
     assert not any("torch" in text.lower() for text in (told.sentence, *told.notes))
     assert [remedy.name for remedy in told.remedies] == ["a smaller batch, input or model"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_known_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"says nothing about memory running out|does not know and cannot judge"):
+    with pytest.raises(UsageError, match=r"contains no out-of-memory error|does not know"):
         explain_text(REFUSED[name])

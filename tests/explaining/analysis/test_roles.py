@@ -100,10 +100,12 @@ def test_a_real_run_is_told_by_what_is_most_of_it() -> None:
     # Adam keeps two moments of each parameter.
     assert held[Role.OPTIMIZER_STATE] == pytest.approx(2 * held[Role.PARAMETERS], rel=0.01)
     assert explanation.headline.endswith("62 % ACTIVATIONS")
-    assert "Activations are 62 % of it: they shrink with the batch" in explanation.sentence
+    assert "Activations are 62 % of this peak: a smaller batch" in explanation.sentence
     report = describe(explanation)
     (roles,) = (
-        part for part in report.sections if isinstance(part, Shares) and part.title.startswith("What it was for")
+        part
+        for part in report.sections
+        if isinstance(part, Shares) and part.title.startswith("What the memory was used for")
     )
     assert roles.parts[0].label == "activations"
     assert roles.parts[0].remark == "certain"

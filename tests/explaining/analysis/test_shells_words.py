@@ -24,4 +24,4 @@ def test_what_zsh_says_is_a_kill(text: str) -> None:
 def test_an_error_of_the_system_is_known_by_its_number(name: str) -> None:
     explained = explain_text(f"OSError: [Errno 12] {name}\n")
     assert explained.cause is Cause.DISGUISED
-    assert "machine's own memory" in explained.sentence
+    assert "Host memory" in explained.sentence

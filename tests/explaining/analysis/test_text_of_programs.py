@@ -188,8 +188,10 @@ def test_each_rank_is_judged_and_which_differ_is_said() -> None:
         ("rank2", Cause.FRAGMENTED),
     ]
     notes = told.notes
-    assert any(note.startswith("4 ranks or workers ran out (rank0, rank1, rank3 ...); the first") for note in notes)
-    assert any(note.startswith("rank2 differs: fragmented. Memory was there") for note in notes)
+    assert any(
+        note.startswith("4 ranks or workers ran out of memory (rank0, rank1, rank3 ...); this") for note in notes
+    )
+    assert any(note.startswith("rank2 differs: fragmentation. The free memory was fragmented") for note in notes)
     (table,) = (
         section for section in describe_text(told).sections if isinstance(section, Table) and "rank" in section.columns
     )
@@ -205,8 +207,8 @@ def test_ranks_that_are_alike_are_said_to_be() -> None:
 def test_without_marks_each_card_is_judged() -> None:
     told = explain_text(failed(0, "") + failed(1, "", 15))
     assert [(rank.rank, rank.cause.value) for rank in told.ranks] == [
-        ("card 0", "truly_full"),
-        ("card 1", "fragmented"),
+        ("GPU 0", "truly_full"),
+        ("GPU 1", "fragmented"),
     ]
 
 
@@ -227,7 +229,7 @@ def test_more_than_the_card_has_is_shared_memory_and_no_figure_is_negative(alloc
     assert any("Windows and WSL" in note and "shared GPU memory" in note for note in told.notes)
     (meter,) = meters(told)
     assert sum(part.size_bytes for part in meter.parts) == meter.total_bytes
-    assert {part.label: part.size_bytes for part in meter.parts}["on the card"] == 8 * GIB
+    assert {part.label: part.size_bytes for part in meter.parts}["on the GPU"] == 8 * GIB
 
 
 def test_no_share_to_save_is_zero_or_less() -> None:
@@ -242,9 +244,9 @@ def test_no_share_to_save_is_zero_or_less() -> None:
 
 def test_unknown_words_of_memory_are_quoted_and_not_judged() -> None:
     text = "loading\nfoo-engine: device heap: out of memory (pool 7)\n"
-    with pytest.raises(UsageError, match=r"at line 2, in words that ullage does not know .*'foo-engine: device heap"):
+    with pytest.raises(UsageError, match=r"at line 2, in an error message .* not know: 'foo-engine: device heap"):
         explain_text(text)
-    with pytest.raises(UsageError, match="says nothing about memory running out"):
+    with pytest.raises(UsageError, match="contains no out-of-memory error"):
         explain_text("loading\nready\n")
 
 
@@ -268,7 +270,7 @@ def test_sizes_as_programs_write_them(text: str, size: int) -> None:
 
 def test_a_cache_below_zero_is_what_is_missing() -> None:
     told = explain_text(f"Available KV cache memory: -0.3 GiB\n{NO_BLOCKS}")
-    assert "have taken all of that, and 307.2 MiB more." in told.sentence
+    assert "have taken all of it, and 307.2 MiB more." in told.sentence
 
 
 NINES = "9" * 400
@@ -324,7 +326,7 @@ def test_a_budget_below_zero_leaves_nothing_for_a_request() -> None:
     ],
 )
 def test_the_headline_says_where_it_was_not_the_card(text: str, *, headline: bool) -> None:
-    assert (explain_text(text).headline == "THE MACHINE'S MEMORY") is headline
+    assert (explain_text(text).headline == "HOST MEMORY RAN OUT") is headline
 
 
 WEIGHTS = (
@@ -338,10 +340,10 @@ def test_a_share_that_was_refused_is_not_advised() -> None:
     """SGLang's own advice is below the share that it has refused where it sets more aside than the weights."""
     refused = explain_text(WEIGHTS.format("0.95", "0.923", "0.9224"))
     assert refused.cause is Cause.LIMIT
-    assert "SGLang sets more aside" in refused.sentence
+    assert "SGLang reserves more" in refused.sentence
     assert not any("mem_fraction_static" in remedy.name for remedy in refused.remedies)
     higher = explain_text(WEIGHTS.format("0.3", "0.320", "0.3198"))
-    assert higher.remedies[0].name == "mem_fraction_static above 0.32 (it is 0.3)"
+    assert higher.remedies[0].name == "mem_fraction_static above 0.32 (now 0.3)"
 
 
 def test_which_of_sglangs_pools_is_full_is_told() -> None:
@@ -350,10 +352,10 @@ def test_which_of_sglangs_pools_is_full_is_told() -> None:
         "899840 (full_available_size=11776 + full_evictable_size_=888064)\nAvailable swa: 3840 (available_size=3840)"
     )
     windows = explain_text(text)
-    assert "sliding window is full: 8,192 were asked for, 3,840 were free there, and 899,840" in windows.sentence
+    assert "sliding window is full: 8,192 tokens were requested, 3,840 were free in it, and 899,840" in windows.sentence
     assert windows.remedies[0].name == "a higher swa_full_tokens_ratio"
     newer = "Out of memory. Try to lower your batch size.\nTry to allocate 64 tokens.\nAvailable tokens: 3"
-    assert "full: 64 tokens were asked for, 3 were free;" in explain_text(newer).sentence
+    assert "full: 64 tokens were requested, 3 were free." in explain_text(newer).sentence
     states = explain_text("AssertionError: Not enough space for mamba cache, try to increase --max-mamba-cache-size")
     assert "max_mamba_cache_size" in states.remedies[0].name
 
@@ -389,7 +391,7 @@ def test_intels_driver_is_not_called_cuda(words: str, cause: Cause) -> None:
     explained = explain_text(f"RuntimeError: {words}")
     assert explained.cause is cause
     assert "CUDA" not in explained.sentence
-    assert ("machine's own memory" in explained.sentence) == ("HOST" in words)
+    assert ("Host memory" in explained.sentence) == ("HOST" in words)
 
 
 def test_an_error_that_is_logged_before_it_is_raised_has_the_traceback_of_its_repetition() -> None:

@@ -209,7 +209,7 @@ def test_several_cards_are_added_up(normal: History) -> None:
     found = difference_of([normal], [normal, second])
     allocated = found.levels[0]
     assert allocated.after - allocated.before == holding_at_end([second]).allocated_bytes
-    assert any("they are added up" in note for note in found.notes)
+    assert any("the GPUs of each snapshot are added up" in note for note in found.notes)
 
 
 def test_a_state_without_a_trace(normal: History) -> None:
@@ -234,7 +234,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     ended = command(*files, "--html", page)
     assert ended.returncode == 0, ended.stderr
     assert "MORE" in ended.stdout.splitlines()[1]
-    assert "What changed, by your line" in page.read_text()
+    assert "Changes by line of your code" in page.read_text()
     answer = json.loads(command(*files, "--json", "--at", "peak").stdout)
     assert answer["schema"] == 1
     assert answer["moment"] == "peak"

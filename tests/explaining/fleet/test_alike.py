@@ -114,7 +114,8 @@ def test_what_a_rank_has_more_of_is_named_with_its_line() -> None:
 def test_memory_in_pieces_and_an_error_of_memory_are_said() -> None:
     pieces = replace(USUAL, peak_reserved_bytes=70 * GIB)
     assert why_it_differs(pieces, USUAL) == (
-        "memory in pieces: 10.00 GiB reserved beyond the peak of what was allocated, elsewhere 2.00 GiB"
+        "fragmentation: the peak of reserved memory is 10.00 GiB above the peak of allocated memory, on other ranks "
+        "2.00 GiB"
     )
     failed = replace(USUAL, requested_bytes=2 * GIB, cause="fragmented", failing_line="model.py:12")
-    assert why_it_differs(failed, USUAL) == "memory ran out (fragmented): 2.00 GiB were asked for at model.py:12"
+    assert why_it_differs(failed, USUAL) == "out of memory (fragmented): a request of 2.00 GiB failed at model.py:12"

@@ -23,9 +23,9 @@ RANKS = 16
 WORDS = {
     "leak": "memory grows: every step keeps 4.0 MiB more, allocated at fleet/train.py:60",
     "batch": "of it activations",
-    "card": "another kind of card: cuBLAS took 8.1 MiB as its workspace",
-    "pieces": "memory in pieces",
-    "oom": "memory ran out (truly full): 384.0 MiB were asked for at fleet/train.py:55",
+    "card": "a different GPU model: the cuBLAS workspace has 8.1 MiB",
+    "pieces": "fragmentation",
+    "oom": "out of memory (truly full): a request of 384.0 MiB failed at fleet/train.py:55",
 }
 
 
@@ -65,7 +65,7 @@ def test_the_five_are_named_and_why(fleet: Path, tmp_path: Path) -> None:
     assert answer.fullest.cause == "truly_full"
     text = page.read_text()
     assert f"5 OF {RANKS} RANKS DIFFER" in text
-    assert "Peak of reserved memory, rank by rank" in text
+    assert "Peak of reserved memory by rank" in text
 
 
 def test_the_command_prints_a_table_and_json(fleet: Path) -> None:
@@ -85,7 +85,7 @@ def test_one_rank_is_explained_whole(fleet: Path) -> None:
     assert json.loads(done.stdout)["cause"] == "leak"
     missing = _run(fleet, "--rank", "99")
     assert missing.returncode == 2
-    assert "no snapshot of rank 99; there are ranks 0 to 15" in missing.stderr
+    assert "no snapshot of rank 99; expected a rank from 0 to 15" in missing.stderr
 
 
 def test_broken_snapshots_are_a_line_each_and_the_rest_goes_on(fleet: Path) -> None:
@@ -106,7 +106,7 @@ def test_broken_snapshots_are_a_line_each_and_the_rest_goes_on(fleet: Path) -> N
     assert done.returncode == 0
     assert "rank 2: " in done.stdout
     assert "is empty" in done.stdout
-    assert "no snapshot of 1 rank: 5" in done.stdout
+    assert "no snapshot exists for 1 rank: 5" in done.stdout
 
 
 def test_a_reader_that_is_killed_costs_its_rank_alone(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ MIB = 1 << 20
 CONTEXT_BYTES = 450 * MIB
 
 
-SETTINGS = "settings: {} (an argument sets others, the environment does not)\n"
+SETTINGS = "settings: {} (an argument replaces them; the environment variable is ignored)\n"
 
 
 def run(script: Path, total_bytes: int, *arguments: str) -> tuple[int, str]:
@@ -80,5 +80,5 @@ def test_a_card_with_less_room_is_refused(tmp_path: Path) -> None:
     code, text = run(script, CONTEXT_BYTES + found.room_bytes - 2 * MIB)
     assert code == 2
     free_bytes = found.room_bytes - 2 * MIB
-    said = f"this script needs {found.room_bytes:,} bytes, and {free_bytes:,} are free"
+    said = f"this script needs {found.room_bytes:,} bytes, but only {free_bytes:,} are free"
     assert text.startswith(SETTINGS.format("none") + said)

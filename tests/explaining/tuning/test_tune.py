@@ -196,7 +196,7 @@ def test_what_ran_out_and_went_on_is_not_kept_alive() -> None:
     ours = replay(run.program, made.settings, roomy)
     blocks = [block for segment in history.segments for block in segment.blocks if block.state != "inactive"]
     assert ours.now.requested_bytes == sum(block.requested for block in blocks)
-    assert any("went on" in note for note in tune(history).notes)
+    assert any("the program continued" in note for note in tune(history).notes)
 
 
 def test_recording_that_began_in_the_middle_is_named() -> None:
@@ -208,14 +208,14 @@ def test_recording_that_began_in_the_middle_is_named() -> None:
     assert found.start_bytes == found.present.peak_reserved_bytes
     assert found.best is None
     assert all(trial.peak_reserved_bytes >= found.start_bytes for trial in found.trials)
-    assert any("began in the middle" in note for note in found.notes)
+    assert any("recording began after the start of the process" in note for note in found.notes)
 
 
 def test_a_file_without_a_trace_is_refused() -> None:
     """Nothing can be replayed of what was only there when the file was written."""
     history = recorded("normal")
     columns = ("action", "address", "size", "stream", "time_us", "stack")
-    with pytest.raises(UsageError, match="no trace in this file"):
+    with pytest.raises(UsageError, match="this file has no trace"):
         tune(replace(history, **{name: getattr(history, name)[:0] for name in columns}, labels=Labels()))
 
 
@@ -310,7 +310,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
         ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is not a time limit"),
         ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is not the memory of a GPU"),
-        ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "hands every request to the driver"),
+        ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "passes every request to the driver"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -43,7 +43,7 @@ def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: 
 def test_the_report_shows_both(predict: Predict) -> None:
     ended = predict("compiles.py", "default")
     assert ended.code == 0, ended.error
-    assert "With torch.compile, and with it switched off" in ended.text
+    assert "Peaks with torch.compile and without it" in ended.text
     assert "compiled, 1 graph" in ended.text
 
 
@@ -56,7 +56,7 @@ def test_without_a_c_compiler_one_sentence_says_what_to_do(
     ended = predict("compiles.py", "default", PATH=str(tmp_path), **caches)
     assert ended.code == 3
     (last,) = [line for line in ended.error.splitlines() if line.startswith("error: ")]
-    assert "compiles.py cannot go on at line 12 of " in last
+    assert "compiles.py cannot continue at line 12 of " in last
     assert "no C compiler; install gcc, or name a compiler in CC, or set TORCHDYNAMO_DISABLE=1" in last
     assert "Traceback" not in ended.error
 

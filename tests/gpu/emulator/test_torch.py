@@ -191,10 +191,10 @@ def test_nvidias_own_libraries_stay_out_though_they_are_installed() -> None:
     [
         ("import sys, ullage; sys.modules['torch'] = sys; ullage.emulate('T4')", "torch is imported already"),
         ("import ullage; ullage.emulate('T4'); ullage.emulate('H100')", "emulates 1 x Tesla T4 already"),
-        ("import ullage; ullage.emulate('T4', count=0)", "count=0 cards cannot be emulated; expected 1 to 16"),
-        ("import ullage; ullage.emulate('T4', total_memory_bytes=1 << 20)", "has no room left with a CUDA context"),
+        ("import ullage; ullage.emulate('T4', count=0)", "count=0 is out of range; expected 1 to 16"),
+        ("import ullage; ullage.emulate('T4', total_memory_bytes=1 << 20)", "has no memory left with a CUDA context"),
         ("import ullage; ullage.emulate('T4', context_bytes=-1)", "a size is negative"),
-        ("import ullage; ullage.emulate('RTX 4900')", "no card named 'RTX 4900' is known; nearest: RTX 4090"),
+        ("import ullage; ullage.emulate('RTX 4900')", "no GPU named 'RTX 4900' is known; nearest: RTX 4090"),
     ],
 )
 def test_a_request_that_cannot_be_says_why(code: str, text: str) -> None:
@@ -211,7 +211,7 @@ def test_the_same_card_twice_is_no_error() -> None:
     ("version_file", "text"),
     [
         ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "2.13.0+cpu) is built without CUDA"),
-        ("__version__ = '1.9'\ncuda = '10.2'\n", "is built for CUDA 10.2; CUDA 12 and 13 can be emulated"),
+        ("__version__ = '1.9'\ncuda = '10.2'\n", "is built for CUDA 10.2; only CUDA 12 and 13 can be emulated"),
     ],
 )
 def test_a_torch_without_cuda_is_answered_by_an_install_line(tmp_path: Path, version_file: str, text: str) -> None:

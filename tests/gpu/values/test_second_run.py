@@ -71,7 +71,7 @@ def test_values_are_read_after_all(tmp_path: Path) -> None:
     """They are followed from the start then, and known."""
     told = predicted(tmp_path, code=0)
     assert [(read["op"], read["certainty"]) for read in told["reads"]] == [("nonzero", "known")]
-    assert not any("once more" in note for note in told["notes"])
+    assert not any("second run" in note for note in told["notes"])
 
 
 def test_a_script_that_does_not_run_twice_in_its_folder(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_script_that_does_not_run_twice_in_its_folder(tmp_path: Path) -> None:
     told = predicted(tmp_path, "out", code=4)
     assert told["verdict"] == "unknown"
     assert [(read["op"], read["certainty"]) for read in told["reads"]] == [("nonzero", "unknown")]
-    [note] = [note for note in told["notes"] if "once more" in note]
+    [note] = [note for note in told["notes"] if "second run" in note]
     assert "FileExistsError" in note
     assert "--values on" in note
     assert predicted(tmp_path, "another", code=0, values="on")["verdict"] == "fits"

@@ -137,7 +137,7 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
             "*the process of test_all.py::test_that_ends_its_process ended with signal 11*",
             "*the process of test_all.py::test_that_leaves_without_a_word ended with exit code 0*",
             "*test_with_a_wrong_marker has ?'gpu', 'most'?; expected peak=, leak=, gpu= and values= by name*",
-            "*gpu='T5': no card named 'T5' is known; nearest: *. Or give a size, such as 24GiB",
+            "*gpu='T5': no GPU named 'T5' is known; nearest: *. Or give a size, such as 24GiB",
         ]
     )
     assert "--gpu " not in result.stdout.str(), "an option of other commands, which pytest does not have"

@@ -107,7 +107,7 @@ def test_the_command_says_it_in_a_line_and_writes_the_page(tmp_path: Path) -> No
         [sys.executable, "-m", "ullage", "advise", script, "--gpu", "T4", "--html", page],
     )
     assert ran.returncode == 0, ran.stderr
-    assert "FITS AS IT IS" in ran.stdout
+    assert "FITS WITHOUT CHANGES" in ran.stdout
     assert page.exists()
 
 

@@ -135,7 +135,11 @@ def test_where_nobody_can_be_certain_it_is_made_from_outside(script: Path) -> No
 
 @pytest.mark.parametrize(
     ("items", "said"),
-    [(None, "not known how many items"), (1, "has one item"), (9, "do not divide into equal parts")],
+    [
+        (None, "number of items in a batch is unknown"),
+        (1, "has only one item"),
+        (9, "cannot be divided into equal parts"),
+    ],
 )
 def test_a_batch_that_cannot_be_cut(script: Path, items: int | None, said: str) -> None:
     assert said in CHANGE.settings_for(facts_of(script, items=items, uses_loader=True)).why_not
@@ -145,7 +149,7 @@ def test_a_loop_without_a_loader_says_why_it_cannot_be_edited(script: Path) -> N
     known = facts_of(script, items=8, forward=place(script, "model(x)"), backward=place(script, "loss.backward()"))
     said = CHANGE.settings_for(known)
     assert said.settings == ()
-    assert "would run once for every part" in said.why_not
+    assert "would run once per part" in said.why_not
 
 
 def test_batch_norm_gives_other_numbers(script: Path) -> None:
@@ -170,5 +174,5 @@ def test_what_is_no_rows_of_items_is_left_whole(script: Path) -> None:
         .replace("x, y in loader", "x, y, _ in loader")
     )
     changed = peaks(script, "accumulate=4")
-    assert "rows that are not its items" in changed.changes_refused["accumulate=4"]
+    assert "rows that do not belong to its items" in changed.changes_refused["accumulate=4"]
     assert bytes_of(changed) == bytes_of(peaks(script))

@@ -116,7 +116,7 @@ def known(wrapper: str = "", *, is_compiled: bool = False, **loop: Any) -> Train
     [
         (known("DistributedDataParallel"), "in DistributedDataParallel already"),
         (known(is_compiled=True), "compiled"),
-        (known(library="transformers"), "transformers's own"),
+        (known(library="transformers"), "belongs to transformers"),
         (known(has_scaler=True), "GradScaler"),
         (facts_of(GPT), "no module"),
     ],

@@ -99,10 +99,10 @@ def test_operations_are_counted_by_block() -> None:
 def test_why_a_change_is_not_made_is_said_in_a_sentence() -> None:
     facts = facts_of("unet.py")
     why_not = {key: change_named(key)[0].settings_for(facts).why_not for key in ("sdpa", "fused_loss", "count_flops")}
-    assert why_not["sdpa"] == "no softmax over all pairs of tokens keeps memory for the backward pass"
-    assert why_not["fused_loss"] == "no cross entropy of large logits was computed"
+    assert why_not["sdpa"] == "the model saves no softmax over all pairs of tokens for the backward pass"
+    assert why_not["fused_loss"] == "the script computes no cross entropy of large logits"
     assert change_named("checkpoint")[0].settings_for(TrainingFacts()).why_not == (
-        "no module was called that is trained"
+        "no module was called in training mode with gradients"
     )
 
 
@@ -111,8 +111,8 @@ def test_why_a_change_is_not_made_is_said_in_a_sentence() -> None:
     [
         ("checkpoint=only:down.7", "is out of range"),
         ("checkpoint=half", "names no blocks"),
-        ("sdpa=on", "is no model of transformers"),
-        ("fused_loss=liger", "is no model of transformers"),
+        ("sdpa=on", "is not a transformers model"),
+        ("fused_loss=liger", "is not a transformers model"),
     ],
 )
 def test_a_change_that_cannot_be_made_leaves_the_run_as_it_is(text: str, why: str) -> None:

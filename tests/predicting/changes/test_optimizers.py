@@ -162,7 +162,7 @@ def test_steps_during_the_backward_pass_are_the_same_steps(script: Path, tmp_pat
         ({"clips_gradients": True}, "clips"),
         ({"has_scaler": True}, "GradScaler"),
         ({"passes_per_step": 2}, "several backward passes"),
-        ({"library": "lightning"}, "lightning's own"),
+        ({"library": "lightning"}, "belongs to lightning"),
     ],
 )
 def test_where_steps_need_all_gradients(script: Path, loop: dict[str, Any], said: str) -> None:

@@ -283,7 +283,7 @@ def test_a_method_calls_what_its_object_has() -> None:
     changed = parts_of(source, batch=KNOWN, function="Trainer.train_step")
     assert "            loss = self.criterion(self.net.model(x), y)\n" in changed
     assert "        for x, y in zip(x.chunk(3), y.chunk(3)):\n" in changed
-    with pytest.raises(NotCertain, match="whether self has a row"):
+    with pytest.raises(NotCertain, match="whether self has one row"):
         parts_of(source.replace("model(x)", "model(x, self.mask)"), batch=KNOWN, function="Trainer.train_step")
 
 
@@ -319,7 +319,7 @@ def test_accelerate_gets_the_part_of_the_loss() -> None:
 
 
 NOT_CERTAIN = {
-    "is read behind": """
+    "is read after": """
         for x, y in data:
             out = model(x)
             loss = criterion(out, y)
@@ -327,7 +327,7 @@ NOT_CERTAIN = {
             optimizer.step()
             seen += (out.argmax(-1) == y).sum().item()
         """,
-    "run once for every part": """
+    "run once per part": """
         for x, y in data:
             loss = criterion(model(x), y)
             print(loss.item())
@@ -360,7 +360,7 @@ NOT_CERTAIN = {
             loss.backward()
             optimizer.step()
         """,
-    "whether mask has a row": """
+    "whether mask has one row": """
         for x, y in data:
             mask = torch.ones(4, 4)
             loss = criterion(model(x, mask), y)
@@ -374,21 +374,21 @@ NOT_CERTAIN = {
             loss.backward()
             optimizer.step()
         """,
-    "kept in an object": """
+    "an object is modified": """
         for x, y in data:
             loss = criterion(model(x), y)
             history["loss"] = loss
             loss.backward()
             optimizer.step()
         """,
-    "does not hold the batch": """
+    "does not have the batch in a variable": """
         x, y = data[0]
         for step in range(3):
             loss = criterion(model(x), y)
             loss.backward()
             optimizer.step()
         """,
-    "holds several statements": """
+    "contains several statements": """
         for x, y in data:
             loss = criterion(model(x), y)
             optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -420,5 +420,5 @@ def test_a_closure_does_not_get_variables_of_its_own() -> None:
                 return loss
         """
     )
-    with pytest.raises(NotCertain, match="does not hold the batch"):
+    with pytest.raises(NotCertain, match="does not have the batch in a variable"):
         parts_of(source, batch=KNOWN, function="train.<locals>.closure")

@@ -101,7 +101,7 @@ def what_there_was_no_time_for_is_said() -> None:
     order = list(loader.batch_sampler)  # type: ignore[arg-type]  # None only without batches
     scan = go_through(loader, order, deadline=time.monotonic(), progress=lambda text: None)
     assert (scan.shape == -1).all()
-    assert "100 of 100 batches were not looked at" in scan.notes[0]
+    assert "100 of 100 batches were not inspected" in scan.notes[0]
 
 
 def foretelling(collate: Any, *, is_foretold: bool) -> Callable[[], None]:

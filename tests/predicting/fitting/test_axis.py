@@ -37,9 +37,9 @@ def test_ranges(text: str, option: str, low: int, high: int, multiple: int) -> N
     ("text", "said"),
     [
         ("--batch-size=8", "has one value only; expected a range such as --batch-size=8..64"),
-        ("--batch-size=64..8", "holds no value; expected the smaller number first"),
+        ("--batch-size=64..8", "contains no value; expected the smaller number first"),
         ("--batch-size=9..15:8:2", "is not an option with a range"),
-        ("--batch-size=1..7:8", "holds no value"),
+        ("--batch-size=1..7:8", "contains no value"),
         ("--batch-size=a..b", "is not an option with a range"),
         ("", "is not an option with a range"),
         ("--batch-size=-4..8", "is not an option with a range"),

@@ -41,7 +41,10 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
         (["--layout", "dp"], "--layout needs the number of GPUs to lay out; expected --cards 64 next to it"),
         (["--cards", "4"], "--cards has no meaning without --layout"),
         ([], "an option to vary is missing; expected --vary with an option of the script, or --layout"),
-        (["--layout", "dp*tp", "--cards", "4"], "nothing says how the script is told its tp"),
+        (
+            ["--layout", "dp*tp", "--cards", "4"],
+            "no option of the script is known that sets tp; give --layout-option 'tp=--OPTION'",
+        ),
         (["--layout", "dp", "--cards", "4", "--rank", "1"], "--rank has no meaning together with --layout"),
         (["--layout", "dp", "--cards", "4", "--on", "x"], "--on 'x' is not an engine; expected local, ray"),
     ):

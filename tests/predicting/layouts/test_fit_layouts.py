@@ -106,15 +106,15 @@ def test_a_layout_fits_where_each_rank_along_the_sequence_was_run(tmp_path: Path
         assert any(all(a >= b for a, b in zip(mark, mine, strict=True)) for mark in marks), row.layout.text
     report = describe(found)
     fitting = sum(row.verdict == "fits" for row in found.rows)
-    assert report.headline == f"{fitting} OF 84 LAYOUTS FIT, {len(partly)} MORE AS FAR AS WAS RUN"
+    assert report.headline == f"{fitting} OF 84 LAYOUTS FIT, {len(partly)} MORE FIT ON THE RANKS THAT WERE RUN"
     assert report.sections[-1].items[1] == (
-        "Each rank along cp attends to other parts of a sequence, and reserves more or less by no rule: where a layout "
-        f"fits, every one was run; of {len(partly)} layouts only the first was, since others surpass them in every "
-        "column"
+        "Each rank along cp attends to different parts of a sequence, and its reserved memory follows no simple rule: "
+        f"if a layout fits, every such rank was run; of {len(partly)} layouts only the first rank was run, because "
+        "another layout is at least as good in every column"
     )
     cut_off = describe(replace(found, is_whole=False))
     assert cut_off.headline == f"{report.headline} SO FAR"
-    assert cut_off.sections[-1].items[1].endswith(f"of {len(partly)} layouts only the first was")
+    assert cut_off.sections[-1].items[1].endswith(f"of {len(partly)} layouts only the first rank was run")
 
 
 def test_every_layout_of_a_search_that_tries_no_batches_is_on_the_frontier_that_all_ranks_would_give(
@@ -151,7 +151,7 @@ def test_a_layout_that_only_its_first_rank_fits_with_does_not_fit(tmp_path: Path
     assert found.rows[0].fullest.stands_for == "cp rank 2"
     report = describe(found)
     assert report.headline == "NONE OF 1 LAYOUTS FITS"
-    assert not any("far as was run" in section.title for section in report.sections)
+    assert not any("only the first was run" in section.title for section in report.sections)
 
 
 @pytest.mark.parametrize("on", ["submitit-local", "ray"])
@@ -206,10 +206,10 @@ def test_a_script_that_fails_with_every_layout_is_an_error(tmp_path: Path) -> No
 def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> None:
     report = describe(answer_of(question_of(tmp_path, cards=64)))
     assert " OF 84 LAYOUTS FIT" in report.headline
-    assert "tokens a step" in report.sentence
+    assert "tokens per step" in report.sentence
     titles = [section.title for section in report.sections]
     assert titles[0].startswith("What fits")
-    assert "Layouts with which the script itself fails, or which could not be run" in titles
+    assert "Layouts with which the script fails, or which could not be run" in titles
     assert sum("estimate" in line for line in report.sections[-1].items) == 1  # nothing is computed again
     assert report.pictures[0].limit == TOTAL
 
@@ -219,11 +219,11 @@ def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> Non
     [
         ("train.py raised ValueError: 7 heads\nTraceback ...", "train.py raised ValueError: 7 heads"),
         (
-            "train.py exited with code 2; it said:\n[titan] starts\n╭─ Value error ─────╮\n"
+            "train.py exited with code 2; its last output was:\n[titan] starts\n╭─ Value error ─────╮\n"
             "│ Error parsing Config: no graphs with pipelines │\n│ See --help │\n╰────╯",
             "train.py exited with code 2: Error parsing Config: no graphs with pipelines",
         ),
-        ("train.py exited with code 7; it said:\nno data\n\n", "train.py exited with code 7: no data"),
+        ("train.py exited with code 7; its last output was:\nno data\n\n", "train.py exited with code 7: no data"),
         ("train.py exited with code 7", "train.py exited with code 7"),
     ],
 )
@@ -231,7 +231,7 @@ def test_a_layout_that_fails_has_the_line_that_says_why(tmp_path: Path, error: s
     found = answer_of(question_of(tmp_path, cards=4))
     row = replace(found.rows[0], verdict="the script fails", error=error)
     sections = describe(replace(found, rows=(*found.rows[1:], row))).sections
-    (table,) = [each for each in sections if each.title.startswith("Layouts with which the script itself fails")]
+    (table,) = [each for each in sections if each.title.startswith("Layouts with which the script fails")]
     assert shown in [cells[-1] for cells in (line.cells for line in table.rows)]
 
 
@@ -301,5 +301,5 @@ def test_an_interrupt_shows_the_best_so_far_and_ends_with_130(tmp_path: Path) ->
     text, error = process.communicate()
     assert process.returncode == 130, error
     assert "SO FAR" in text
-    assert "the same command goes on from what is kept" in " ".join(text.split())
+    assert "run the same command again to continue from the stored results" in " ".join(text.split())
     assert "interrupted; no processes or temporary files were left" in error

@@ -58,13 +58,13 @@ def test_values_of_an_option_are_tried_with_each_layout() -> None:
 @pytest.mark.parametrize(
     ("text", "cards", "most", "choose", "said"),
     [
-        ("dp*dp", 8, [], [], "is no product of different axes"),
-        ("dp*2", 8, [], [], "is no product of different axes"),
-        ("dp", 0, [], [], "--cards 0 is out of range; expected 1 to 1,048,576"),
+        ("dp*dp", 8, [], [], "is not a product of different axes"),
+        ("dp*2", 8, [], [], "is not a product of different axes"),
+        ("dp", 0, [], [], "cards=0 is out of range; expected 1 to 1,048,576"),
         ("dp", 10**30, [], [], "out of range"),
-        ("dp*tp", 8, ["cp=2"], [], "is no bound of an axis"),
-        ("dp*tp", 8, ["dp=1", "tp=4"], [], "has no layout of 8 cards with dp up to 1, tp up to 4"),
-        ("dp*tp", 8, [], ["--zero"], "is no option with values"),
+        ("dp*tp", 8, ["cp=2"], [], "is not a bound of an axis"),
+        ("dp*tp", 8, ["dp=1", "tp=4"], [], "allows no layout of 8 GPUs with dp up to 1, tp up to 4"),
+        ("dp*tp", 8, [], ["--zero"], "is not an option with values"),
         ("a*b*c*d*e*f*g", 2**20, [], [], "has more than 10,000 layouts"),
     ],
 )
@@ -100,13 +100,13 @@ def test_ready_made_maps_have_the_options_of_their_programs() -> None:
 
 def test_an_axis_that_nothing_is_told_of_is_refused() -> None:
     space = LayoutSpace(axes=("dp", "tp"), cards=16, most={})
-    with pytest.raises(UsageError, match="nothing says how the script is told its tp; give --layout-option tp="):
+    with pytest.raises(UsageError, match="no option of the script is known that sets tp; give layout_option='tp="):
         map_of(None, [], space)
-    with pytest.raises(UsageError, match="--layout-option 'pp=--pp' names no option of an axis"):
+    with pytest.raises(UsageError, match="layout_option='pp=--pp' does not map an axis"):
         map_of(None, ["pp=--pp"], space)
-    with pytest.raises(UsageError, match="--layout-map 'x' is not known"):
+    with pytest.raises(UsageError, match="layout_map='x' is unknown"):
         map_of("x", [], space)
-    with pytest.raises(UsageError, match="--rank-order 'dp' has not the axes"):
+    with pytest.raises(UsageError, match="rank_order='dp' does not name the axes"):
         map_of(None, ["tp=--tp"], space, order="dp")
 
 
@@ -114,12 +114,10 @@ def test_where_ranks_differ_along_an_axis_it_has_to_be_known_which_are_neighbour
     for text, name in (("dp*cp*ctx", "ctx"), ("pp*dp*context", "context")):
         space = LayoutSpace.parse(text, 8)
         options = [f"{axis}=--{axis}" for axis in space.axes]
-        with pytest.raises(
-            UsageError, match=f"nothing says which ranks are neighbours along {name}; give --rank-order"
-        ):
+        with pytest.raises(UsageError, match=f"the order of ranks along {name} is unknown; give rank_order="):
             map_of(None, options, space)
         assert map_of(None, options, space, order=text).order == tuple(text.split("*"))
-    with pytest.raises(UsageError, match="neighbours along cp"):
+    with pytest.raises(UsageError, match="order of ranks along cp is unknown"):
         map_of("lightning", ["cp=--cp"], LayoutSpace.parse("dp*tp*cp", 8))
     assert map_of(None, ["ctx=--ctx"], LayoutSpace.parse("dp*ctx", 8)).targets["ctx"] == "--ctx"  # all are alike
 

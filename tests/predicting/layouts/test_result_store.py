@@ -121,7 +121,7 @@ def test_where_it_is(tmp_path: Path) -> None:
     assert store_path("none") is None
     assert store_path(tmp_path / "x.sqlite") == tmp_path / "x.sqlite"
     for wrong in (tmp_path, tmp_path / "missing" / "x.sqlite"):
-        with pytest.raises(UsageError, match="is no file; expected the path of one"):
+        with pytest.raises(UsageError, match="is not a file; expected the path of a file"):
             store_path(wrong)
     with ResultStore(None) as store:
         store.put("a", {})

@@ -27,16 +27,25 @@ def test_data_is_described_in_a_line(text: str, data: MadeUpData) -> None:
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        (MadeUpChoice(data="sound:4"), "--made-up-data 'sound:4' begins with none of text, chat, preference, image"),
+        (MadeUpChoice(data="sound:4"), "made_up_data='sound:4' does not begin with text, chat, preference, image"),
         (MadeUpChoice(data="text:size=4"), "has 'size'; expected length, rows or column"),
         (MadeUpChoice(data="image:length=4"), "has 'length'; expected classes, height, rows, width or column"),
         (MadeUpChoice(data="text:rows=none"), "has rows=none; expected a number from 1 to 100,000,000"),
         (MadeUpChoice(data="text:length=0"), "has length=0; expected a number from 1 to 10,000,000"),
-        (MadeUpChoice(lengths="/x"), "--lengths are those of --made-up-data; give --made-up-data text, chat or"),
-        (MadeUpChoice(data="image:224", lengths="/x"), "--lengths are of texts, and --made-up-data asks for pictures"),
-        (MadeUpChoice(data="text", lengths="/nowhere"), "--lengths /nowhere cannot be read: No such file or directory"),
-        (MadeUpChoice(config="/x"), "--config says what --random-weights makes; give --random-weights too"),
-        (MadeUpChoice(random_weights=True, config="/nowhere"), "--config /nowhere does not exist; expected a folder"),
+        (
+            MadeUpChoice(lengths="/x"),
+            "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat or",
+        ),
+        (
+            MadeUpChoice(data="image:224", lengths="/x"),
+            "lengths= gives lengths of texts, but made_up_data= is for images",
+        ),
+        (MadeUpChoice(data="text", lengths="/nowhere"), "lengths=/nowhere cannot be read: No such file or directory"),
+        (
+            MadeUpChoice(config="/x"),
+            "config= gives the configuration for random_weights=; give random_weights=True too",
+        ),
+        (MadeUpChoice(random_weights=True, config="/nowhere"), "config=/nowhere does not exist; expected a folder"),
     ],
 )
 def test_a_mistake_is_one_sentence(choice: MadeUpChoice, sentence: str) -> None:
@@ -50,7 +59,7 @@ def test_lengths_come_one_a_line_or_as_a_histogram(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("# of the corpus\n5\n7\n\n9,3\n")
     assert read_lengths(file) == [5, 7, 9, 9, 9]
-    for text, words in (("5\nmany\n", "has 'many' in line 2; expected a length"), ("\n", "has no length")):
+    for text, words in (("5\nmany\n", "has 'many' in line 2; expected a length"), ("\n", "contains no length")):
         file.write_text(text)
         with pytest.raises(UsageError, match=words):
             read_lengths(file)

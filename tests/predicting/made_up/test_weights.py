@@ -15,7 +15,9 @@ from tests.shared.commands import Predict, command, environment_of, processes_of
 from .conftest import SCRIPTS, gated_hub, offline
 
 RANDOM = ("--random-weights", "--config", SCRIPTS)
-KNOWN = "(the weights of 'someone/unknown' are not here; --random-weights makes them up from the configuration)"
+KNOWN = (
+    "(the weights of 'someone/unknown' are not on this machine; --random-weights generates them from the configuration)"
+)
 STEPS = ("peak_allocated_bytes", "peak_reserved_bytes", "steps", "roles")
 
 
@@ -43,7 +45,7 @@ def test_a_model_is_loaded_as_from_a_real_checkpoint(predict: Predict, workplace
     assert (real.code, made.code) == (0, 0), real.error + made.error
     assert {name: made.json[name] for name in STEPS} == {name: real.json[name] for name in STEPS}
     assert any(
-        note.startswith("made up: the weights of someone/llama (LlamaForCausalLM, 3,548,416 parameters), from ")
+        note.startswith("generated: the weights of someone/llama (LlamaForCausalLM, 3,548,416 parameters), from ")
         for note in made.json["notes"]
     ), made.json["notes"]
     assert not any("made up" in note for note in real.json["notes"])
@@ -89,9 +91,15 @@ def test_nothing_is_left_when_somebody_is_killed(workplace: Path, who: str) -> N
             "model",
             KNOWN,
         ),
-        ("tokenizer", "(the files of the tokenizer of 'someone/unknown' are not here; --random-weights makes them up"),
-        ("file", "(the file 'missing.pt' is not here; --random-weights goes on with a model's own fresh weights)"),
-        ("pictures", "(the pictures of 'missing' are not here; --made-up-data image:224 makes some up)"),
+        (
+            "tokenizer",
+            "(the files of the tokenizer of 'someone/unknown' are not on this machine; --random-weights generates them",
+        ),
+        (
+            "file",
+            "(the file 'missing.pt' does not exist; with --random-weights the model keeps its initial random weights)",
+        ),
+        ("pictures", "(the images of 'missing' are not on this machine; --made-up-data image:224 generates images)"),
     ],
 )
 def test_without_the_option_the_failure_names_it(predict: Predict, what: str, sentence: str) -> None:
@@ -109,8 +117,8 @@ def test_a_gated_repository_says_where_to_ask(predict: Predict, what: str, named
         ended = predict("fails.py", what, **changes)
         assert ended.code == 3
         assert (
-            f"({named} of 'someone/unknown' are gated: ask for access at 'https://huggingface.co/someone/unknown', "
-            "then log in with `hf auth login` or set HF_TOKEN; --random-weights makes them up from the configuration)"
+            f"({named} of 'someone/unknown' are gated: request access at 'https://huggingface.co/someone/unknown', "
+            "then log in with `hf auth login` or set HF_TOKEN; --random-weights generates them from the configuration)"
         ) in ended.error
         if status == 403 and what == "model":
             made = predict("trains_a_llama.py", "someone/llama", options=("--json", *RANDOM), **changes)
@@ -121,8 +129,8 @@ def test_a_gated_repository_says_where_to_ask(predict: Predict, what: str, named
 def test_a_model_that_nobody_knows_is_one_sentence(predict: Predict, what: str) -> None:
     ended = predict("fails.py", what, options=("--random-weights",))
     assert ended.code == 3
-    assert "of 'someone/unknown' cannot be made up without a configuration, which was looked for in" in ended.error
-    assert "put the model's config.json into a folder and give --config FOLDER" in ended.error
+    assert "of 'someone/unknown' cannot be generated without a configuration. It was not found in" in ended.error
+    assert "Put the model's config.json into a folder and give --config FOLDER" in ended.error
 
 
 def test_files_and_pictures_that_are_not_here(predict: Predict) -> None:
@@ -130,8 +138,8 @@ def test_files_and_pictures_that_are_not_here(predict: Predict) -> None:
     ended = predict("reads_files.py", options=options)
     assert ended.code == 0, ended.error
     notes = " ".join(ended.json["notes"])
-    assert "made up: missing.pt is not here; what is loaded from it keeps its fresh values" in notes
-    assert "made up: 8 pictures of 40x48 in the place of missing/train" in notes
+    assert "generated: the file missing.pt is missing; models that load it keep their initial random values" in notes
+    assert "generated: 8 images of 40x48 in place of missing/train" in notes
 
 
 def test_a_folder_with_a_configuration_alone_is_enough(predict: Predict, workplace: Path) -> None:

@@ -215,17 +215,20 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     ended = ask("sh", "-c", "echo nothing to see; exit 7")
     assert ended.code == 3
     assert (
-        "sh ended with exit code 7, and no process of it did anything on the card; it said:\nnothing to" in ended.error
+        "sh ended with exit code 7, and none of its processes used the GPU; its last output was:\nnothing to"
+        in ended.error
     )
     ended = ask("python", "-I", "train.py")
     assert ended.code == 3
-    assert "nothing of it was measured: python -I leaves out the variables of the environment" in ended.error
+    assert "none of its processes was measured: python -I removes the environment variables" in ended.error
     ended = ask("no-such-command", "train.py")
     assert ended.code == 2
-    assert "no-such-command is neither a script nor a command on the path" in ended.error
+    assert "no-such-command is neither a script nor a command on the PATH" in ended.error
     ended = ask("HF_TOKEN=secret", "python", "train.py")
     assert ended.code == 2
-    assert "HF_TOKEN=... is no command; expected variables before ullage predict, or behind env" in ended.error
+    assert (
+        "HF_TOKEN=... is not a command; put variables before ullage predict, or use ullage predict env" in ended.error
+    )
     assert "secret" not in ended.error
     ended = ask("--unknown", "train.py")
     assert ended.code == 2
@@ -254,7 +257,7 @@ def test_an_exit_code_of_a_process_that_has_done_nothing_on_the_card(ask: Ask, w
     (workplace / "ends.py").write_text("import torch\nraise SystemExit('no data')")
     ended = ask("sh", "-c", "python ends.py; exit 0")
     assert ended.code == 3
-    assert "sh exited with code 1; it said:\nno data" in ended.error
+    assert "sh exited with code 1; its last output was:\nno data" in ended.error
 
 
 def test_an_error_that_was_handled_is_no_end(ask: Ask, workplace: Path) -> None:
@@ -273,7 +276,7 @@ def test_a_script_whose_processes_train_is_told_how_they_are_measured(
     )
     ended = ask("starts.py")
     assert ended.code == 4
-    assert "are measured as those of a command: python starts.py" in " ".join(ended.out.split())
+    assert "give the command instead: python starts.py" in " ".join(ended.out.split())
     assert peaks(ask("--json", "python", "starts.py")) == plain
 
 

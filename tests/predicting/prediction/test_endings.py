@@ -86,7 +86,7 @@ def test_a_retry_with_a_smaller_batch_fits(predict: Predict) -> None:
     assert ended.code == 0, ended.error
     assert ended.json["oom"] is None
     assert ended.json["oom_count"] == 1
-    assert "memory ran out once, and the script went on" in ended.json["notes"]
+    assert "the script ran out of memory once and continued" in ended.json["notes"]
     assert [step["oom"] for step in ended.json["steps"]] == [True, False, False]
 
 
@@ -144,7 +144,7 @@ def test_an_error_that_begins_with_an_empty_line_is_told_in_the_first(predict: P
         ("closes", 4, "The script's own process did not import torch"),
         ("exit 3", 3, "ends.py exited with code 3 at line {sys.exit(3)} of "),
         ("os exit 3", 3, "ends.py exited with code 3 at line {os._exit(3)} of "),
-        ("text", 3, "it said:\nabout to end: text\nthe data set is not there"),
+        ("text", 3, "its last output was:\nabout to end: text\nthe data set is not there"),
         ("interrupt", 3, "ends.py raised KeyboardInterrupt at line {raise Keyb} of "),
         ("crash", 3, "ends.py ended by signal SIGSEGV at line {ctypes.string} of "),
         ("killed", 3, "ends.py was killed"),
@@ -203,7 +203,7 @@ def test_without_an_optimizer_the_run_goes_to_its_end(predict: Predict) -> None:
     ended = predict("no_optimizer.py", "--json")
     assert ended.code == 0, ended.error
     assert ended.json["ended"] == "ended"
-    assert "no optimizer took a step: the whole run counts as one" in ended.json["notes"]
+    assert "no optimizer made a step: the whole run counts as one step" in ended.json["notes"]
     assert ended.json["peak_allocated_bytes"] > 512 * 512 * 4
 
 

@@ -77,7 +77,7 @@ def test_a_chain_of_ranks_is_run_as_far_as_each_is_needed() -> None:
         assert not went_on.is_set(), "the first rank stops after the send that was waited for"
         assert last.receive("0>1", 0) == b"a"
         assert last.receive("0>1 again", 0) == b"never asked for"
-    assert last.notes() == ["ranks 0, 1 were run too, as far as this one needs what is sent to it"]
+    assert last.notes() == ["ranks 0, 1 were run too, up to the messages that this rank needs"]
 
 
 def test_ranks_that_are_measured_anyway_need_no_helper() -> None:
@@ -155,7 +155,7 @@ def test_a_helper_that_ends_or_fails_is_an_answer() -> None:
     with Exchange() as exchange, exchange.measures(RUN, 2, start), post(exchange, 2) as own:
         assert own.receive("0>2", 0) is None
         assert own.receive("1>2", 1) is None
-    assert own.notes() == ["rank 1, which has to send something to this one, failed: ValueError: no data"]
+    assert own.notes() == ["rank 1, from which this rank needs messages, failed: ValueError: no data"]
 
 
 def test_no_more_ranks_are_run_than_the_host_has_memory_for() -> None:
@@ -180,7 +180,7 @@ def test_no_more_ranks_are_run_than_the_host_has_memory_for() -> None:
         assert own.receive("step of 6", 6) == b"a", "who was refused once is not refused for ever"
     assert exchange.refusal == NO_ROOM
     [last] = own.notes()[1:]
-    assert last == f"ranks 6, 7, 8 were not run for this one, or not from the start: {NO_ROOM}"
+    assert last == f"ranks 6, 7, 8 were not run for this rank, or not from the start: {NO_ROOM}"
 
 
 def test_no_more_ranks_are_run_than_is_sensible() -> None:
@@ -193,7 +193,7 @@ def test_no_more_ranks_are_run_than_is_sensible() -> None:
     ):
         assert [own.receive("a step", rank) for rank in ranks] == [None] * len(ranks)
     assert started == [*ranks][:-1]
-    assert own.notes() == [f"rank {ranks[-1]} was not run for this one, or not from the start: {TOO_MANY}"]
+    assert own.notes() == [f"rank {ranks[-1]} was not run for this rank, or not from the start: {TOO_MANY}"]
 
 
 def test_ranks_that_are_still_growing_count_with_what_the_largest_has() -> None:

@@ -33,7 +33,7 @@ def test_it_is_told_and_counts(predict: Predict, workplace: Path) -> None:
     assert alone["headroom_bytes"] - beside["headroom_bytes"] == 96 << 20
     text = predict(workplace / "beside.py").text
     assert "outside PyTorch's allocator 96.0 MiB" in text
-    assert "8.0 MiB of managed memory, which is the host's" in text
+    assert "8.0 MiB of managed memory, which is host memory" in text
 
 
 def test_a_card_that_a_library_fills_is_said_to_be_full(predict: Predict, workplace: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_card_that_a_library_fills_is_said_to_be_full(predict: Predict, workpl
     assert told["verdict"] == "does not fit"
     assert told["oom"]["requested_bytes"] == 64 << 20
     left = (1024 - 830 - 96 << 20) - told["oom"]["reserved_bytes"]
-    assert f"asked for 64.0 MiB, with {left / (1 << 20):.1f} MiB free" in told["reason"]
+    assert f"requested 64.0 MiB, with {left / (1 << 20):.1f} MiB free" in told["reason"]
 
 
 def test_what_is_free_when_memory_runs_out_is_what_the_driver_says_then(predict: Predict, workplace: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_rank_has_those_run_that_tell_it_something(predict: Predict) -> None:
     """The last stage needs the one before, which needs the first; nothing of them is left behind (`workplace`)."""
     ended = predict(SCRIPTS / "by_hand.py", "--world-size", "3", "--rank", "2", "--json", "--steps", "3")
     assert ended.code == 0, ended.error
-    assert "rank 1 was run too, as far as this one needs what is sent to it" in ended.json["notes"]
+    assert "rank 1 was run too, up to the messages that this rank needs" in ended.json["notes"]
     first = predict(SCRIPTS / "by_hand.py", "--world-size", "3", "--rank", "0", "--json", "--steps", "3")
     assert first.code == 0, first.error
     assert not any("was run too" in note for note in first.json["notes"])
@@ -140,7 +140,7 @@ def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -
     ended = predict(script, "--world-size", "2", "--rank", "1")
     assert ended.code in (3, 4)
     said = " ".join((ended.out + ended.error).split())
-    assert "rank 0, which has to send something to this one, failed: ValueError: no data" in said
+    assert "rank 0, from which this rank needs messages, failed: ValueError: no data" in said
 
 
 def test_what_is_gathered_of_a_lone_rank_is_said_to_be_taken_as_alike(predict: Predict) -> None:
@@ -173,11 +173,11 @@ def test_a_rank_that_fails_for_want_of_the_others_is_run_with_them(predict: Pred
     """Of 2 ranks each is asked; of 16 none, and the error says so."""
     ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "2", "--rank", "1", "--json", "--steps", "3")
     assert ended.code == 0, ended.error
-    assert "rank 0 was run too, as far as this one needs what is sent to it" in ended.json["notes"]
+    assert "rank 0 was run too, up to the messages that this rank needs" in ended.json["notes"]
     ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "16", "--rank", "1", "--steps", "3")
     assert ended.code == 3
     assert "is not in the optimizer state" in ended.error
-    assert "what 16 ranks gather or reduce: that was taken to be this rank's own" in " ".join(ended.error.split())
+    assert "values that 16 ranks gather or reduce: this rank ran alone" in " ".join(ended.error.split())
 
 
 def test_where_the_host_has_no_memory_for_more_ranks_each_takes_its_own(
@@ -191,7 +191,10 @@ def test_where_the_host_has_no_memory_for_more_ranks_each_takes_its_own(
     low, high = [rank.peak_allocated_bytes for rank in found.ranks or []]
     assert low < high, "each pads to its own length"
     assert "alike" in {read.certainty for read in found.reads}
-    assert f"no rank was asked what it adds to what all ranks make together: {NO_ROOM}" in found.notes
+    assert (
+        f"each rank used its own numbers in place of what the other ranks contribute to collectives: {NO_ROOM}"
+        in found.notes
+    )
 
 
 def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predict: Predict) -> None:
@@ -207,4 +210,4 @@ def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predi
     assert found["peak_reserved_bytes"] < worst["peak_reserved_bytes"]
     assert found["interval_bytes"][0] < worst["interval_bytes"][0]
     assert found["interval_bytes"][1] == worst["interval_bytes"][1]
-    assert any("all tokens go to the first experts" in note for note in found["notes"])
+    assert any("all tokens on the first experts" in note for note in found["notes"])

@@ -63,8 +63,8 @@ def test_each_placement_has_a_report(tmp_path: Path) -> None:
     for placement in PLACEMENTS:
         report = describe(predicted(tmp_path, TIE, placement=placement))
         meter = next(section for section in report.sections if isinstance(section, Meter))  # the card's
-        remark = next(part.remark for part in meter.parts if part.label == "cached beside it")
-        assert ("places segments" in remark) == ADDRESSES_COUNT, remark
+        remark = next(part.remark for part in meter.parts if part.label == "cached by PyTorch")
+        assert ("segments are placed as on" in remark) == ADDRESSES_COUNT, remark
 
 
 def test_without_a_tie_reserved_is_exact(tmp_path: Path) -> None:

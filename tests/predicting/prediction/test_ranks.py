@@ -76,7 +76,7 @@ def test_every_rank_in_turn_names_the_fullest(predict: Predict) -> None:
         (("--rank", "1"), "--rank 1 is not a rank of the run; expected no --rank without --world-size"),
         (("--world-size", "4", "--rank", "4"), "--rank 4 is not a rank of the run; expected 0 to 3"),
         (("--world-size", "0"), "--world-size 0 is out of range; expected 1 to 1,048,576"),
-        (("--rank", "all"), "--rank all runs every rank; expected a --world-size of 1 to 64 beside it"),
+        (("--rank", "all"), '--rank "all" runs every rank; give --world-size too, from 1 to 64'),
         (("--world-size", "4", "--rank", "x"), "--rank 'x' is not a rank; expected a number from 0 on, or all"),
     ],
 )
@@ -102,10 +102,12 @@ def test_ranks_that_a_script_starts_itself(predict: Predict) -> None:
     ended = predict("spawns_ranks.py", "--json")
     assert ended.code == 0, ended.error
     assert ended.json["roles"]["parameters"] == 4 * (512 * 512 + 512)
-    assert ended.json["notes"] == ["torch.multiprocessing.spawn: process 0 of its 1 ran here, the others did not"]
+    assert ended.json["notes"] == ["torch.multiprocessing.spawn: only process 0 of 1 ran, in the script's own process"]
     of_four = predict("spawns_ranks.py", "--world-size", "4", "--rank", "3", "--json")
     assert of_four.code == 0, of_four.error
-    assert of_four.json["notes"][0] == "torch.multiprocessing.spawn: process 3 of its 4 ran here, the others did not"
+    assert (
+        of_four.json["notes"][0] == "torch.multiprocessing.spawn: only process 3 of 4 ran, in the script's own process"
+    )
     assert of_four.json["rank"] == 3
     assert of_four.json["settled"]
 
@@ -120,4 +122,4 @@ def test_a_rank_that_helped_leaves_no_folder(predict: Predict) -> None:
     """It is ended in the middle, and the fixture looks whether the folder for temporary files is empty."""
     ended = predict("leaves_a_folder.py", "--world-size", "2", "--rank", "1", "--json")
     assert ended.code == 0, ended.error
-    assert ended.json["notes"][0] == "rank 0 was run too, as far as this one needs what is sent to it"
+    assert ended.json["notes"][0] == "rank 0 was run too, up to the messages that this rank needs"

@@ -76,18 +76,18 @@ def test_all_others_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.interval_bytes == (2 * GIB, 2 * GIB + 1)
     assert [each.seed for each in found.draws] == [5]
     assert found.notes == [
-        "1 of 3 seeds ran, so that the interval is of one draw; with seed 6 the script failed: FileExistsError: 'out'"
+        "1 of 3 seeds ran, so the range comes from one run; with seed 6 the script failed: FileExistsError: 'out'"
     ]
 
 
 def test_a_failure_that_values_may_have_caused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no verdict then, and the reason says why; it counts before others."""
-    values = ValuesError("IndexError: out of range\nThis came after values were read that an emulated card ...")
+    values = ValuesError("IndexError: out of range\nBefore this error, the script read values that an emulated GPU ...")
     predicting(monkeypatch, {5: 2, 6: ScriptError("FileExistsError: 'out'"), 7: values})
     found = draws.predict_with_draws(request_for(tmp_path))
     assert found.verdict is Verdict.UNKNOWN
     assert found.reason == (
-        "with seed 7 of the drawn values the script fails, and the values may be why: IndexError: out of range"
+        "the script fails with random values of seed 7, possibly because of these values: IndexError: out of range"
     )
     assert found.peak_reserved_bytes == 2 * GIB
 
@@ -151,4 +151,6 @@ def test_a_script_that_makes_a_folder(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert told["verdict"] == "fits"
     assert [each["seed"] for each in told["draws"]] == [0]
-    assert any(note.startswith("1 of 3 seeds ran, so that") and "FileExistsError" in note for note in told["notes"])
+    assert any(
+        note.startswith("1 of 3 seeds ran, so the range") and "FileExistsError" in note for note in told["notes"]
+    )

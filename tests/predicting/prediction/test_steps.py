@@ -5,7 +5,7 @@ import pytest
 from tests.shared.commands import Predict
 
 MIB = 1 << 20
-NOTE = "no optimizer of torch.optim was made: steps are counted by backward passes"
+NOTE = "the script created no optimizer of torch.optim, so that each backward pass counts as a step"
 
 
 def _printed(error: str) -> int:

@@ -26,7 +26,7 @@ def test_no_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     told = missing_tool(BUILD)
     assert told is not None
-    assert f"no headers of its Python ({tmp_path}/Python.h); install them" in told
+    assert f"no Python headers ({tmp_path}/Python.h); install them" in told
 
 
 def test_a_build_that_fails_for_another_reason_is_shown_as_it_is(

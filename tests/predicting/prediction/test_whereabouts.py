@@ -23,7 +23,7 @@ def with_line(said: str) -> str:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("waits", ("step 1 of 3, now at ", "lingers.py:{while not}, where a loop seems to wait for a value (")),
+        ("waits", ("step 1 of 3, now at ", "lingers.py:{while not}; a loop seems to wait for a value (")),
         ("downloads", ("step 1 of 3, now in download (a_library.py:6), from ", "lingers.py:{a_library.d}")),
     ],
 )

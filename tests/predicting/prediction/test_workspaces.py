@@ -205,7 +205,7 @@ kept = [layer(x)[0] for layer in layers]
     found = client.call(predict, Request.of(script, gpu="4GiB", steps=3, context=100 * MIB))
     assert found.oom is not None
     assert found.verdict is verdict
-    assert ("is guessed, and decides" in found.reason) == (verdict is Verdict.UNKNOWN)
+    assert ("is an estimate" in found.reason) == (verdict is Verdict.UNKNOWN)
 
 
 # ---- words
@@ -231,14 +231,14 @@ def _cudnn(**changes: Any) -> CudnnUse:
 @pytest.mark.parametrize(
     ("cudnn", "text"),
     [
-        (_cudnn(), "up to 44.0 MiB at once, in the above; all 68 operations by cuDNN 9.19's own plans"),
-        (_cudnn(largest_workspace_bytes=0), "none in the above; all 68 operations by cuDNN 9.19's own plans"),
+        (_cudnn(), "up to 44.0 MiB at a time, included above; all 68 operations with cuDNN 9.19's own plans"),
+        (_cudnn(largest_workspace_bytes=0), "not included above; all 68 operations with cuDNN 9.19's own plans"),
         (
             _cudnn(problems={"cudnn": 5, "table": 2}, below_bytes=MIB, above_bytes=3 * MIB),
-            "up to 44.0 MiB at once, in the above; operations: 5 by cuDNN 9.19's own plans, 2 estimated from others "
-            "like them; a real card may use up to 1.0 MiB less or 3.0 MiB more",
+            "up to 44.0 MiB at a time, included above; operations: 5 with cuDNN 9.19's own plans, 2 estimated from "
+            "similar operations; a real GPU may use up to 1.0 MiB less or 3.0 MiB more",
         ),
-        (_cudnn(problems={"given": 1}), "up to 44.0 MiB at once, in the above; the only operation as given"),
+        (_cudnn(problems={"given": 1}), "up to 44.0 MiB at a time, included above; the only operation as given"),
     ],
 )
 def test_the_row_of_cudnn_says_how_much_and_whose_answer(cudnn: CudnnUse, text: str) -> None:
@@ -254,8 +254,8 @@ def test_rows_of_guesses_name_both_ends() -> None:
     ]
     rows = rows_of(_cudnn(problems={}), guesses)
     assert [(row.label, row.text) for row in rows] == [
-        ("RNN workspaces", "guessed: 12.0 MiB in the above, 0 B to 36.0 MiB on a real card"),
-        ("batch norm workspaces", "guessed: none, 0 B to 532.0 KiB on a real card"),
+        ("RNN workspaces", "estimate: 12.0 MiB included above, 0 B to 36.0 MiB on a real GPU"),
+        ("batch norm workspaces", "estimate: none, 0 B to 532.0 KiB on a real GPU"),
     ]
     assert doubt_of(_cudnn(below_bytes=MIB), guesses) == (13 * MIB, 24 * MIB + 532 * KIB)
 
@@ -264,7 +264,7 @@ def test_three_reasons_are_told_and_the_others_counted() -> None:
     """A net of a hundred strange convolutions does not fill the screen."""
     notes = notes_of(_cudnn(reasons=[f"reason {number}" for number in range(5)]), TORCH)
     assert notes == [
-        *(f"workspaces not asked of cuDNN: reason {number}" for number in range(3)),
+        *(f"workspace sizes that cuDNN was not queried for: reason {number}" for number in range(3)),
         "and 2 more reasons of this kind (all with --json)",
     ]
 
@@ -273,7 +273,7 @@ def test_another_cudnn_than_torchs_own_is_told() -> None:
     """Another patch ranks engines alike; another minor version may not."""
     assert notes_of(_cudnn(version=91999), TORCH) == []
     (note,) = notes_of(_cudnn(version=92600), TORCH)
-    assert note == "cuDNN 9.26 was asked, and torch 2.11.0 requires 9.19: its plans may be others"
+    assert note == "cuDNN 9.26 was queried, but torch 2.11.0 requires 9.19: its plans may differ"
 
 
 @pytest.mark.parametrize(("later", "above"), [([60], 0), ([60, 80], 10), ([100], 30), ([], 30)])
@@ -293,4 +293,4 @@ def test_what_a_benchmark_keeps_adds_to_the_steps_after_its_trials(later: list[i
     assert (found.below_bytes, found.above_bytes, found.benchmark_bytes) == (5, above, 30)
     (row,) = rows_of(found, [])
     assert "benchmark=True" in row.text
-    assert ("as trying them did" in row.text) == (above == 0)
+    assert ("which the trials already used" in row.text) == (above == 0)

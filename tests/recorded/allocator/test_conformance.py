@@ -101,7 +101,7 @@ def below(operation: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no sequence"),
+        ("", "contains no sequence"),
         ("{}", "line 1 of"),
         ("not json", "cannot be read as recorded sequences"),
         ("5", "line 1 of {} is 5; expected a JSON object"),
@@ -122,7 +122,7 @@ def below(operation: Any) -> str:
         (below(5), "line 2 of {} is neither a header nor an operation"),
         (below(None), "line 2 of {} is neither a header nor an operation"),
         (below("w"), "line 2 of {} has 'w'; expected an operation"),
-        (below("a x"), "line 2 of {} has 'a x'; expected an operation of a recorded sequence: a word is missing"),
+        (below("a x"), "line 2 of {} has 'a x'; expected an operation of a recorded sequence: an argument is missing"),
         (below("s a:b:c"), "line 2 of {} has 's a:b:c'"),
         *(
             (below(text), f"line 2 of {{}} has {text!r}; expected an operation of a recorded sequence: {HUGE} is out")
@@ -157,7 +157,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     path = tmp_path / "c.gz"
     path.write_bytes(b"\x1f\x8b\x08\x00garbage")
     assert main([str(path)]) == 2
-    assert f"error: {path} cannot be read as recorded sequences behind line 0" in capsys.readouterr().err
+    assert f"error: {path} cannot be read as recorded sequences after line 0" in capsys.readouterr().err
 
 
 PROGRAM = [sys.executable, "-m", "ullage.recorded.allocator.conformance"]

@@ -335,11 +335,14 @@ def test_a_size_that_wraps_gets_an_empty_block_as_in_pytorch() -> None:
 @pytest.mark.parametrize(
     ("segments", "said"),
     [
-        ([(0, (2 * MIB,)), (MIB, (2 * MIB,))], "the segment at 0x100000 that a program begins with overlaps another"),
-        ([(1 << 62, (512,))], "lies outside of any card"),
-        ([(0, ())], "has blocks that do not make whole pages"),
-        ([(0, (512, 0))], "has blocks that do not make whole pages"),
-        ([(0, (-512,))], "has blocks that do not make whole pages"),
+        (
+            [(0, (2 * MIB,)), (MIB, (2 * MIB,))],
+            "the segment at 0x100000 that exists when the program begins overlaps another",
+        ),
+        ([(1 << 62, (512,))], "has impossible addresses"),
+        ([(0, ())], "has blocks that do not add up to whole pages"),
+        ([(0, (512, 0))], "has blocks that do not add up to whole pages"),
+        ([(0, (-512,))], "has blocks that do not add up to whole pages"),
     ],
 )
 def test_what_cannot_have_been_there_is_refused(segments: list[tuple[int, tuple[int, ...]]], said: str) -> None:
@@ -362,10 +365,10 @@ def test_what_cannot_have_been_there_is_refused(segments: list[tuple[int, tuple[
     [
         ({"op": 18}, "an operation that is not in the table"),
         ({"op": -1}, "an operation that is not in the table"),
-        ({"key": -1}, "a block whose key is negative or above 2^31"),
-        ({"key": 1 << 31}, "a block whose key is negative or above 2^31"),
-        ({"op": Op.SET_SETTINGS}, "names settings or a route that it does not have"),
-        ({"op": Op.BEGIN_POOL}, "names settings or a route that it does not have"),
+        ({"key": -1}, "a block with a key that is negative or above 2^31"),
+        ({"key": 1 << 31}, "a block with a key that is negative or above 2^31"),
+        ({"op": Op.SET_SETTINGS}, "refers to settings or a route that it does not have"),
+        ({"op": Op.BEGIN_POOL}, "refers to settings or a route that it does not have"),
     ],
 )
 def test_a_program_that_makes_no_sense_is_refused(change: dict[str, int], said: str) -> None:
@@ -378,8 +381,8 @@ def test_a_program_that_makes_no_sense_is_refused(change: dict[str, int], said: 
     ("device", "said"),
     [
         ({"placement": "macos"}, "'macos' is not a placement; expected one of "),
-        ({"others_bytes": -1}, "with -1 held by others is impossible"),
-        ({"total_bytes": 0}, "a card of 0 bytes"),
+        ({"others_bytes": -1}, "with -1 used by other processes is impossible"),
+        ({"total_bytes": 0}, "a GPU of 0 bytes"),
         ({"total_bytes": 1 << 62}, "is impossible"),
     ],
 )

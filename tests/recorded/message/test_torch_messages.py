@@ -111,4 +111,4 @@ def test_pinned_memory_reads_as_the_cards(plain: Raised) -> None:
 def test_the_hosts_allocator(plain: Raised) -> None:
     message, text, _ = plain["host"]
     assert (message.kind, message.requested_bytes) == (MessageKind.HOST, 1 << 43)
-    assert "The machine's own memory ran out" in explain_text(text).sentence
+    assert "Host memory ran out" in explain_text(text).sentence

@@ -67,8 +67,8 @@ def _long_names() -> bytes:
 
 
 NAME = "n" * (1 << 20)
-TOO_MUCH = "would take many times its own size in memory, as no snapshot does"
-SAYS_NOTHING = "says nothing about memory running out"
+TOO_MUCH = "would take many times its own size in memory, which is not the case for a snapshot"
+SAYS_NOTHING = "contains no out-of-memory error"
 
 
 def _json(head: bytes, piece: bytes, end: bytes) -> bytes:
@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         TOO_MUCH,
     ),
-    "an entry that is named again": (_same_entry, "names the same entry twice in its traces"),
+    "an entry that is named again": (_same_entry, "refers to the same entry twice in its traces"),
     "long names of many frames": (_long_names, "the names of its 400 frames would take 800.0 MiB"),
     "a stream for each entry": (
         lambda: _of_traces([{**entry, "stream": n} for n, entry in enumerate(_trace(100_000))]),

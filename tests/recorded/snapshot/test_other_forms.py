@@ -101,18 +101,24 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
         (zipped(("a.pickle", PICKLE))[:-40], "cannot be read"),
         (tarred(""), "it is a tar archive; unpack it"),
         (tarred("gz"), "it is a tar archive; unpack it"),
-        (bz2.compress(PICKLE), "it is packed by bzip2; unpack it"),
-        (page(PICKLE)[:2000], "has no whole snapshot in it"),
+        (bz2.compress(PICKLE), "it is compressed by bzip2; unpack it"),
+        (page(PICKLE)[:2000], "contains no complete snapshot"),
         (page(PICKLE).replace(b'64": "gA', b'64": "%A'), "the page of PyTorch's viewer is damaged"),
-        (b'{"segments": [{"device": 0,', "it is JSON that is damaged or cut off"),
-        (b'{"segments": ' + b"[" * 100_000, "it is JSON that is damaged or cut off"),
-        (b'\n  {\n    "schemaVersion": 1,\n    "traceEvents": []}', "it is a profiler's trace; it says what ran"),
-        (b"[[1795536480988840, 1795536481000315], [[0, 8192]]]", "it is a profiler's timeline of memory, in JSON"),
-        (b'{"active.all.allocated": 345, "active.all.current": 99}', "what torch.cuda.memory_stats() gives, in JSON"),
+        (b'{"segments": [{"device": 0,', "it is JSON that is damaged or incomplete"),
+        (b'{"segments": ' + b"[" * 100_000, "it is JSON that is damaged or incomplete"),
+        (
+            b'\n  {\n    "schemaVersion": 1,\n    "traceEvents": []}',
+            "it is a profiler's trace; it records which operations ran",
+        ),
+        (b"[[1795536480988840, 1795536481000315], [[0, 8192]]]", "it is a profiler's memory timeline, in JSON"),
+        (
+            b'{"active.all.allocated": 345, "active.all.current": 99}',
+            "it is the output of torch.cuda.memory_stats(), in JSON",
+        ),
     ],
 )
 def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str, tmp_path: Path) -> None:
-    """Each was taken for a log that "says nothing about memory running out", or for a snapshot to be unpacked."""
+    """Each was taken for a log that "contains no out-of-memory error", or for a snapshot to be unpacked."""
     path = tmp_path / "file"
     path.write_bytes(content)
     assert content[:2] == b"PK" or input_of(path).kind in (InputKind.SNAPSHOT, InputKind.ARCHIVE)
@@ -155,5 +161,5 @@ def test_a_small_zip_that_unpacks_to_a_large_file_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("ullage.recorded.snapshot.file.memory_bytes", lambda: 8 << 20)
     path = tmp_path / "bomb.zip"
     path.write_bytes(zipped(("a.pickle", bytes(64 << 20))))
-    with pytest.raises(SnapshotError, match="unzips to more than"):
+    with pytest.raises(SnapshotError, match="decompresses to more than"):
         load_snapshot(path)

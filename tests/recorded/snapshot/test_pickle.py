@@ -58,7 +58,7 @@ class Evil:
 def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
     path, touched = tmp_path / "evil.pickle", tmp_path / "was-here"
     path.write_bytes(pickle.dumps({"segments": [Evil(touched)], "device_traces": []}, protocol))
-    with pytest.raises(SnapshotError, match=r"it asks for (posix|nt)\.system, which a snapshot never does"):
+    with pytest.raises(SnapshotError, match=r"it refers to (posix|nt)\.system, which a snapshot never does"):
         load_snapshot(path)
     assert not touched.exists()
     pickle.loads(path.read_bytes())
@@ -68,27 +68,27 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is empty; expected what torch.cuda.memory._dump_snapshot() writes"),
-        (b"\x80", "it is cut off in the middle of a value at byte 1"),
-        (b"\x80\x04", "it is cut off before it is complete at byte 2"),
-        (b"cposix\x1b[2J\nsys\xfftem\n.", "it asks for posix?[2J.sys?tem, which a snapshot never does"),
+        (b"", "is empty; expected a file written by torch.cuda.memory._dump_snapshot()"),
+        (b"\x80", "it ends in the middle of a value at byte 1"),
+        (b"\x80\x04", "it ends before it is complete at byte 2"),
+        (b"cposix\x1b[2J\nsys\xfftem\n.", "it refers to posix?[2J.sys?tem, which a snapshot never does"),
         (b"PK\x03\x04" + b"x" * 99, "cannot be read: File is not a zip file"),
         (b"x" * 257 + b"ustar\x0000" + b"x" * 300, "is not a snapshot: it is a tar archive; unpack it"),
-        (b"\x28\xb5\x2f\xfd", "it is packed by zstd; unpack it"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file itself"),
-        (b"SQLite format 3\x00", "it is a database of SQLite"),
+        (b"\x28\xb5\x2f\xfd", "it is compressed by zstd; unpack it"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself"),
+        (b"SQLite format 3\x00", "it is an SQLite database"),
         (b'{"loss": []}', "it is JSON"),
-        (b"<!doctype html>", "it is a page"),
+        (b"<!doctype html>", "it is an HTML page"),
         (gzip.compress(b"PK\x03\x04", mtime=0), "cannot be read: File is not a zip file"),
-        (b".", "it does not leave one value"),
-        (b"hello", "it names a value that was never kept"),
+        (b".", "it does not end with exactly one value"),
+        (b"hello", "it refers to a value that was never stored"),
         (b"\x80\x05}.", "is not a snapshot: it has neither segments nor device_traces"),
-        (b"\x80\x09N.", "newer pickle protocol"),
+        (b"\x80\x09N.", "a pickle protocol newer than 5"),
         (b"\x80\x05\x8d\xff\xff\xff\xff\xff\xff\xff\x7f", "longer than the file"),
         (b"\x80\x05]\x94h\x00a.", "cannot be read as a snapshot"),  # a list inside itself
-        (b"\x80\x05(((((.", "it does not leave one value"),
-        (b"\x80\x05}r\xff\xff\xff\x7f.", "beyond all reason"),
-        (b"\x80\x05" + b"]" * 5000 + b"a" * 4999 + b".", "nested deeper than any snapshot"),
+        (b"\x80\x05(((((.", "it does not end with exactly one value"),
+        (b"\x80\x05}r\xff\xff\xff\x7f.", "under a number that is too large"),
+        (b"\x80\x05" + b"]" * 5000 + b"a" * 4999 + b".", "nested deeper than a snapshot can be"),
         (pickle.dumps({"segments": 7}), "cannot be read as a snapshot"),
         (pickle.dumps({"segments": [7]}), "cannot be read as a snapshot"),
         (pickle.dumps({"segments": [], "device_traces": [[1, 2]]}), "cannot be read as a snapshot"),
@@ -100,32 +100,35 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps([{"total_size": 4, "blocks": [{"size": -4}]}]), "a block of -4 bytes at 0x0 is impossible"),
         (
             pickle.dumps([{"total_size": 50 << 20, "blocks": [{"size": 512}, {"size": 512}]}]),
-            "the segment at 0x0 has 52,428,800 bytes, and its blocks have 1,024 of them together",
+            "the segment at 0x0 has 52,428,800 bytes, but its blocks have 1,024 of them together",
         ),
-        (pickle.dumps([SAME, SAME]), "it names the same segment or the same blocks twice"),
-        (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),
+        (pickle.dumps([SAME, SAME]), "it refers to the same segment or the same blocks twice"),
+        (
+            pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]),
+            "it refers to the same segment or the same blocks twice",
+        ),
         (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 5, "size": 1.5, "stream": 0}]]}),
             "it has an entry with a fraction where PyTorch writes a whole number",
         ),
         (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": -5}]]}),
-            "entry 0 of device 0, alloc, says size -5, which is impossible",
+            "entry 0 of device 0, alloc, has the size -5, which is impossible",
         ),
         (
             pickle.dumps({"device_traces": [[{"action": "oom", "device_free": 0, "size": -5}, ODD]]}),
-            "entry 1 of device 0, free_requested, says address -1, which is impossible",
+            "entry 1 of device 0, free_requested, has the address -1, which is impossible",
         ),
         (
             pickle.dumps({"device_traces": [[{"action": "oom", "device_free": -1, "size": 5}]]}),
-            "entry 0 of device 0, oom, says free memory -1, which is impossible",
+            "entry 0 of device 0, oom, has the free memory -1, which is impossible",
         ),
-        (pickle.dumps({"a": bytearray(3)}, 5), "no snapshot has"),
-        (pickle.dumps({"a": {1, 2}}), "no snapshot has"),
-        (pickle.dumps({"segments": [], "x": 1 << 80}), "a whole number that no snapshot has"),
+        (pickle.dumps({"a": bytearray(3)}, 5), "a kind of value that never occurs in a snapshot"),
+        (pickle.dumps({"a": {1, 2}}), "a kind of value that never occurs in a snapshot"),
+        (pickle.dumps({"segments": [], "x": 1 << 80}), "an integer that is too large for a snapshot"),
         (
             gzip.compress(b"\x80\x05N.", mtime=0)[:-9],
-            "cannot be read: it is cut off: the end of its gzip is missing; copy it again",
+            "cannot be read: it is incomplete: the end of its gzip data is missing; copy it again",
         ),
         (b"\x1f\x8bnonsense", "cannot be read"),
     ],
@@ -162,7 +165,7 @@ def test_a_small_file_that_unzips_to_a_large_one(tmp_path: Path) -> None:
     """What does not fit, here under a limit, is told."""
     path = tmp_path / "bomb.pickle.gz"
     path.write_bytes(gzip.compress(bytes(1 << 24), 9, mtime=0) * 32)  # 512 MiB in 512 KiB
-    assert "unzips to more than" in _told_under_limit(path)
+    assert "decompresses to more than" in _told_under_limit(path)
 
 
 def test_a_file_whose_values_do_not_fit(tmp_path: Path) -> None:
@@ -225,7 +228,9 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
 def test_numbers_of_kept_values_stay_below_the_file_size() -> None:
     """Each number takes room up to it: 60 KB could take gigabytes."""
     jumps = b"".join(b"r" + struct.pack("<I", 59_000 * (step + 1)) for step in range(12_000))
-    with pytest.raises(PickleError, match="it numbers a value beyond all reason at byte 13"):  # 59,000 itself may be
+    with pytest.raises(
+        PickleError, match="it stores a value under a number that is too large at byte 13"
+    ):  # 59,000 itself may be
         read(b"\x80\x04N" + jumps + b".")
     assert read(b"\x80\x04Nq\x06h\x06\x86.")["root"] == [None, None]  # not all numbers need be given
 
@@ -245,7 +250,7 @@ ENTRY = {"action": "alloc", "addr": 0x7F0000000000, "size": 512, "time_us": 1}
     ("traces", "said"),
     [
         ([[ENTRY] for _ in range(1025)], "it has traces of 1025 devices; expected at most 1024"),
-        ([[ENTRY] * 500_000] * 60, "it names the same entry twice in its traces"),
+        ([[ENTRY] * 500_000] * 60, "it refers to the same entry twice in its traces"),
     ],
 )
 def test_devices_cost_what_is_in_the_file(tmp_path: Path, traces: list[Any], said: str) -> None:

@@ -86,7 +86,7 @@ def test_two_variables_that_differ_are_a_problem_and_the_loser_is_named() -> Non
     )
     finding = found(facts)["settings-ignored"]
     assert finding.title == "PYTORCH_ALLOC_CONF is not in force"
-    assert "PYTORCH_CUDA_ALLOC_CONF counts as a whole" in finding.why
+    assert "PyTorch reads only PYTORCH_CUDA_ALLOC_CONF" in finding.why
     same = with_variables(
         read="max_split_size_mb:64",
         PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64",
@@ -98,7 +98,7 @@ def test_two_variables_that_differ_are_a_problem_and_the_loser_is_named() -> Non
 def test_an_empty_variable_hides_another() -> None:
     """As torch 2.11 has it: the first that is set counts, even empty."""
     finding = found(with_variables(PYTORCH_CUDA_ALLOC_CONF="", PYTORCH_ALLOC_CONF="backend:native"))["settings-ignored"]
-    assert "PYTORCH_CUDA_ALLOC_CONF counts as a whole" in finding.why
+    assert "PyTorch reads only PYTORCH_CUDA_ALLOC_CONF" in finding.why
     assert "no setting is in force" in finding.seen
 
 
@@ -309,9 +309,9 @@ def test_memory_of_processes_that_cannot_be_seen_is_told() -> None:
     assert "no process is visible" in unseen.seen
     assert "other containers" in unseen.why
     partly = found(with_card(used_bytes=9 * GIB, processes=(process(7),)))["others"]
-    assert "6.00 GiB more by processes that cannot be seen" in partly.seen
+    assert "6.00 GiB more by processes that are not visible" in partly.seen
     unknown = found(with_card(used_bytes=9 * GIB, processes=(process(7, used_bytes=None),)))["others"]
-    assert "an unknown part by process 7" in unknown.seen
+    assert "an unknown amount by process 7" in unknown.seen
 
 
 def test_ghosts_are_told_with_the_line_that_ends_them() -> None:
@@ -340,7 +340,7 @@ def ranks(*, on_card_0: int, count: int = 4) -> MachineFacts:
 
 def test_contexts_of_other_ranks_on_card_0_are_counted() -> None:
     finding = found(ranks(on_card_0=3))["strays"]
-    assert finding.title == "3 processes of other cards hold 1.46 GiB of card 0 (Tesla T4)"
+    assert finding.title == "3 processes of other GPUs hold 1.46 GiB of GPU 0 (Tesla T4)"
     assert "strays" in found(ranks(on_card_0=1))
     assert "strays" not in found(ranks(on_card_0=0))
 

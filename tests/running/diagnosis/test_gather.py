@@ -118,7 +118,7 @@ def test_pinned_memory_is_read_where_cuda_is_in_use() -> None:
 
 @inside
 def test_a_card_is_not_emulated_where_torch_is() -> None:
-    with pytest.raises(UsageError, match="this process has imported torch already"):
+    with pytest.raises(UsageError, match="this process has already imported torch"):
         gather_facts("T4")
 
 
@@ -151,7 +151,7 @@ def test_a_torch_that_cannot_be_imported_is_a_finding(here: Callable[..., Diagno
 
 
 def test_an_unknown_card_is_refused(here: Callable[..., Diagnosis]) -> None:
-    with pytest.raises(UnknownGpuError, match="no card named 'RTX 4900' is known"):
+    with pytest.raises(UnknownGpuError, match="no GPU named 'RTX 4900' is known"):
         here("RTX 4900")
 
 

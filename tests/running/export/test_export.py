@@ -38,7 +38,7 @@ def test_a_missing_package_is_answered_with_the_install_line(bare: Bare, option:
         f"open_exports(csv=None, {option}, notify=print)"
     )
     last = ended.stderr.splitlines()[-1]
-    assert f" needs {package}, which is not installed here: pip install 'ullage[export]'" in last
+    assert f" needs {package}, which is not installed; install it with: pip install 'ullage[export]'" in last
 
 
 def test_csv_needs_no_package(bare: Bare, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_collector_that_does_not_answer_is_one_line(collector: Collector, tmp_
 
 @pytest.mark.parametrize("text", ["", "localhost:4318", "ftp://here", "http://", "4318"])
 def test_what_is_no_url_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected one such as http://localhost:4318"):
+    with pytest.raises(UsageError, match="expected a URL such as http://localhost:4318"):
         OtlpSender(text, print)
 
 

@@ -157,7 +157,7 @@ def test_a_port_is_asked_for_in_words_that_are_checked() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=rf"^--prometheus {port} cannot be .*: {os.strerror(errno.EADDRINUSE)}; "):
             Endpoint(str(port))
-    with pytest.raises(UsageError, match="cannot be listened on"):
+    with pytest.raises(UsageError, match="cannot be used"):
         Endpoint("192.0.2.1:0")
     endpoint = Endpoint("127.0.0.2:0")
     endpoint.close()
@@ -188,7 +188,7 @@ def test_a_run_is_scraped_and_written(tmp_path: Path) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    url = process.stderr.readline().removeprefix("ullage: metrics for Prometheus are at ").strip()
+    url = process.stderr.readline().removeprefix("ullage: metrics for Prometheus are available at ").strip()
     assert process.stdout.readline() == "ready\n"
     _, values = _scrape(url)
     assert _one(values, "ullage_steps_total", "rank=") == 20
@@ -211,7 +211,7 @@ def test_a_port_that_is_taken_is_said_before_the_command_runs(tmp_path: Path) ->
             cwd=tmp_path, capture_output=True, text=True,
         )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"error: --prometheus {port} cannot be listened on: ")
+    assert ended.stderr.startswith(f"error: --prometheus {port} cannot be used: ")
     assert ended.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -125,7 +125,7 @@ def test_what_was_too_fast_is_said(folder: Path, tmp_path: Path) -> None:
     table.finish(folder)
     steps = [int(line["step"]) for line in _lines(tmp_path / "run.csv")]
     assert steps == [*range(1, 11), *range(112, RECENT + 111)]
-    assert told == [f"101 samples of rank2-70 are not in {tmp_path}/run.csv: they were overwritten by later ones"]
+    assert told == [f"101 samples of rank2-70 are missing in {tmp_path}/run.csv: newer samples overwrote them"]
 
 
 def test_a_full_disk_leaves_whole_lines_and_is_said_once(folder: Path, tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def _history(folder: str, mode: str) -> None:
         held = torch.empty(int(0.9 * limit), device="cuda", dtype=torch.uint8)
         _train(2)
         assert switched()
-        assert "of the card are in use" in recorder._history.arming.why
+        assert "of the GPU's memory is in use" in recorder._history.arming.why
         del held
     recorder.stop()
 
@@ -379,7 +379,7 @@ def test_a_request_larger_than_the_card_is_told_so(tmp_path: Path) -> None:
     [evidence] = read_run(tmp_path).evidence
     explanation = explain_evidence(evidence)
     assert explanation is not None
-    assert "this one request of 32.00 GiB is larger than the whole 14.60 GiB" in explanation.remedies[-1].name
+    assert "this single request of 32.00 GiB exceeds the 14.60 GiB" in explanation.remedies[-1].name
 
 
 @inside

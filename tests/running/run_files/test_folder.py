@@ -38,7 +38,7 @@ def test_the_rank_that_is_different_is_named_with_what_it_has_more_of(tmp_path: 
         _rank(tmp_path, rank, 3 * GIB + more, roles={"parameters": GIB + more, "gradients": GIB})
     [sentence] = differences_of(read_run(tmp_path))
     assert sentence == (
-        "rank 2 is the fullest: 4.00 GiB at the peak, 1.00 GiB more than rank 0: 1.00 GiB more of parameters"
+        "rank 2 uses the most memory: 4.00 GiB at the peak, 1.00 GiB more than rank 0: 1.00 GiB more of parameters"
     )
     assert summary_of(read_run(tmp_path))[0] == sentence
 
@@ -46,7 +46,7 @@ def test_the_rank_that_is_different_is_named_with_what_it_has_more_of(tmp_path: 
 def test_ranks_that_are_alike_are_said_to_be(tmp_path: Path) -> None:
     for rank in range(4):
         _rank(tmp_path, rank, 3 * GIB + rank)
-    assert differences_of(read_run(tmp_path)) == ["all 4 ranks are alike: 3.00 GiB at the peak"]
+    assert differences_of(read_run(tmp_path)) == ["all 4 ranks use about the same memory: 3.00 GiB at the peak"]
 
 
 def test_the_evidence_that_matters_is_the_last_of_the_rank_that_memory_ended_first(tmp_path: Path) -> None:

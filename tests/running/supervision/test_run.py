@@ -50,14 +50,14 @@ def test_the_story_of_a_run_that_ran_out_of_memory(tmp_path: Path) -> None:
     """Run, read why, do the first thing that is proved to help, run again: it comes to its end."""
     failed = _run("--gpu", "RTX 2080 Ti", "--folder", "first", SCRIPTS / "pieces.py", cwd=tmp_path)
     assert failed.returncode == 1
-    assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTED")
+    assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTATION")
     assert "pieces.py:17" in failed.stderr
     [cure] = re.findall(r"^ *export PYTORCH_CUDA_ALLOC_CONF=(\S+)$", failed.stderr, re.MULTILINE)
     [evidence] = (tmp_path / "first").glob("oom-*")
     assert sorted(path.name for path in evidence.iterdir()) == [
         *("environment.json", "report.html", "report.txt", "snapshot.pickle")
     ]
-    assert "FRAGMENTED" in (evidence / "report.txt").read_text()
+    assert "FRAGMENTATION" in (evidence / "report.txt").read_text()
     surroundings = json.loads((evidence / "environment.json").read_bytes())
     assert (surroundings["is_in_backward"], surroundings["line"].endswith("pieces.py:14")) == (True, True)
     told = subprocess.run(
@@ -303,7 +303,7 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ([], "ullage run was given nothing to run; expected a script"),
-        (["nowhere.py"], "there is no script nowhere.py"),
+        (["nowhere.py"], "the script nowhere.py does not exist"),
         (["no-such-launcher"], "no-such-launcher is neither a script"),
         (["-m"], "-m needs the name of a module"),
         (["--history", "often", "-m", "this"], "--history often is not a mode; expected one of auto, always, never"),
@@ -388,12 +388,12 @@ def _ranks(tmp_path: Path, count: int) -> None:
     )  # fmt: skip
     assert ended.returncode == 1, ended.stderr
     run = read_run(tmp_path / "runs")
-    assert "TRULY FULL" in ended.stderr
+    assert "NOT ENOUGH GPU MEMORY" in ended.stderr
     assert 1 <= len(run.evidence) <= count
     assert all(one.snapshot is not None for one in run.evidence)
     if len(run.processes) == count:
         assert [process.facts.rank for process in run.processes] == list(range(count))
-        assert f"rank {count - 1} is the fullest" in ended.stderr
+        assert f"rank {count - 1} uses the most memory" in ended.stderr
 
 
 def test_two_ranks_that_die_at_once(tmp_path: Path) -> None:
@@ -440,12 +440,10 @@ def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
     )
     ended = _run("--gpu", "T4", script, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "smaller\n")
-    assert (
-        "memory ran out 1 time, and the script handled it; to see why: ullage explain ullage-runs/script-"
-        in ended.stderr
-    )
-    assert "TRULY FULL" not in ended.stderr
-    assert "whether memory grows is not known: no optimizer has stepped" in ended.stderr
+    said = "memory ran out 1 time, and the script handled it; to see why: ullage explain ullage-runs/script-"
+    assert said in ended.stderr
+    assert "NOT ENOUGH GPU MEMORY" not in ended.stderr
+    assert "memory growth is unknown: no optimizer has stepped" in ended.stderr
 
 
 def test_a_script_that_ends_before_it_uses_a_card_leaves_nothing(tmp_path: Path) -> None:

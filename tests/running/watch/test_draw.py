@@ -62,12 +62,12 @@ def card(index: int = 0, **changes: Any) -> CardRow:
 
 
 def view(**changes: Any) -> View:
-    return View(**{"time": 1.8e9, "subject": "all cards"} | changes)
+    return View(**{"time": 1.8e9, "subject": "all GPUs"} | changes)
 
 
 HARD = {
     "nothing at all": view(),
-    "no card": view(notes=("No card can be asked: there is no driver.",), processes=(inside(),)),
+    "no card": view(notes=("The driver cannot be queried: there is no driver.",), processes=(inside(),)),
     "eight cards": view(cards=tuple(card(index) for index in range(8)), processes=(inside(),)),
     "64 processes": view(cards=(card(),), processes=tuple(inside(pid, rank=pid, world_size=64) for pid in range(64))),
     "names of 200 letters": view(
@@ -149,8 +149,8 @@ def test_the_chosen_process_is_always_on_the_screen() -> None:
 
 def test_cards_that_do_not_fit_are_summed() -> None:
     lines = draw(HARD["eight cards"], Display(width=80, height=24)).lines
-    assert [line.plain for line in lines if "more cards" in line.plain] == [
-        "5 more cards: 35.00 GiB of 75.00 GiB used; c: all"
+    assert [line.plain for line in lines if "more GPUs" in line.plain] == [
+        "5 more GPUs: 35.00 GiB of 75.00 GiB used; c: show all"
     ]
 
 

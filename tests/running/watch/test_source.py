@@ -94,7 +94,7 @@ def test_an_emulated_card_comes_from_the_processes_that_are_on_it(start: Start, 
     assert (card.name, card.is_emulated, card.total_bytes) == ("Tesla T4", True, made.TOTAL)
     assert {one.pid for one in card.holders} == {first.pid, second.pid}
     assert card.used_bytes == 2 * (12 * GIB + 300 * MIB)
-    assert any("an emulated card of its own" in note for note in look(tmp_path).notes)
+    assert any("its own emulated GPU" in note for note in look(tmp_path).notes)
 
 
 def test_a_process_that_was_killed_is_gone_and_one_that_ended_says_how(start: Start, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_several_devices_are_told_apart(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
     for what, why in (
-        ("4194999", "there is no process 4194999"),
+        ("4194999", "process 4194999 does not exist"),
         (str(tmp_path), "has no file of a run"),
         (str(tmp_path / "absent"), "neither a process id nor a folder"),
     ):
@@ -239,7 +239,7 @@ def test_a_container_wsl_and_no_driver_each_have_their_sentence(tmp_path: Path) 
     host.write_text("kthreadd\n")
     assert notes() == []
     assert notes(card) == ["The driver does not "]
-    assert notes(why_silent="there is none") == ["No card can be asked"]
+    assert notes(why_silent="there is none") == ["The driver cannot be"]
     host.write_text("bash\n")
     assert not sees_host_processes(tmp_path)
     assert notes() == ["This is a container"]
@@ -281,7 +281,7 @@ def test_the_drivers_cards_and_who_is_on_them(tmp_path: Path) -> None:
     assert rows[2][2] is None
     assert (rows[3][0], rows[3][2:]) == (os.getpid(), (GIB, True))
     assert [one["is_ours"] for one in card["holders"]] == [sees, False, sees, True]
-    assert any("does not tell how much" in note for note in answer["notes"])
+    assert any("does not report the memory" in note for note in answer["notes"])
     others_bytes = max(0, card["used_bytes"] - GIB)
     assert inside["devices"][0]["headroom_bytes"] == made.TOTAL - others_bytes - GIB
 

@@ -132,7 +132,7 @@ def test_the_screen_shows_everything_at_three_sizes_and_follows_its_keys(termina
     terminal.keys("c")
     terminal.expect("24.59 GiB of 15.00 GiB used", "watched", absent="rank 0 of 4")
     terminal.keys("?")
-    terminal.expect("choose a process", "bytes that tensors have now")
+    terminal.expect("choose a process", "bytes that tensors use now")
     terminal.keys("Escape")
     terminal.expect("rank 0 of 4")
     terminal.keys("o")

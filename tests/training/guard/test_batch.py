@@ -161,7 +161,7 @@ def test_a_loss_function_that_writes_into_the_batch_is_refused() -> None:
         guard.step({"x": torch.randn(4, 3)}, loss_of)
     assert tries == [1]
     assert caught.value.__notes__[0] == (
-        "The loss function writes into the batch, which cannot be undone; have it write into a copy."
+        "The loss function writes into the batch, which cannot be undone; write into a copy instead."
     )
 
 

@@ -110,7 +110,7 @@ def test_what_is_given_up_is_as_it_was(name: str) -> None:
             guard.step(world.batches[1], loss_of)
         assert len(taken) == survivors
         assert differences(before, left_of(world)) == [], survivors
-        assert "TRULY FULL" in caught.value.__notes__[-1]
+        assert "NOT ENOUGH GPU MEMORY" in caught.value.__notes__[-1]
         assert "estimates from the figures" in caught.value.__notes__[-1]
         assert guard.events[-1].action == "gave up; everything is as before the step"
         world.losses.append(guard.step(world.batches[1], world.loss_of))  # and it goes on
@@ -144,7 +144,7 @@ def test_gradients_that_cannot_be_put_back_are_said_to_be_gone() -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
         guard.step(batch, late, update=False)
     assert model.bias.grad is None
-    assert "Gradients accumulated by earlier calls with update=False" in caught.value.__notes__[0]
+    assert "Some gradients that earlier calls with update=False had accumulated" in caught.value.__notes__[0]
 
 
 WRONG: dict[str, tuple[str, str]] = {
@@ -152,24 +152,48 @@ WRONG: dict[str, tuple[str, str]] = {
     "optimizer": ("ullage.Guard(model, None)", "optimizer is of type NoneType; expected a torch Optimizer"),
     "no model": ("ullage.Guard([], sgd)", "model is an empty list; expected a torch Module or a list of them"),
     "no optimizer": ("ullage.Guard(model, [])", "optimizer is an empty list"),
-    "reduction": ("ullage.Guard(model, sgd, reduction='none')", "reduction='none'; expected 'mean' or 'sum'"),
-    "batchnorm": ("ullage.Guard(model, sgd, batchnorm='off')", "batchnorm='off'; expected 'freeze' or 'allow'"),
-    "clip": ("ullage.Guard(model, sgd, clip_grad_norm=0)", "clip_grad_norm=0; expected a norm above 0"),
-    "nan": ("ullage.Guard(model, sgd, clip_grad_norm=float('nan'))", "clip_grad_norm=nan; expected a norm above 0"),
-    "LBFGS": ("ullage.Guard(model, torch.optim.LBFGS(model.parameters()))", "LBFGS runs forward and backward itself"),
+    "reduction": (
+        "ullage.Guard(model, sgd, reduction='none')",
+        "reduction='none' is not allowed; expected 'mean' or 'sum'",
+    ),
+    "batchnorm": (
+        "ullage.Guard(model, sgd, batchnorm='off')",
+        "batchnorm='off' is not allowed; expected 'freeze', 'allow' or None",
+    ),
+    "clip": (
+        "ullage.Guard(model, sgd, clip_grad_norm=0)",
+        "clip_grad_norm=0 is not allowed; expected a maximum norm above 0",
+    ),
+    "nan": (
+        "ullage.Guard(model, sgd, clip_grad_norm=float('nan'))",
+        "clip_grad_norm=nan is not allowed; expected a maximum norm above 0",
+    ),
+    "LBFGS": (
+        "ullage.Guard(model, torch.optim.LBFGS(model.parameters()))",
+        "optimizer is an LBFGS, which calls forward and backward itself",
+    ),
     "checkpoint": (
         "ullage.Guard(nn.Sequential(model), sgd, checkpoint=['layers.*'])",
-        "checkpoint='layers.*' matches no module of the model; expected names as named_modules() gives them, such as "
-        "'layers.*'; the model's first level is: 0",
+        "checkpoint='layers.*' matches no module of the model; expected names as in named_modules(), such as "
+        "'layers.*'; the top-level modules are: 0",
     ),
-    "no loss": ("_guard().step(x, lambda b: None)", "the loss function returned NoneType; expected a tensor with one"),
+    "no loss": (
+        "_guard().step(x, lambda b: None)",
+        "the loss function returned an object of type NoneType; expected a tensor with one",
+    ),
     "many": ("_guard().step(x, lambda b: model(b))", "the loss function returned a tensor of shape (4, 1); expected"),
     "no grad": (
         "_guard().step(x, lambda b: model(b).sum().detach())",
         "the loss function returned a tensor of shape () that requires no gradient; expected",
     ),
-    "three": ("_guard().step(x, lambda b: (1, 2, 3))", "the loss function returned tuple; expected a tensor with one"),
-    "number": ("_guard().step(x, lambda b: (0.5, 'more'))", "the loss function returned float; expected a tensor"),
+    "three": (
+        "_guard().step(x, lambda b: (1, 2, 3))",
+        "the loss function returned an object of type tuple; expected a tensor with one",
+    ),
+    "number": (
+        "_guard().step(x, lambda b: (0.5, 'more'))",
+        "the loss function returned an object of type float; expected a tensor",
+    ),
 }
 
 
@@ -199,7 +223,7 @@ def test_an_optimizer_that_does_not_fit_is_refused_whole() -> None:
     assert versions == [parameter._version for parameter in world.model.parameters()]
     assert not world.optimizers[0].state
     assert world.optimizers[0].param_groups[0]["foreach"] is True
-    assert "TRULY FULL" in caught.value.__notes__[-1]
+    assert "NOT ENOUGH GPU MEMORY" in caught.value.__notes__[-1]
     guard.update()
     expected: World = worlds.mlp()
     F.mse_loss(expected.model(expected.batches[0][0]), expected.batches[0][1]).backward()

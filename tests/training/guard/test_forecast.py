@@ -86,7 +86,7 @@ def test_a_rehearsal_has_no_effect_but_what_it_learns() -> None:
     assert found.peak_allocated_bytes is not None
     assert found.peak_reserved_bytes is not None
     assert found.peak_allocated_bytes > 8 << 30
-    assert "taken in" in str(found)
+    assert "is run in" in str(found)
     assert versions == [parameter._version for parameter in setting.layers.parameters()]
     assert all(parameter.grad is None for parameter in setting.layers.parameters())
     assert not setting.optimizer.state

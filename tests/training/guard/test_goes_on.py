@@ -120,7 +120,7 @@ def test_a_batch_with_something_that_all_items_share_is_only_cut_when_told() -> 
 
     with pytest.raises(torch.OutOfMemoryError) as caught:
         gradient(4)
-    assert any("size 8 and 10 along" in note for note in caught.value.__notes__)
+    assert any("have size 8 and others 10" in note for note in caught.value.__notes__)
     assert (gradient(99) - gradient(4, splittable=True)).abs().max() < 1e-12
 
 

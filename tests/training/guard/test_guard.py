@@ -53,13 +53,13 @@ def _net(width: int = 256, depth: int = 4) -> "nn.Module":
 
 
 PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "split": ({"parts": 2}, {}, "split into 2 parts from here on"),
+    "split": ({"parts": 2}, {}, "split into 2 parts from now on"),
     "checkpoint": (
         {"checkpoint": True},
         {"splittable": False, "checkpoint": ["0", "1", "2", "3"]},
         "retried with activation checkpointing",
     ),
-    "offload": ({"offload": True}, {"splittable": False}, "retried with saved tensors offloaded to the host"),
+    "offload": ({"offload": True}, {"splittable": False}, "retried with saved tensors in host memory"),
 }
 
 

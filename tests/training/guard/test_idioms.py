@@ -20,12 +20,12 @@ OWN = "own random numbers"
 """In parts, each of which draws its own numbers, which the log says."""
 WARNED, TOLD = "warned", "told"
 """BatchNorm in parts, with its warning; a number that is not put back, which the log says."""
-AT_ONCE = "refused: batch{} is of type {}, which the loss function uses up"
-TWICE = "refused: the step ran out of memory after it had changed what cannot be put back: {}"
+AT_ONCE = "refused: batch{} is of type {}, which can be read only once"
+TWICE = "refused: the step ran out of memory after it had changed state that the guard cannot restore: {}"
 WHOLE = "refused: The batch was not split: {}"
 CHANGES = WHOLE.format("forward changes {}")
-SUM = WHOLE.format("the loss of {} items is not the sum of those of its parts")
-UNKNOWN = WHOLE.format("a {}, of which it is not known what its items are")
+SUM = WHOLE.format("the loss of {} items differs from the sum over their parts")
+UNKNOWN = WHOLE.format("it holds a {}, and it is not known how that divides into items")
 WRITES = "refused: The loss function writes into the batch, which cannot be undone"
 SUM_OF_8 = SUM.format(8)
 
@@ -62,9 +62,9 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "packed": (EQUAL, UNKNOWN.format("PackedSequence")),
     "packed_declared": (EQUAL, UNKNOWN.format("PackedSequence")),
     "padded": (EQUAL, PARTS),
-    "nested_strided": (EQUAL, WHOLE.format("a nested tensor")),
-    "nested_jagged": (EQUAL, WHOLE.format("a nested tensor")),
-    "sparse": (EQUAL, WHOLE.format("a tensor of layout torch.sparse_coo")),
+    "nested_strided": (EQUAL, WHOLE.format("it holds a nested tensor")),
+    "nested_jagged": (EQUAL, WHOLE.format("it holds a nested tensor")),
+    "sparse": (EQUAL, WHOLE.format("it holds a tensor of layout torch.sparse_coo")),
     "pyg": (EQUAL, UNKNOWN.format("Graphs")),
     "pyg_written_to": (EQUAL, UNKNOWN.format("Graphs")),
     "graph_as_a_dict": (EQUAL, SUM_OF_8),
@@ -76,13 +76,13 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "a_defaultdict": (EQUAL, UNKNOWN.format("defaultdict")),
     "an_ordered_dict": (EQUAL, PARTS),
     "a_user_dict": (EQUAL, PARTS),
-    "an_array": (EQUAL, WHOLE.format("an array of numpy, of which it is not known")),
+    "an_array": (EQUAL, WHOLE.format("it holds a NumPy array, and it is not known how")),
     "rows_of_numpy_numbers": (EQUAL, PARTS),
-    "a_list_of_items": (EQUAL, WHOLE.format("the loss function could not be tried on its parts")),
+    "a_list_of_items": (EQUAL, WHOLE.format("the loss function failed in a test run on parts of the batch")),
     "a_namespace": (EQUAL, UNKNOWN.format("SimpleNamespace")),
     "written_to": (WRITES, WRITES),
     "written_to_unseen": (TWICE.format("a tensor of the batch"), TWICE.format("a tensor of the batch")),
-    "a_shared_table": (EQUAL, WHOLE.format("its tensors have size 8 and 11 along the batch dimension")),
+    "a_shared_table": (EQUAL, WHOLE.format("along the batch dimension, some of its tensors have size 8 and others 11")),
     "a_second_loader_in_the_loss": (TWICE.format("unlabelled"), TWICE.format("unlabelled")),
     "curriculum": (EQUAL, CHANGES.format("Counting.calls")),
     "every_second_call": (EQUAL, CHANGES.format("Counting.calls")),
@@ -131,7 +131,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "clip_symmetric": (EQUAL, SUM_OF_8),
     "sampled_softmax": (EQUAL, OWN),
     "mixup": (EQUAL, SUM_OF_8),
-    "ppo": (EQUAL, WHOLE.format("the gradient of 4 items is not the sum of")),
+    "ppo": (EQUAL, WHOLE.format("the gradient of 4 items differs from the sum over")),
     "gradient_penalty": (EQUAL, PARTS),
     "ranking": (EQUAL, SUM_OF_8),
     "maximum": (EQUAL, SUM_OF_8),
@@ -153,7 +153,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "grad_scaler": (EQUAL, PARTS),
     "clipped": (EQUAL, PARTS),
     "autocast": (EQUAL, PARTS),
-    "lbfgs": ("refused: LBFGS runs forward and backward itself, as often a", ""),
+    "lbfgs": ("refused: optimizer is an LBFGS, which calls forward and back", ""),
     "checkpointed": (EQUAL, PARTS),
     "checkpointed_reentrant": (EQUAL, PARTS),
     "compiled": (EQUAL, PARTS),
@@ -221,10 +221,10 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "perturbation_with_a_gradient": (EQUAL, CHANGES.format("delta.grad")),
     "functional_call_of_an_average": (EQUAL, CHANGES.format("teacher['")),
     "functional_call_of_a_new_dict": (EQUAL, CHANGES.format("teacher,")),
-    "function_that_counts_in_backward": (TOLD, WHOLE.format("the gradient of 4 items is not the sum of")),
+    "function_that_counts_in_backward": (TOLD, WHOLE.format("the gradient of 4 items differs from the sum over")),
     "checkpoint_with_random_numbers": (EQUAL, PARTS),
     "checkpoint_that_draws_again": (EQUAL, OWN),
-    "gradients_of_an_auxiliary_loss": (EQUAL, CHANGES.format("gradients, by a backward of its own")),
+    "gradients_of_an_auxiliary_loss": (EQUAL, CHANGES.format("gradients, because it calls backward itself")),
     "tied_by_reference": (EQUAL, CHANGES.format("Shared (0).calls")),
     "learned_queue_in_a_list": (EQUAL, CHANGES.format("queue[0]")),
     "teacher_in_a_class": (EQUAL, CHANGES.format("Student.teacher[0]")),

@@ -40,11 +40,11 @@ def test_all_ranks_split_as_the_one_that_has_to() -> None:
 
 @inside
 def test_ranks_end_together_when_one_gives_up() -> None:
-    """The one has the error of memory, the others say that a rank has failed; nobody waits."""
+    """One rank raises the out-of-memory error; the others raise an error that a rank has failed, and do not wait."""
     first, last = run("gives_up")
     assert last["error"] == "OutOfMemoryError"
     assert first["error"] == "RankError"
-    assert "a rank has failed in this step" in first["text"]
+    assert "a rank failed in this step" in first["text"]
 
 
 @inside
@@ -52,7 +52,7 @@ def test_a_rank_that_ends_is_noticed() -> None:
     first, last = run("dies")
     assert last == {}
     assert first["error"] == "RankError"
-    assert "one has ended" in first["text"]
+    assert "a rank has ended" in first["text"]
 
 
 @inside

@@ -318,8 +318,8 @@ def test_who_is_warned_of_split_statistics() -> None:
         return " ".join(str(one.message) for one in caught)
 
     assert "batchnorm='freeze' to normalise" in warned(nn.BatchNorm1d(4), None)
-    assert "instead of the batch's" in warned(nn.SyncBatchNorm(4), None)
-    assert "instead of the batch's" in warned(nn.BatchNorm1d(4, track_running_stats=False).eval(), None)
+    assert "instead of the whole batch" in warned(nn.SyncBatchNorm(4), None)
+    assert "instead of the whole batch" in warned(nn.BatchNorm1d(4, track_running_stats=False).eval(), None)
     assert "track_running_stats=False" in warned(nn.BatchNorm1d(4, track_running_stats=False), "freeze")
     assert not warned(nn.BatchNorm1d(4), "freeze")
     assert not warned(nn.BatchNorm1d(4).eval(), None)

@@ -179,7 +179,7 @@ def test_a_weight_that_does_not_add_up_is_refused() -> None:
     """A mean length, say, is no count: the message has both figures."""
     world = _tokens(weight=lambda batch: float((batch["y"] != -100).double().mean()))
     _limited(world, 3)
-    with pytest.raises(ullage.UsageError, match=r"weight returns 0\.371429 for 7 items and, in sum, 0\.7 for"):
+    with pytest.raises(ullage.UsageError, match=r"weight returned 0\.371429 for 7 items, and 0\.7 in total for"):
         guard_of(world).step(world.batches[0], world.loss_of)
 
 
@@ -260,7 +260,5 @@ def test_batchnorm_under_a_split_is_said_once() -> None:
                 guard.step(batch, world.loss_of)
         texts = [str(one.message) for one in said]
         assert len(texts) == count, texts
-        assert all(
-            "a batch of 8 items is taken in 2 parts, and 1 modules such as BatchNorm1d" in text for text in texts
-        )
+        assert all("a batch of 8 items is run in 2 parts, and 1 modules such as BatchNorm1d" in text for text in texts)
         assert all(one.filename == __file__ for one in said), [one.filename for one in said]

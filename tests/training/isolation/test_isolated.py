@@ -143,7 +143,7 @@ def test_files_that_the_function_opens_in_the_place_of_ours_stay_its_own(quiet: 
         globals()["kept"] = files
         return 7
 
-    with pytest.raises(ullage.IsolationError, match="it closed the file descriptors that its result is sent through"):
+    with pytest.raises(ullage.IsolationError, match="it closed the file descriptor through which its result is sent"):
         ullage.isolated(work)
     assert {Path(name).read_text() for name in names} == {"its own"}
 
@@ -226,8 +226,11 @@ def return_a_generator() -> Any:
     ("fn", "text"),
     [
         (exit_at_once, r"exit_at_once did not return: its process ended with exit code 3"),
-        (crash, r"crash did not return: its process was ended by SIGSEGV; its stack is on standard error"),
-        (be_killed, r"be_killed did not return: .* SIGKILL; unless somebody sent it, the host ran out of memory"),
+        (crash, r"crash did not return: its process was ended by SIGSEGV; its stack trace is on standard error"),
+        (
+            be_killed,
+            r"be_killed did not return: .* SIGKILL; unless somebody sent this signal, the host ran out of memory",
+        ),
         (return_a_generator, r"return_a_generator ran .* its result \(of type generator\) cannot be sent back"),
     ],
 )
@@ -274,7 +277,7 @@ def test_a_call_that_cannot_be_is_refused_by_name(quiet: str) -> None:
         ullage.UsageError, match=r"argument 'guard' of \S*use \(of type lock\) cannot be sent to another"
     ):
         ullage.isolated(use, guard=threading.Lock())
-    with pytest.raises(ullage.UsageError, match="got a int to run"):
+    with pytest.raises(ullage.UsageError, match="was called with a int; expected a function"):
         ullage.isolated(3)  # type: ignore[arg-type]
     with pytest.raises(ullage.UsageError, match="timeout_seconds=0 is not allowed"):
         ullage.isolated(use, timeout_seconds=0)
@@ -401,8 +404,8 @@ def test_the_card_is_as_before() -> None:
     assert card.before_bytes == card.after_bytes == context_bytes
     assert card.within_bytes == 2 * context_bytes + (64 << 20)
     assert str(proof) == (
-        "card 0 (Tesla T4): 141.0 MiB used before, 346.0 MiB at the function's end, 141.0 MiB after; "
-        "the emulated card's count"
+        "GPU 0 (Tesla T4): 141.0 MiB used before, 346.0 MiB when the function ended, 141.0 MiB after; "
+        "the emulated GPU's count"
     )
 
 

@@ -143,7 +143,7 @@ def test_a_monitor_keeps_no_tensor_alive() -> None:
 @inside
 def test_what_cannot_be_watched_is_refused() -> None:
     """The message names what was given and what is expected."""
-    with pytest.raises(UsageError, match=r"device is 'cpu'; a monitor watches a CUDA device"):
+    with pytest.raises(UsageError, match=r"device='cpu' cannot be monitored; expected a CUDA device"):
         Monitor(device="cpu")
-    with pytest.raises(UsageError, match=r"min_bytes is 0; expected at least one byte"):
+    with pytest.raises(UsageError, match=r"min_bytes=0 is too small; expected at least 1 byte"):
         Monitor(min_bytes=0)

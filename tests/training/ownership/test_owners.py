@@ -54,7 +54,7 @@ def test_what_was_released_says_so() -> None:
         lambda: model(torch.zeros(1, 512)),
         optimizer.step,
     ):
-        with pytest.raises((RuntimeError, UsageError), match=r"given to ullage\.release\(\)"):
+        with pytest.raises((RuntimeError, UsageError), match=r"ullage\.release\(\) has freed"):
             use()
     assert torch.cuda.memory_allocated() == 0
 

@@ -138,7 +138,7 @@ def test_a_model_runs_again_with_other_weights() -> None:
     model, _ = _made()
     kept = {name: value.cpu() for name, value in model.state_dict().items()}
     release(model)
-    with pytest.raises(UsageError, match=r"given to ullage\.release\(\)"):
+    with pytest.raises(UsageError, match=r"ullage\.release\(\) has freed"):
         model(torch.zeros(1, 512, device="cuda"))
     model.load_state_dict({name: value.cuda() for name, value in kept.items()}, assign=True)
     assert model(torch.zeros(1, 512, device="cuda")).shape == (1, 512)

@@ -1,1 +1,1 @@
-"""The explanation of a recorded run: who held memory, why a request failed, and what would have prevented it."""
+"""The analysis behind `ullage explain`: what held memory, why a request failed, and what would have prevented it."""

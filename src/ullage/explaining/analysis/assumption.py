@@ -1,11 +1,12 @@
-"""What a recording lacks and its replay tells: the allocator's version, pools, true sizes of blocks from before.
+"""Inference of what a recording lacks from replays: the allocator version, private pools, and sizes of older blocks.
 
-Where a replay leaves the recording, what may explain it is tried, and kept if the replay then follows the recording
-further: the program emptied the cache itself though room was needed; the request, or a segment that was given back, was
-of a private pool; a block from before was larger. An entry that frees a block from before says what was asked for, not
-how large the block was: up to 1 MiB behind it may not have been split off (DeviceCachingAllocator::should_split). The
-free block behind it is smaller by that. Where a replay puts a request there that the recording has elsewhere, that free
-block was too small for the request.
+At the first operation at which a replay differs from the recording, possible explanations are tried in turn. An
+explanation is kept if the replay with it follows the recording further. There are three kinds: the program emptied the
+cache itself although memory was needed; the request, or a segment returned to the driver, belonged to a private pool; a
+block from before the recording was larger than its free shows. A trace entry that frees an older block has the
+requested size, not the block size: up to 1 MiB may not have been split off
+(DeviceCachingAllocator::should_split). The free block that follows is then smaller by that amount. If a replay places a
+request in that free block but the recording has it elsewhere, the free block was too small for the request.
 """
 
 from collections.abc import Iterator
@@ -27,26 +28,30 @@ from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
-"""The most replays of one search."""
+"""The largest number of replays in one search."""
 _MOST_ENTRIES: Final = 2_000_000
-"""The most entries that the replays of one search may have, all of them together; at least one is made."""
+"""The largest total number of trace entries that all replays of one search may have; at least one replay is made."""
 _MOST_ENTRIES_BACK: Final = 4
-"""The most entries at which memory was given back for whose reason is looked, from where a replay differs."""
+"""The number of trace entries that return memory to the driver for which a reason is sought, counted backwards from the
+entry at which a replay differs.
+"""
 _MOST_POOLS: Final = 8
-"""The most private pools in which a request or a segment is tried."""
+"""The largest number of private pools that are tried for a request or a segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a recording lacks, as the replay that is closest to the recording has it."""
+    """The properties that a recording lacks, as assumed in the replay that reproduces the recording most closely."""
 
     semantics: str | None = None
-    """The allocator's version: one of `settings.SEMANTICS`; None where the usual one is as close as any."""
+    """The allocator version, from `settings.SEMANTICS`; None if the default version reproduces the recording as closely
+    as any.
+    """
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """The reconstruction of the programs that were replayed; it still has the last one."""
+    """The object that reconstructed the replayed programs; it keeps the last program."""
     recording: Recording | None = field(default=None, repr=False, compare=False)
-    """The replay that was found, of all that was recorded, in the room that the run had."""
+    """The closest replay of the complete recording at the run's own capacity."""
 
     def recording_of(
         self,
@@ -56,9 +61,9 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Replay the program of a history with what is assumed, or return that replay where it was made already.
+        """Return the replay of a history under these assumptions; a replay that `closest` has already made is reused.
 
-        The arguments are those with which `closest` was asked.
+        The arguments must be those that `closest` was called with.
         """
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
@@ -73,7 +78,9 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Reconstruct the program of a history with what is assumed; arguments as of `rebuild.program_of`."""
+        """Reconstruct the program of a history under these assumptions; the arguments are those of
+        `rebuild.program_of`.
+        """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
         rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
         return rebuilder.program_of(
@@ -91,22 +98,24 @@ def closest(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> Assumptions:
-    """Return what is assumed of a recording, because the replay is closest to the recording with it.
+    """Return the assumptions under which a replay reproduces the recording most closely.
 
     Args:
         history: the recording of one device.
-        semantics: the allocator's version, where it is known: one of `ullage.recorded.settings.SEMANTICS`.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator could reserve at most, where no request failed.
+        semantics: the allocator version if it is known, from `ullage.recorded.settings.SEMANTICS`.
+        alloc_conf: the run's PYTORCH_CUDA_ALLOC_CONF, if the snapshot does not contain it.
+        capacity_bytes: the most bytes that the allocator can reserve, for a recording without a failed request.
 
     Raises:
-        SettingsError: `alloc_conf` cannot be read.
+        SettingsError: `alloc_conf` cannot be parsed.
     """
     is_recorded = bool((history.action == Action.OOM).any())
     is_too_small = recorded_card(history).peak_reserved_bytes > (capacity_bytes or 0)
     room = None if is_recorded or is_too_small else capacity_bytes
-    # What a snapshot holds tells versions apart by their ties alone; the newest of each knows the most options, and of
-    # several that do it exactly the newest is told.
+    # Snapshots distinguish allocator versions only by how they choose between equal free blocks. Of the versions with
+    # the
+    # same rule, the newest is tried because it knows the most options. Of several versions that reproduce the recording
+    # exactly, the newest is reported.
     usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
     candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
     best: tuple[tuple[int, int], Assumptions] | None = None
@@ -127,7 +136,9 @@ def closest(
                 semantics=told, unrecorded=nearest.unrecorded, rebuilder=rebuilder, recording=nearest.recording
             )
             best = nearest.order, found
-        if nearest.order == (0, 0) or nearest.has_all_places:  # which another version's ties could only displace
+        if (
+            nearest.order == (0, 0) or nearest.has_all_places
+        ):  # another version's rule for equal blocks could only move blocks away
             break
     assert best is not None
     return best[1]
@@ -135,18 +146,18 @@ def closest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guessed:
-    """What was assumed for a replay, and how far that is from the recording."""
+    """The assumptions of a replay, and the distance of the replay from the recording."""
 
     order: tuple[int, int]
     unrecorded: Unrecorded
     has_all_places: bool
-    """Whether addresses were compared, and all are the recorded ones."""
+    """Whether addresses were compared and all of them equal the recorded addresses."""
     recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplayWithGuesses:
-    """A replay with what was assumed for it."""
+    """A replay together with the assumptions under which it was made."""
 
     unrecorded: Unrecorded
     recording: Recording
@@ -154,7 +165,7 @@ class _ReplayWithGuesses:
 
     @property
     def guessed(self) -> _Guessed:
-        """What was assumed for it, and how far it is from the recording."""
+        """The assumptions of the replay, and the distance of the replay from the recording."""
         fidelity = self.comparison.fidelity
         return _Guessed(
             order=(fidelity.departures, fidelity.displaced),
@@ -165,32 +176,35 @@ class _ReplayWithGuesses:
 
     @property
     def reached(self) -> float:
-        """The entry at which it leaves the recording."""
+        """The index of the trace entry at which the replay first differs from the recording; infinity if it never
+        does.
+        """
         first = self.comparison.first_difference
         return float("inf") if first is None else float(self.comparison.rebuilt.row_of_op[first])
 
 
 @dataclass(slots=True, kw_only=True)
 class _AssumptionSearch:
-    """The search for what lets a replay follow the recording further, one entry where it leaves it after the other."""
+    """The search for assumptions that let a replay follow the recording further, one differing entry at a time."""
 
     rebuilder: Rebuilder
     semantics: str | None
-    """The allocator's version; None: the usual one, which the program's notes then say."""
+    """The allocator version; None for the default version, which the program's notes then name."""
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
 
     @property
     def history(self) -> History:
-        """The recording."""
+        """The recording that the replays are compared with."""
         return self.rebuilder.history
 
     def nearest(self) -> "_Guessed":
-        """Return what was assumed for the replay that is closest to the recording.
+        """Return the assumptions of the replay that is closest to the recording.
 
-        The one that follows the recording furthest goes on first; where nothing lets it follow further, the next one.
-        Of all that wait only that one is kept as it is: each holds a whole program.
+        The search continues from the replay that follows the recording furthest. If no assumption improves that replay,
+        the next best replay is used. Only one replay is kept in memory while it waits, because each one holds a whole
+        program.
         """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
         kept: _ReplayWithGuesses | None = self._try(Unrecorded())
@@ -211,8 +225,10 @@ class _AssumptionSearch:
                 found = self._try(guess)
                 if found.comparison.first_difference is None:
                     return found.guessed
-                # A block that is known to be larger may leave the request to the next hole of that kind, and a segment
-                # that is known to be of a private pool may leave another to be given back in its place.
+                # If one block is larger, the request may move to the next free block that has the same fault; if one
+                # segment belongs to a
+                # private pool, another segment may be returned to the driver in its place. Such assumptions are kept
+                # without progress.
                 is_one_of_several = (
                     guess.block_bytes != unrecorded.block_bytes or guess.pools.keys() > unrecorded.pools.keys()
                 )
@@ -235,7 +251,7 @@ class _AssumptionSearch:
         return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield what may explain that a replay leaves the recording where it does."""
+        """Yield assumptions that may explain why a replay differs from the recording at its first difference."""
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
@@ -257,7 +273,8 @@ class _AssumptionSearch:
         pools = _nearest_pools(self.history, lives, row)
         if self.history.action[row] == Action.OOM:
             if not pools and self._gives_back(trial, op):
-                # Of a pool whose first request failed the file shows nothing but that for it no cache was given back.
+                # If the first request of a private pool failed, the file shows of that pool only that no cache was
+                # returned for it.
                 pools = [1]
             yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
             return
@@ -268,7 +285,9 @@ class _AssumptionSearch:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
     def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
-        """Tell whether a replay gives memory back at an operation at which the run gave none."""
+        """Return whether a replay returns memory to the driver at an operation at which the recorded run returned
+        none.
+        """
         calls = trial.comparison.done.calls
         assert calls is not None
         gives = (calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))
@@ -277,10 +296,11 @@ class _AssumptionSearch:
         )
 
     def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield the size of the whole card, as the distance of expandable segments shows it.
+        """Yield the memory size of the whole GPU, inferred from the distance between expandable segments.
 
-        Their addresses mostly follow one another, each range for 9/8 of the card. A segment may also lie in a range
-        that another has given back, and begin a little behind where that began.
+        The address ranges of expandable segments usually follow one another, each 9/8 of the GPU's memory size. A
+        segment may also reuse a range that another segment has given back, and start a little above the start of that
+        range.
         """
         rebuilt = trial.comparison.rebuilt
         begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
@@ -292,9 +312,10 @@ class _AssumptionSearch:
             yield replace(trial.unrecorded, beyond_room_bytes=int(beyond.min()))
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
-        """Yield the other answer to who gave memory back before an entry, or before those in front of it.
+        """Yield the opposite assumption on whether the program or the allocator emptied the cache at an entry or
+        shortly before.
 
-        After the allocator has done so itself it looks for a place otherwise, which may show later.
+        After emptying the cache itself, the allocator searches for a place differently, which may show only later.
         """
         rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
         gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
@@ -306,13 +327,15 @@ class _AssumptionSearch:
                 yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
 
     def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield pools of the segments that a replay gives back at an operation, and the run does not."""
+        """Yield pools for the segments that a replay returns to the driver at an operation although the recorded run
+        keeps them.
+        """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
         since = self._first_move(row)
         given = calls.address[(calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))]
-        # Where memory was given back, the request's own new segment may lie by now.
+        # The new segment of the request may already occupy memory that was returned to the driver.
         numbers = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
         stayed = [
             number
@@ -325,9 +348,10 @@ class _AssumptionSearch:
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
     def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield the pool of a request for the segments that the run gave back for it, and a replay does not.
+        """Yield a request's pool for segments that the recorded run, but not the replay, returned to the driver for the
+        request.
 
-        For lack of room the allocator gives back what the request's own pool has.
+        If memory is short, the allocator returns the cached segments of the pool that the request belongs to.
         """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
@@ -337,7 +361,7 @@ class _AssumptionSearch:
         went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
         given = calls.address[(calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))]
         stayed = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
-        has_failed = self.history.action[row] == Action.OOM  # then no block tells the request's pool
+        has_failed = self.history.action[row] == Action.OOM  # a failed request has no block that shows its pool
         untold = [
             number
             for number in set(went) - (set() if has_failed else set(stayed))
@@ -355,28 +379,32 @@ class _AssumptionSearch:
             )
 
     def _first_move(self, row: int) -> int:
-        """Return the first of the entries right before another at which memory was taken or given back, or that one."""
+        """Return the first entry of the uninterrupted series of driver calls that ends just before `row`; `row` if
+        there is none.
+        """
         is_moved = is_one_of(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
-        """Tell whether a segment went with those that were given back since an entry, or right behind another."""
+        """Return whether a segment was returned to the driver between the entry `since` and the driver calls that
+        follow `row`.
+        """
         moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
         return since <= life.died < stop
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
-    """Return what tells one set of guesses from another."""
+    """Return a hashable value that identifies a set of assumptions."""
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
     return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 
 
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
-    """Return the private pools that an entry may have to do with, where entries do not say it.
+    """Return the private pools that an entry may belong to, if the entries do not record their pools.
 
-    What ran last is most likely to have gone on: those that were used last before the entry come first; then one that
-    has nothing at the end. None where the recording shows no private pool.
+    Pools that were used last before the entry come first, because the code that ran last most likely continues. Then
+    follows a pool that has no memory at the end. The list is empty if the recording shows no private pool.
     """
     pools = {int(pool) for pool in lives.pools().tolist() if pool}
     before = pool_of_rows(history, lives)[:row]
@@ -387,9 +415,11 @@ def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]
 
 
 def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None:
-    """Return the address and a size of the block behind which the replay puts its first block that lies elsewhere.
+    """Return the address and a new size for the block before the free block into which the replay wrongly places a
+    request.
 
-    The size is the least that leaves too little room for that request; None where no such block explains it.
+    The size in bytes is the smallest that makes the free block too small for the request. None if no such block
+    explains the difference.
     """
     rebuilt, op = comparison.rebuilt, comparison.first_difference
     program, places = rebuilt.program, comparison.done.places

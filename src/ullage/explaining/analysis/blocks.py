@@ -1,6 +1,6 @@
-"""Every block of a recorded run with its life, line and stack: the data of a picture that can be explored.
+"""The data of the interactive memory picture: every block of a recorded run with its lifetime, source line and stack.
 
-A moment is the state after one operation of the program; moment 0 is what was there before the first.
+A moment is the state after one operation of the program. Moment 0 is the state before the first operation.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
-    """Return the blocks of a run and the segments that they lie in; blocks can be coloured by `roles` where known."""
+    """Return the blocks and segments of a run as picture data; if `roles` is given, blocks can be coloured by role."""
     program, rebuilt = recording.program, recording.rebuilt
     done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
     assert done.places is not None
@@ -58,24 +58,26 @@ def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> 
         moment_label="the request that failed" if is_failure else "the peak",
         moment_remark=_failure(recording),
         limit_bytes=rebuilt.room_bytes if is_limited else None,
-        limit_label=f"room: {text_of_bytes(rebuilt.room_bytes)}" if is_limited else "",
+        limit_label=f"capacity: {text_of_bytes(rebuilt.room_bytes)}" if is_limited else "",
     )
 
 
 def _failure(recording: Recording) -> str:
-    """Return what was asked for where a request failed."""
+    """Return a phrase for the size and the line of the request that failed; empty if no request failed."""
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
     key = int(recording.program.key[recording.failing_op])
-    return f"{size} are asked for" + (f" at {recording.line_of(key)}" if recording.stack_of(key) >= 0 else "")
+    return f"{size} are requested" + (f" at {recording.line_of(key)}" if recording.stack_of(key) >= 0 else "")
 
 
 def _times(recording: Recording) -> Column:
-    """Return the time of every moment in microseconds since the first; empty where a time is missing."""
+    """Return the time of every moment in microseconds since the first moment; empty if a time is missing."""
     if not len(recording.history):
         return np.zeros(0, np.int64)
-    rows = np.maximum(recording.rebuilt.row_of_op[: len(recording.program)], 0)  # below 0: before the first entry
+    rows = np.maximum(
+        recording.rebuilt.row_of_op[: len(recording.program)], 0
+    )  # negative values mean "before the first entry"
     times = recording.history.time_us[rows]
     if not len(times) or times.min() < 0:
         return np.zeros(0, np.int64)
@@ -85,7 +87,9 @@ def _times(recording: Recording) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _LivesOfKeys:
-    """Blocks in the order of their allocation: each with the moments at which it was allocated, freed, reusable."""
+    """The lifetimes of blocks, in the order of allocation: the moments of allocation, of the free, and of being
+    reusable.
+    """
 
     born: Column
     freed: Column
@@ -96,7 +100,7 @@ class _LivesOfKeys:
 
 
 def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
-    """Return the keys of the blocks in the order of their allocation, and what is known of each."""
+    """Return the keys and the lifetimes of all blocks in the order of their allocation."""
     program, rebuilt = recording.program, recording.rebuilt
     born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
     for segment in program.start:
@@ -120,7 +124,7 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Yield the blocks that other streams used, each with the moment at which they had finished."""
+    """Yield each block that other streams used, with the moment at which those streams had finished."""
     program = recording.program
     held: dict[int, int] = {}
     rows = np.flatnonzero(is_one_of(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
@@ -135,7 +139,9 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
 
 
 def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
-    """Yield what blocks can be coloured by: the user's line, and stream and private pool where there are several."""
+    """Yield the properties that blocks can be coloured by: the line of user code, and stream and private pool if there
+    are several.
+    """
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
     stacks, where = np.unique(np.where(before, -2, rebuilt.stack_of_key)[keys], return_inverse=True)
@@ -160,7 +166,7 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
 
 
 def _pool_of_rows(recording: Recording) -> Column:
-    """Return the private pool of every entry that allocates."""
+    """Return the private pool of every trace entry that allocates."""
     made = np.flatnonzero(recording.program.op == Op.ALLOCATE)
     pools = np.zeros(len(recording.history), np.int64)
     pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
@@ -168,7 +174,9 @@ def _pool_of_rows(recording: Recording) -> Column:
 
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
-    """Tell blocks apart by what they are for; first the roles that held most at the moment that matters."""
+    """Return the roles of blocks as a property for colouring; the roles with the most memory at the failed request or
+    the peak come first.
+    """
     held = [share.role for share in role_shares(recording, roles)]
     order = [*held, *(role for role in ROLES if role not in held)]
     place = np.array([order.index(role) for role in ROLES], np.int64)
@@ -185,7 +193,7 @@ def _name(title: str, value: int) -> str:
 
 
 def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
-    """Return the stacks that blocks have, and the number of each block's among them; -1: none."""
+    """Return the stacks that blocks have, and the index into them for each block; -1 means no stack."""
     stacks = recording.history.stacks
     used, where = np.unique(np.append(-1, np.maximum(stack, -1)), return_inverse=True)
     begins, ends = stacks.starts[used[1:]], stacks.starts[used[1:] + 1]
@@ -204,7 +212,7 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What one piece of memory is: a segment, or pages that were mapped at once and are still there."""
+    """The description of a piece of memory: a segment, or pages that were mapped together."""
 
     born: int
     kind: str
@@ -213,7 +221,7 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class _ExtentLife:
-    """A piece of memory from when it was taken to when it was given back (-1: never)."""
+    """A piece of memory and its lifetime, up to the moment when it was returned to the driver (-1: never)."""
 
     address: int
     size_bytes: int
@@ -222,11 +230,11 @@ class _ExtentLife:
 
 
 def segments_of(recording: Recording, calls: Calls) -> SegmentColumns:
-    """Return every segment with its life in moments; pages of an expandable segment are pieces of their own.
+    """Return every segment with its lifetime in moments; pages of an expandable segment are separate entries.
 
     Args:
         recording: the run.
-        calls: what its replay asked of the driver.
+        calls: the driver calls of the run's replay.
     """
     moments = len(recording.program) + 1
     lives = list(_extent_lives(recording, calls))
@@ -247,7 +255,7 @@ def _column(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
-    """Yield the pieces of memory, in no order: those that were given back, then those that never were."""
+    """Yield the pieces of memory: first those that were returned to the driver, then those that were kept."""
     held: Ranges[_Extent] = Ranges()
     naming = _Naming(recording)
     for segment in recording.program.start:
@@ -265,7 +273,7 @@ def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
 
 
 def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
-    """Yield the address and the bytes of each stretch of a segment that has memory."""
+    """Yield the address and the size in bytes of each mapped part of a segment."""
     at = segment.address
     for is_mapped, blocks in groupby(segment.blocks, key=lambda block: block[2] != UNMAPPED_KEY):
         size = sum(size for size, *_ in blocks)
@@ -275,14 +283,14 @@ def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
 
 
 class _Naming:
-    """Names of what segments are told apart by: the size of their blocks, and pool and stream where it is not 0."""
+    """The labels that distinguish segments: by block size, and by pool and stream if these are not 0."""
 
     def __init__(self, recording: Recording) -> None:
         self._program = recording.program
         self._pools = recording.pool_of_ops()
 
     def kind_of(self, op: int, size: int) -> str:
-        """Name a segment or a page of this size that an operation took."""
+        """Return the label for a segment or page of this size that an operation obtained from the driver."""
         is_request = self._program.op[op] == Op.ALLOCATE
         pool = int(self._pools[op]) if is_request else 0
         return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)

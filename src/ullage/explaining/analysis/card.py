@@ -1,4 +1,4 @@
-"""The cards of one snapshot, side by side: which of them failed, and what each of them held."""
+"""Overview of the GPUs in one snapshot: which of them had a failed request, and how much memory each of them held."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,30 +12,32 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, TAKEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCard:
-    """What a snapshot says of one card, without a replay; sizes in bytes."""
+    """The figures of one GPU in a snapshot that need no replay; sizes in bytes."""
 
     device: int
     entries: int
-    """Number of trace entries."""
+    """The number of trace entries."""
     failures: int
-    """Number of requests that failed."""
+    """The number of requests that failed."""
     failed_bytes: int | None
-    """The size of the last request that failed."""
+    """The size in bytes of the last request that failed; None if no request failed."""
     allocated_bytes: int
-    """Bytes of the blocks that are allocated at the end."""
+    """The total size of the blocks that are allocated at the end of the recording, in bytes."""
     reserved_bytes: int
-    """Bytes reserved at the end."""
+    """The memory reserved at the end of the recording, in bytes."""
     peak_reserved_bytes: int
-    """The most bytes that were reserved while recording."""
+    """The most memory that was reserved at any time during the recording, in bytes."""
     last_failure_us: int
-    """The time of the last request that failed, in microseconds; -1 where none did or no time was recorded."""
+    """The time of the last failed request, in microseconds; -1 if no request failed or no time was recorded."""
 
 
 def recorded_card(history: History) -> RecordedCard:
-    """Look at one card's recording."""
+    """Return the figures of one GPU from its recording."""
     failed = np.flatnonzero(history.action == Action.OOM)
     sign = is_one_of(history.action, TAKEN).astype(np.int64) - is_one_of(history.action, GIVEN_BACK)
-    later = np.cumsum((sign * history.size)[::-1])  # what the entries from each one on add
+    later = np.cumsum(
+        (sign * history.size)[::-1]
+    )  # for each entry, the bytes that it and all later entries add to reserved memory
     blocks = [block for segment in history.segments for block in segment.blocks]
     return RecordedCard(
         device=history.device,
@@ -50,9 +52,10 @@ def recorded_card(history: History) -> RecordedCard:
 
 
 def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]:
-    """Look at every card of a snapshot, in order of their numbers; a card without entries and memory is left out.
+    """Return the figures of every GPU in a snapshot, ordered by device index, without GPUs that have neither entries
+    nor memory.
 
-    Where no card has any, all are returned.
+    If no GPU has entries or memory, all are returned.
     """
     cards = tuple(recorded_card(histories[device]) for device in sorted(histories))
     used = tuple(card for card in cards if card.failures or card.peak_reserved_bytes)
@@ -60,9 +63,10 @@ def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]
 
 
 def card_to_explain(cards: Iterable[RecordedCard]) -> int:
-    """Return the number of the card that people ask about.
+    """Return the device index of the GPU that is explained by default.
 
-    It is the one that failed, the last to do so where several did; else the one that reserved most.
+    That is the GPU with a failed request; if several have one, the GPU whose request failed last. If none failed, it is
+    the GPU that reserved the most memory.
     """
 
     def rank(card: RecordedCard) -> tuple[bool, int, int, int, int]:

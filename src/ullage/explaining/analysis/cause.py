@@ -1,4 +1,4 @@
-"""The cause of a failed request, and the numbers behind the verdict."""
+"""The cause of a failed memory request, and the figures from which the cause is decided."""
 
 from enum import StrEnum
 from typing import Final
@@ -12,26 +12,27 @@ from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]
-"""Numbers by name, in bytes unless the name says otherwise."""
+"""The figures of an explanation by name; each is in bytes unless its name says otherwise."""
 _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
-"""The upper bound of the free bytes with which memory counts as full. Less must be left than this and than
-`_FULL_SHARE` of the room, if all blocks were packed without a gap."""
+"""An upper bound in bytes: GPU memory counts as full if packing all blocks without gaps would leave fewer bytes than
+this and less than `_FULL_SHARE` of the capacity.
+"""
 
 _LEAST_KEPT_BLOCKS: Final = 100
-"""The number of kept blocks from which on fragmentation counts as a consequence of the growth."""
+"""The least number of blocks kept by a growing line for which fragmentation counts as a consequence of that growth."""
 
 
 class Cause(StrEnum):
-    """All causes for which a request can fail."""
+    """The causes that `ullage explain` can report for a failed request."""
 
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Fragmented, but one segment alone has enough free memory for the request."""
+    """Memory was fragmented, and a single segment had enough free bytes for the request in total."""
     LEAK = "leak"
     ACCUMULATION = "accumulation"
-    """A loop allocates blocks at one line and keeps them all, whether or not it has steps."""
+    """A loop allocates blocks at one line and keeps them all. The loop need not contain optimizer steps."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -42,16 +43,41 @@ class Cause(StrEnum):
     """No request failed in the recording."""
     CANNOT_TELL = "cannot_tell"
 
+    @property
+    def heading(self) -> str:
+        """The heading of a report about this cause, such as "NOT ENOUGH GPU MEMORY"."""
+        return _HEADINGS[self]
+
+
+_HEADINGS: Final = {
+    Cause.TRULY_FULL: "NOT ENOUGH GPU MEMORY",
+    Cause.FRAGMENTED: "FRAGMENTATION",
+    Cause.PINNED_BY_SPLITS: "FRAGMENTATION: SMALL BLOCKS PIN A SEGMENT",
+    Cause.LEAK: "MEMORY LEAK",
+    Cause.ACCUMULATION: "MEMORY LEAK IN A LOOP",
+    Cause.PENDING_FREES: "FREED MEMORY STILL IN USE ON ANOTHER STREAM",
+    Cause.OTHER_PROCESS: "ANOTHER PROCESS USES THE GPU",
+    Cause.LIMIT: "A CONFIGURED LIMIT IS TOO LOW",
+    Cause.ADDRESS_SPACE: "OUT OF ADDRESS SPACE",
+    Cause.BOGUS_SIZE: "IMPOSSIBLE REQUEST SIZE",
+    Cause.DISGUISED: "MISLEADING ERROR: MEMORY RAN OUT",
+    Cause.DID_NOT_FAIL: "NO OUT-OF-MEMORY ERROR",
+    Cause.CANNOT_TELL: "CAUSE UNKNOWN",
+}
+
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Tell whether memory counts as full when, packed without a gap, this much of the room is left."""
+    """Return whether memory counts as full if packing all blocks without gaps would leave `left_bytes` of the
+    capacity.
+    """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 
 
 def evidence_of(recording: Recording) -> Evidence:
-    """Return the numbers at the moment that matters; in bytes unless a name says otherwise.
+    """Return the figures at the failed request, or at the memory peak if no request failed; in bytes unless a name says
+    otherwise.
 
-    allocated + pending + cached = reserved, and reserved + free = room, where the room is known.
+    The figures satisfy allocated + pending + cached = reserved. If the capacity is known, reserved + free = capacity.
     """
     done, moment = recording.done, recording.moment
     now = moment.now
@@ -95,7 +121,7 @@ def evidence_of(recording: Recording) -> Evidence:
 def cause_of(
     recording: Recording, evidence: Evidence, growth: StepGrowth | None, accumulation: Accumulation | None = None
 ) -> Cause:
-    """Return the one cause that explains the failure."""
+    """Return the single cause that explains the failed request."""
     if recording.failing_op is None:
         if growth:
             return Cause.LEAK
@@ -116,9 +142,9 @@ def cause_of(
     if pending and usable < needed <= usable + pending:
         return Cause.PENDING_FREES
     if accumulation is not None:
-        return Cause.ACCUMULATION  # however it ends: more room would only delay the failure
+        return Cause.ACCUMULATION  # a larger capacity would only delay the failure, whatever else is true at that point
     if growth and growth.line_blocks >= _LEAST_KEPT_BLOCKS and 2 * growth.line_bytes >= evidence["allocated_bytes"]:
-        return Cause.LEAK  # as for an accumulation: more room would only delay the failure
+        return Cause.LEAK  # as for an accumulation, a larger capacity would only delay the failure
     if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
         return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
     if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:
@@ -127,6 +153,6 @@ def cause_of(
 
 
 def _most_free_in_one(blocks: BlockColumns) -> int:
-    """Return the largest sum of free bytes within one segment."""
+    """Return the largest total of free bytes found within a single segment."""
     free = blocks.state == State.FREE
     return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

@@ -1,4 +1,6 @@
-"""What of a trace cannot all be true: no allocator does it, so nothing is concluded from such a file."""
+"""A check of a trace for entries that contradict each other. No allocator produces such a trace, so it proves
+nothing.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,31 +16,32 @@ from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.ranges import Ranges
 
 _MOST_ENTRIES: Final = 300_000
-"""The most entries of which the blocks are followed one by one."""
+"""The largest number of trace entries for which every block is tracked individually."""
 _ROUNDING_BYTES: Final = 20 * MIB
-"""A free may say how large a block was, where its allocation said what was asked for."""
+"""The largest difference in bytes between the sizes in the entries of a block's allocation and free. The allocation
+entry may have the requested size, and the free entry the block size."""
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 def check(history: History, rebuilt: Rebuilt) -> None:
-    """Raise UsageError where a recording contradicts itself."""
+    """Raise UsageError if a recording contradicts itself."""
     found = contradiction_of(history, rebuilt, is_exact=False)
     if found is not None:
         raise UsageError(sentence_of_contradiction(found))
 
 
 def sentence_of_contradiction(contradiction: str) -> str:
-    """Return what is said of a file with this contradiction."""
+    """Return the error message for a file with this contradiction."""
     return f"the file contradicts itself: {contradiction}; nothing can be concluded from it"
 
 
 def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> str | None:
-    """Return the first contradiction of a recording in words, or None.
+    """Return the first contradiction in a recording as a phrase; None without a contradiction.
 
     Args:
         history: the recording of one device.
         rebuilt: its reconstruction.
-        is_exact: whether a replay does all that was recorded: then no block lies in another, at least.
+        is_exact: whether a replay reproduces the recording exactly, which rules out overlapping blocks.
     """
     if not history.has_requests:
         return None
@@ -49,25 +52,25 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
 
 
 def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
-    """Yield blocks that lie in no segment, where the file has the segments at the end."""
+    """Yield the blocks that are outside all segments, if the file lists its segments at the end."""
     if not history.segments:
         return
-    rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # what is looked up in order is found fast
+    rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # lookups in sorted order are faster
     size = history.size[rows]
     first = rebuilt.lives.at(address, rows)
-    ends = np.array([*(life.end for life in rebuilt.lives.lives), 0], np.int64)  # the last one for those of no segment
+    ends = np.array([*(life.end for life in rebuilt.lives.lives), 0], np.int64)  # the last: no segment
     outside = np.flatnonzero(address + np.maximum(size, 1) > ends[first])
     for at in outside[np.argsort(rows[outside])].tolist():
-        row, where = int(rows[at]), "lies in no segment" if first[at] < 0 else "reaches beyond its segment"
+        row, where = int(rows[at]), "is outside all segments" if first[at] < 0 else "extends beyond its segment"
         what = Action(int(history.action[row])).name.lower()
         yield f"the block of entry {row}, {what} of {text_of_bytes(int(size[at]))}, {where}"
     taken = np.flatnonzero(history.action == Action.SEGMENT_ALLOC)
     for row in taken[rebuilt.lives.at(history.address[taken], taken - 1) >= 0].tolist():
-        yield f"the segment of entry {row} lies where there is one already"
+        yield f"the segment of entry {row} overlaps an existing segment"
 
 
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
-    """Yield what is allocated or freed twice, and frees of another size than what was allocated."""
+    """Yield blocks that are allocated or freed twice, and frees whose size differs from the size that was allocated."""
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     is_free = is_one_of(lives.action, frees)
     twice = (lives.action == Action.ALLOC) & (lives.previous == Action.ALLOC)
@@ -77,16 +80,16 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
     other = is_free & (lives.previous == Action.ALLOC)
     other &= (freed < asked) | (freed > np.maximum(2 * asked, asked + _ROUNDING_BYTES))
     for rows, what in (
-        (lives.row[twice], "allocates a block that is allocated already"),
-        (lives.row[again], "frees a block that is free already"),
-        (lives.row[other], "frees a block of another size than was allocated"),
+        (lives.row[twice], "allocates a block that is already allocated"),
+        (lives.row[again], "frees a block that is already free"),
+        (lives.row[other], "frees a block with a size other than the allocated size"),
     ):
         if len(rows):
             yield f"entry {int(rows.min())} {what}"
 
 
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
-    """Yield allocations where another block is alive."""
+    """Yield allocations that overlap a block that is still alive."""
     alive: Ranges[int] = Ranges()
     rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])
@@ -94,7 +97,7 @@ def _of_blocks_over_each_other(history: History) -> Iterator[str]:
         if action == Action.ALLOC:
             there = next(alive.overlapping(address, address + size), None)
             if there is not None:
-                yield f"entry {row} allocates where the block of entry {there[2]} still is"
+                yield f"entry {row} allocates memory that the block of entry {there[2]} still occupies"
             alive.put(address, address + size, row)
         elif action == Action.FREE_COMPLETED:
             alive.cut(address, address + size)

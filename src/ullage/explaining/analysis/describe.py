@@ -1,4 +1,4 @@
-"""Arrange an explanation into a report: what first, in which words."""
+"""Conversion of an explanation into a report: the order of its sections, and their titles."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,15 +32,15 @@ _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
-"""Least share of a role's bytes that are as sure as a word says for the word to be shown."""
-_OF_THE_RUN = "The run"
-_MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
+"""The least share of a role's bytes that must have a degree of certainty for the report to name that degree."""
+_OF_THE_RUN = "The recorded run"
+_MORE = "All changes, segments and notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:
-    """Make the report of an explanation: of a snapshot, of a text or of a run."""
+    """Return the report of an explanation of a snapshot, an error log or a recorded run."""
     if type(explanation) is not Explanation:
-        # Here, because the patterns of messages are not for those who have a snapshot.
+        # Imported here because an explanation of a snapshot does not need the patterns of error messages.
         from ullage.explaining.analysis.text.describe import describe_text
         from ullage.explaining.analysis.text.explain import TextExplanation
 
@@ -59,7 +59,7 @@ def describe(explanation: Explanation) -> Report:
     return Report(
         headline=explanation.headline,
         tone=_tone_of(explanation),
-        subject=explanation.source + (f", card {explanation.device}" if explanation.cards else ""),
+        subject=explanation.source + (f", GPU {explanation.device}" if explanation.cards else ""),
         sentence=explanation.sentence,
         sections=(*_sections(explanation), *beside),
         pictures=tuple(_pictures(explanation)),
@@ -93,7 +93,7 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
         total = explanation.evidence["allocated_bytes"]
         shown = _shown(explanation.holders)
         yield Shares(
-            title=f"Who held the {text_of_bytes(total)} that were allocated, by your line",
+            title=f"Lines of your code that held the {text_of_bytes(total)} allocated",
             total_bytes=total,
             parts=tuple(
                 SizedPart(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
@@ -105,7 +105,7 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
         yield _roles(explanation.roles, explanation.evidence["allocated_bytes"])
     warnings = tuple(note for note in explanation.notes if note.startswith(WARNING))
     if warnings:
-        yield Remarks(title="Beware", items=warnings)
+        yield Remarks(title="Warnings", items=warnings)
 
 
 def _details(explanation: Explanation) -> Iterator[Section]:
@@ -115,12 +115,12 @@ def _details(explanation: Explanation) -> Iterator[Section]:
         yield _pins(explanation)
     others = tuple(note for note in explanation.notes if not note.startswith(WARNING))
     if others:
-        yield Remarks(title="To know", items=others)
+        yield Remarks(title="Notes", items=others)
 
 
 def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
     return Shares(
-        title="What it was for, as stacks, lives and sizes tell",
+        title="What the memory was used for, inferred from stacks, lifetimes and sizes",
         total_bytes=total_bytes,
         parts=tuple(
             SizedPart(label=share.role.label, size_bytes=share.bytes, remark=_sureness(share)) for share in roles
@@ -130,9 +130,9 @@ def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
 
 
 def _sureness(share: RoleShare) -> str:
-    """Say how sure a role is: in one word, or how much of it is surer."""
+    """Return how certain a role is: one degree for all of its bytes, or the bytes of each degree."""
     if share.role is Role.UNKNOWN:
-        return "nothing tells"
+        return "not known"
     parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
     known = [(sureness, size) for sureness, size in parts if size >= _WORTH_NAMING * share.bytes]
     if len(known) == 1:
@@ -141,12 +141,12 @@ def _sureness(share: RoleShare) -> str:
 
 
 def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
-    """Return the largest parts and one part for all others."""
+    """Return the largest holders, followed by one entry that sums up all remaining ones."""
     rest = holders[_HOLDERS_SHOWN:]
     if len(rest) < 2:
         return list(holders)
     others = LineHolder(
-        line=f"({len(rest)} other lines)",
+        line=f"({len(rest)} more lines)",
         bytes=sum(holder.bytes for holder in rest),
         blocks=sum(holder.blocks for holder in rest),
     )
@@ -160,36 +160,36 @@ def _count(number: int, what: str) -> str:
 def _cards(explanation: Explanation) -> Table:
     rows = []
     for card in explanation.cards:
-        failed = f"{text_of_bytes(card.failed_bytes)} failed" if card.failed_bytes is not None else "did not fail"
+        failed = text_of_bytes(card.failed_bytes) if card.failed_bytes is not None else "none"
         is_this = card.device == explanation.device
         rows.append(
             TableRow(
                 cells=(
-                    f"card {card.device}",
+                    f"GPU {card.device}",
                     failed,
                     text_of_bytes(card.peak_reserved_bytes),
                     text_of_bytes(card.allocated_bytes),
-                    "explained here" if is_this else f"--device {card.device}",
+                    "this report" if is_this else f"--device {card.device}",
                 ),
                 tone=Tone.BAD if card.failures else Tone.PLAIN,
             )
         )
     return Table(
-        title=f"The {len(rows)} cards of this snapshot",
-        columns=("card", "request", "peak reserved", "held at the end", ""),
+        title=f"The {len(rows)} GPUs in this snapshot",
+        columns=("GPU", "failed request", "peak reserved", "allocated at the end", ""),
         rows=tuple(rows),
     )
 
 
 def _streams(streams: Sequence[StreamMemory]) -> Table:
-    """Return the table of streams and private pools."""
+    """Return the table of memory for each stream and private pool."""
 
     def name(memory: StreamMemory) -> str:
         stream = f"stream {memory.stream:#x}" if memory.stream else "default stream"
         return f"{stream}, private pool {memory.pool}" if memory.pool else stream
 
     return Table(
-        title="By stream and pool: what is free in one serves only requests of its own",
+        title="Memory by stream and pool; free memory serves only requests of the same stream and pool",
         columns=("stream", "reserved", "allocated", "freed, pending"),
         rows=tuple(
             TableRow(
@@ -204,7 +204,7 @@ def _streams(streams: Sequence[StreamMemory]) -> Table:
             )
             for index, memory in enumerate(streams)
         ),
-        instead=(f"{len(streams) - _STREAMS_IN_SHORT} more with less: --all",)
+        instead=(f"{len(streams) - _STREAMS_IN_SHORT} smaller rows: --all",)
         if len(streams) > _STREAMS_IN_SHORT
         else (),
     )
@@ -215,27 +215,29 @@ def _card(explanation: Explanation) -> Meter:
     parts = [SizedPart(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
     if evidence["pending_bytes"]:
         streams = sorted({f"{memory.stream:#x}" for memory in explanation.streams if memory.pending_bytes})
-        remark = f"other streams may use it; allocated on stream {', '.join(streams)}" if streams else ""
+        remark = f"other streams may still use it; allocated on stream {', '.join(streams)}" if streams else ""
         parts.append(SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark=remark))
     largest = evidence.get("largest_free_block_bytes")
-    cached = f"in pieces of at most {text_of_bytes(largest)}" if largest else ""
+    cached = f"largest free block: {text_of_bytes(largest)}" if largest else ""
     parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
-    when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
+    when = "when the request failed" if "requested_bytes" in evidence else "at the peak"
     place = f" at {explanation.failing_line}" if explanation.failing_line else ""
-    has_room = sum(part.size_bytes for part in parts) <= evidence.get("room_bytes", -1)  # a given one may be too small
+    has_room = sum(part.size_bytes for part in parts) <= evidence.get(
+        "room_bytes", -1
+    )  # a capacity given by the user may be too small
     return Meter(
-        title=f"What the allocator had {when}{place}",
+        title=f"The allocator's memory {when}{place}",
         total_bytes=evidence["room_bytes" if has_room else "reserved_bytes"],
-        total_label="room" if has_room else "reserved",
+        total_label="capacity" if has_room else "reserved",
         parts=tuple(parts),
-        rest_label=("below the limit" if "refused_bytes" in evidence else "free on the card") if has_room else "",
+        rest_label=("below the limit" if "refused_bytes" in evidence else "free on the GPU") if has_room else "",
     )
 
 
 def _helps(explanation: Explanation) -> Table:
     shown = [remedy for remedy in explanation.remedies if remedy.fits][:_HELPS_IN_SHORT]
     return Table(
-        title="What would have helped: each setting and action replayed with this very run",
+        title="What would have helped: replays of this run with one change each",
         columns=("change", "helps", "peak reserved", "driver calls"),
         rows=tuple(_remedy(remedy, is_detail=remedy.proved and remedy not in shown) for remedy in explanation.remedies),
         instead=tuple(_instead(explanation.remedies, shown)),
@@ -243,17 +245,17 @@ def _helps(explanation: Explanation) -> Table:
 
 
 def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
-    """The other changes that were tried, counted and named."""
+    """Yield lines that count and name the remaining changes: those that help, and those that do not."""
     others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
     if others:
-        yield f"{len(others)} more {'lets' if len(others) == 1 else 'let'} it through: {_names(others)}"
+        yield f"{len(others)} more {'change helps' if len(others) == 1 else 'changes help'}: {_names(others)}"
     fail = [remedy for remedy in remedies if remedy.proved and not remedy.fits]
     if fail:
-        yield f"{len(fail)} {'does' if len(fail) == 1 else 'do'} not: {_names(fail)}"
+        yield f"{len(fail)} {'change does' if len(fail) == 1 else 'changes do'} not help: {_names(fail)}"
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Return the names of remedies; the values of one setting are joined."""
+    """Return the names of remedies, separated by commas; several values of one setting are joined by "|"."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
@@ -277,17 +279,17 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
 
 
 def _alternatives(explanation: Explanation) -> Section:
-    """Return the table for a run that did not fail: what it would have reserved with other settings."""
+    """Return the table for a run without a failed request: what it would have reserved with other settings."""
     now = explanation.evidence["peak_reserved_bytes"]
     if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
         return Remarks(
-            title="What this very run would have reserved otherwise",
+            title="Reserved memory with other settings",
             items=(
-                f"{len(explanation.remedies)} settings and actions were replayed with it, and none changes the "
-                f"{text_of_bytes(now)} reserved: {_names(explanation.remedies)}",
+                f"No change lowers the {text_of_bytes(now)} reserved ({len(explanation.remedies)} replays): "
+                f"{_names(explanation.remedies)}",
             ),
         )
-    ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
+    ran = TableRow(cells=("none (as recorded)", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
     rows = [
         TableRow(
             cells=(remedy.name if remedy.fits else f"{remedy.name}: does not fit", *_costs(remedy)),
@@ -296,7 +298,7 @@ def _alternatives(explanation: Explanation) -> Section:
         for remedy in explanation.remedies
     ]
     return Table(
-        title="What this very run would have reserved otherwise: each setting and action replayed",
+        title="Reserved memory with other settings: replays of this run with one change each",
         columns=("change", "peak reserved", "driver calls"),
         rows=(ran, *rows),
     )
@@ -315,7 +317,7 @@ def _set(explanation: Explanation) -> Table:
         lines[block.line] += block.size_bytes
         counts[block.line] += 1
     return Table(
-        title="Without these blocks the request would have succeeded; with any one of them it fails (replayed)",
+        title="Freeing all of these blocks lets the request succeed; if any one of them stays, it fails (replayed)",
         columns=("allocated at", "blocks", "bytes"),
         rows=tuple(
             TableRow(cells=(line, str(counts[line]), text_of_bytes(size))) for line, size in lines.most_common()
@@ -343,9 +345,9 @@ def _pins(explanation: Explanation) -> Table:
         )
     more = len(explanation.pinning) - len(shown)
     return Table(
-        title="Segments that cannot be given back, because live blocks are in them"
-        + (f" (the {len(shown)} with most free memory; {more} more)" if more else ""),
-        columns=("segment", "size", "free", "live", "from"),
+        title="Segments that cannot be returned to the driver because they contain live blocks"
+        + (f" (the {len(shown)} with the most free memory; {more} more)" if more else ""),
+        columns=("segment", "size", "free", "live blocks", "allocated at"),
         rows=tuple(rows),
     )
 
@@ -355,9 +357,9 @@ def _pictures(explanation: Explanation) -> Iterator[ReportPicture]:
     if picture is None:
         return
     yield picture.blocks
-    moment = "when the request failed" if "requested_bytes" in explanation.evidence else "at its fullest"
+    moment = "when the request failed" if "requested_bytes" in explanation.evidence else "at the peak"
     yield Icicle(
-        title=f"What was allocated {moment}: your lines, from the outermost in",
+        title=f"Memory allocated {moment}, by lines of your code, outermost call first",
         levels=("line",),
         leaves=tuple((path, size, _count(blocks, "block")) for path, size, blocks in picture.tree),
     )

@@ -1,4 +1,6 @@
-"""The reason why a recorded run ran out of memory: one cause, the numbers behind it, who held what, what would help."""
+"""The explanation of a recorded run: one cause, the figures that show it, what held memory, and what would have
+helped.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,21 +36,23 @@ SCHEMA: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run that `ullage run` has recorded."""
+    """A run recorded by `ullage run`, as far as its explanation shows it."""
 
     name: str
-    """The name of its folder."""
+    """The name of the run folder."""
     evidence: str | None
-    """The folder of the evidence that is explained; None where there is nothing to explain."""
+    """The evidence folder that is explained; None if the run left nothing to explain."""
     summary: tuple[str, ...]
-    """The lines that `ullage run` prints at the end."""
+    """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
-    """Sentences: the process that failed, its step and line, how its ranks differ, and its settings."""
+    """Sentences about the failure: the process, its step and line, differences between its ranks, and its settings."""
     beside: int = 0
-    """The number of runs in the given folder, of which it is the newest; 0 where the folder is the run's own."""
+    """The number of runs in the given folder, if the newest of them is explained; 0 if a run folder itself was
+    given.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run adds to the JSON of an explanation."""
+        """Return the keys and values that a recorded run adds to the JSON of an explanation."""
         if self.evidence is None:
             return {"summary": list(self.summary)}
         return {"run": {"evidence": self.evidence, "summary": list(self.summary)}}
@@ -56,17 +60,19 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationPicture:
-    """The data that only pictures show."""
+    """The data of an explanation that only its pictures need."""
 
     blocks: BlockHistory
     tree: tuple[tuple[tuple[str, ...], int, int], ...]
-    """Memory in use at the moment shown: (lines from the outermost to the innermost, bytes, blocks)."""
+    """The memory in use at the time shown: tuples of (lines from the outermost to the innermost call, bytes,
+    blocks).
+    """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Answer):
-    """The explanation of a run; every number in `evidence` is in bytes unless its name says otherwise."""
+    """The explanation of a run; every figure in `evidence` is in bytes unless its name says otherwise."""
 
     described_in: ClassVar[str] = "ullage.explaining.analysis.describe"
 
@@ -78,38 +84,40 @@ class Explanation(Answer):
     holders: tuple[LineHolder, ...] = ()
     pinning: tuple[Pin, ...] = ()
     pinning_set: tuple[HeldBlock, ...] = ()
-    """The smallest set of blocks whose absence would have let the request succeed; each one is needed, as replays
-    prove."""
+    """The smallest set of blocks whose absence would have let the request succeed; replays prove that each block is
+    needed.
+    """
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """Blocks of one line that a loop allocates and keeps; None where growth per step explains them."""
+    """The blocks that a loop allocates at one line and keeps; None if growth from step to step explains them."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
-    """The recorded figures that a replay under the run's own settings was compared with, and those that differ; None
-    for a text."""
+    """The comparison of the recording with a replay under the run's own settings: how many figures were compared, and
+    how many differ. None for an error log.
+    """
     device: int | None = None
-    """The number of the card that is explained; None for a text."""
+    """The device index of the GPU that is explained; None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All cards of the snapshot that were used, where there are several."""
+    """All GPUs of the snapshot that were used; empty if only one GPU was used."""
     roles: tuple[RoleShare, ...] = ()
-    """The roles of memory at the moment that matters, the largest first; empty where no stack was recorded."""
+    """The roles of the memory at the failed request or at the peak, largest first; empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
-    """The memory of each stream and private pool at the moment that matters."""
+    """The memory of each stream and private pool at the failed request or at the peak."""
     others: tuple["Explanation", ...] = ()
-    """The explanations of the other cards, where all were asked for."""
+    """The explanations of the other GPUs, if the explanation of all GPUs was requested."""
     headline: str = ""
-    """The verdict in a few words, where it differs from the cause's name."""
+    """The verdict in a few words, if it differs from the cause's heading."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """The lines and the remarks of the folder of a run; None for a file."""
+    """The summary and the remarks of a run folder; None if a file was explained."""
 
     def _shown(self) -> Sequence[Answer]:
-        """Return this answer and those for the other GPUs of the snapshot."""
+        """Return this explanation, followed by those of the snapshot's other GPUs."""
         return (self, *self.others)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return the explanation as plain data for `json.dumps`, with the schema version first."""
         plain = asdict(replace(self, picture=None, accumulation=None, others=(), run=None))
         own = {field.name for field in fields(Explanation)} - {"run"}
         return {
@@ -127,7 +135,9 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """A segment, and those of its blocks that are (or are not) of the set that kept the request out."""
+        """Return the data of a segment with those of its blocks that do (or do not) belong to the smallest pinning
+        set.
+        """
         chosen = {block.key for block in self.pinning_set}
         return {
             "segment": pin.address,
@@ -159,28 +169,28 @@ def explain(
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Explanation:
-    """Explain a recorded run.
+    """Return the explanation of a recorded run.
 
     Args:
         history: the recording of one device.
-        source: the name under which it is shown.
-        semantics: the allocator's version: one of `settings.SEMANTICS`; None: inferred from the recording.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator could reserve at most, where no request failed.
-        assumed: what the recording lacks, where that was looked for already (`assumption.closest`).
-        cards: all cards of the snapshot, of which this is one.
-        with_picture: whether pictures will be drawn.
-        progress: called with a short text for every replay.
+        source: the name of the recording in reports.
+        semantics: the allocator version, from `settings.SEMANTICS`; None: inferred from the recording.
+        alloc_conf: the run's PYTORCH_CUDA_ALLOC_CONF, if the snapshot does not contain it.
+        capacity_bytes: the most bytes that the allocator can reserve, for a recording without a failed request.
+        assumed: the properties that the recording lacks, if `assumption.closest` has already found them.
+        cards: all GPUs of the snapshot, including this one.
+        with_picture: whether the explanation includes data for pictures.
+        progress: called with a short text before every replay.
 
     Raises:
-        SettingsError: `alloc_conf` cannot be read.
+        SettingsError: `alloc_conf` cannot be parsed.
     """
-    progress("rebuilding the run")
+    progress("reconstructing the run")
     history = history if history.has_requests else history.without_trace()
     assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = assumed.recording_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     evidence = evidence_of(recording)
-    # Replays leave the GIL to what is found here in the recording itself.
+    # Replays release the GIL, so this analysis of the recording itself runs at the same time.
     with RemedySearch(recording, progress=progress) as search, ThreadPoolExecutor(1) as pinning:
         in_its_room = recording.rebuilt
         if not in_its_room.room_is_known:
@@ -225,7 +235,9 @@ def explain(
 
 
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Compare with the recording in the room that the run had: one that was given would make the replay depart."""
+    """Compare the recording with a replay at the run's own capacity; at a capacity given by the user the replay would
+    differ.
+    """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
 
@@ -233,7 +245,9 @@ def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
 def _judged(
     recording: Recording, evidence: Evidence, contradiction: str | None
 ) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
-    """Return the cause and what grows; of a file that contradicts itself nothing is told."""
+    """Return the cause, the growth per step and the accumulation; for a self-contradictory file only that the cause is
+    unknown.
+    """
     if contradiction is not None:
         return Cause.CANNOT_TELL, None, None
     growth = growth_of(recording)
@@ -243,16 +257,16 @@ def _judged(
 
 def _contradicted(contradiction: str) -> str:
     said = sentence_of_contradiction(contradiction)
-    return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and went on later has such gaps.)"
+    return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and resumed has gaps of this kind.)"
 
 
 def _pinning_set(
     recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
 ) -> tuple[HeldBlock, ...]:
-    """Return the smallest set of blocks that kept a request out, where fragments are the cause."""
+    """Return the smallest set of blocks that made a request fail, if fragmentation is the cause; otherwise nothing."""
     if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         return ()
-    progress("looking for what pins the memory")
+    progress("searching for the blocks that pin memory")
     return smallest_set(recording, evidence["needed_segment_bytes"])
 
 
@@ -269,7 +283,9 @@ def _remedies(
     asked = evidence.get("requested_bytes", 0)
     if recording.refused_bytes and not recording.rebuilt.settings.expandable_segments:
         remedies.append(higher_limit(free_when_refused(evidence)))
-    elif accumulation is None and 0 <= asked <= BOGUS_BYTES:  # of an accumulation less would be as full a little later
+    elif (
+        accumulation is None and 0 <= asked <= BOGUS_BYTES
+    ):  # an accumulation would fill less memory just as well, a little later
         sizes = (evidence.get(name, 0) for name in ("missing_bytes", "requested_bytes", "room_bytes"))
         remedies += estimates_of(recording, *sizes)
     return remedies

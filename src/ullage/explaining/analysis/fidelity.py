@@ -1,4 +1,4 @@
-"""The comparison of a replay under the run's own settings with the recording: what replays prove rests on it."""
+"""The comparison of the recording with a replay under the run's own settings. The proofs by replay depend on it."""
 
 from dataclasses import dataclass
 
@@ -11,55 +11,63 @@ from ullage.recorded.program import Column, Op
 from ullage.recorded.rebuild import Rebuilt
 
 Driven = tuple[tuple[str, int], ...]
-"""Driver calls in order, each ("take" or "give", bytes): memory taken from the driver or given back."""
+"""The driver calls of an operation in order, as ("take", bytes) for memory obtained and ("give", bytes) for memory
+returned.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """What was compared between a recording and its replay, and how much of it differs."""
+    """The result of comparing a recording with its replay: how many figures were compared, and how many differ."""
 
     operations: int
-    """Number of operations that call the driver or fail, in the recording or in the replay."""
+    """The number of operations that call the driver or fail, in the recording or in the replay."""
     departures: int
-    """Number of operations at which the driver's calls differ, or of which only one of the two fails."""
+    """The number of operations with different driver calls, or that fail only in the recording or only in the
+    replay.
+    """
     placements: int
-    """Number of recorded allocations, each of which has an address."""
+    """The number of recorded allocations, each of which has an address."""
     displaced: int
-    """Number of allocations that the replay puts elsewhere. Segments are matched by the first block in each, because
-    the driver chooses where a segment lies."""
+    """The number of allocations that have another address in the replay. Segments are matched by the first block in
+    each, because the driver chooses the addresses of segments.
+    """
     address_ties: int
-    """Number of choices between equally large free blocks that depend on an address which the recording lacks (torch up
-    to 2.11)."""
+    """The number of choices between equally large free blocks that depend on an address missing from the recording
+    (torch up to 2.11).
+    """
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing differs of what was compared."""
+        """Whether the replay and the recording agree in everything that was compared."""
         return not self.departures and not self.displaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A replay under the run's own settings beside the recording."""
+    """A replay under the run's own settings, compared with the recording."""
 
     rebuilt: Rebuilt
     done: Replay
     fidelity: Fidelity
     first_difference: int | None
-    """The first operation that calls the driver otherwise, fails otherwise, or puts its block elsewhere."""
+    """The first operation whose driver calls, failure or address differ between the replay and the recording; None if
+    there is none.
+    """
 
 
 def fidelity_of(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Fidelity:
-    """Replay a program under its own settings, and compare all driver calls and all addresses with the recording."""
+    """Return how well a replay under the run's own settings reproduces the recorded driver calls and addresses."""
     return compare(history, rebuilt, done).fidelity
 
 
 def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Comparison:
-    """Do as `fidelity_of`, and return what else came of the replay.
+    """Return the comparison of the recording with its replay, including the replay and the first difference.
 
     Args:
         history: the recording of one device.
-        rebuilt: its program.
-        done: the replay with its calls and places, where it was made already.
+        rebuilt: the program reconstructed from it.
+        done: the replay with driver calls and addresses, if it has already been made.
     """
     done = done or replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
@@ -83,32 +91,38 @@ def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> C
 
 
 def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return the operations whose entry is a request that failed."""
+    """Return the operations whose trace entry is a request that failed."""
     ops = rebuilt.ops_of(np.flatnonzero(history.action == Action.OOM))
     found: list[int] = ops[rebuilt.program.op[ops] == Op.ALLOCATE].tolist()
     return found
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
-    """Return the operations that allocate what was recorded with an address, and for each whether it lies elsewhere."""
+    """Return the operations that allocate blocks with a recorded address, and for each whether the replay's address
+    differs.
+    """
     assert done.places is not None
     program = rebuilt.program
     ops = np.flatnonzero(program.op == Op.ALLOCATE)
     ops = ops[history.action[rebuilt.row_of_op[ops]] == Action.ALLOC]
     address, segment = done.places.address[ops], done.places.segment[ops]
     moved = history.address[rebuilt.row_of_op[ops]] - address
-    # Segments that were there before have their addresses; of others the first block shows how far they are moved.
+    # Segments from before the recording keep their addresses. Of each other segment, the first block gives the offset
+    # between
+    # replay and recording.
     expandable = sum(start.is_expandable for start in program.start)
     was_there = np.where(segment >= 0, segment < len(program.start) - expandable, ~segment < expandable)
     number = segment - segment.min(initial=0)
     first = np.zeros(int(number.max(initial=0)) + 1, np.int64)
-    first[number[::-1]] = np.arange(len(ops))[::-1]  # the last that is written stays
+    first[number[::-1]] = np.arange(len(ops))[::-1]  # the assignment for the first block is the last one written
     expected = np.where(was_there, 0, moved[first[number]])
     return ops, (moved != expected) | (address < 0)
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:
-    """Return the memory that each operation of a replay with `calls` takes from the driver and gives back."""
+    """Return the memory that each operation of a replay obtains from the driver and returns; `done` must include driver
+    calls.
+    """
     assert done.calls is not None
     names = {int(Call.MALLOC): "take", int(Call.MAP): "take", int(Call.FREE): "give", int(Call.UNMAP): "give"}
     found: dict[int, list[tuple[str, int]]] = {}

@@ -1,10 +1,10 @@
-"""Growth: the line that keeps more at every step, and blocks that a loop keeps, whether or not an optimizer steps.
+"""Detection of growth: a line that keeps more memory at every optimizer step, or blocks that a loop keeps.
 
-Blocks of one line that a loop allocates and never frees are `Accumulation`; other blocks are alive for a good reason.
-Parameters are allocated by modules. The activations of one step are few compared with the blocks that were there
-before, however deep the net, since every layer has parameters of its own. Where a backward pass has freed as many
-blocks of the line before, that many do not count as kept. A loop that uses the same layers again and again within one
-step (an unrolled recurrent net) cannot be told from a loop that evaluates: both keep blocks.
+An `Accumulation` consists of blocks that a loop allocates at one line and never frees. Two kinds of long-lived blocks
+are legitimate and do not count. Modules allocate parameters. The activations of one step are few compared with the
+blocks that existed before, however deep the net, because every layer has its own parameters. If a backward pass has
+earlier freed a number of blocks of the line, that number of blocks does not count as kept. A loop that uses the same
+layers repeatedly within one step (an unrolled recurrent net) looks the same as an evaluation loop: both keep blocks.
 """
 
 import re
@@ -25,58 +25,66 @@ from ullage.recorded.program import Column, Op
 
 _LEAST_BLOCKS: Final = 32
 _LEAST_SHARE_OF_ALLOCATED: Final = 0.5
-"""The share of the allocated bytes that the kept blocks must have."""
+"""The least share of the allocated bytes that the blocks kept by a loop must hold."""
 _TIMES_OTHER_BLOCKS: Final = 10
-"""Factor by which the kept blocks must outnumber all other blocks, an optimizer's state not counted. One step of a net
-keeps at most about five blocks for each parameter."""
+"""The least ratio of blocks kept by a loop to all other blocks without optimizer state. One training step of a net
+keeps at most about five blocks for each parameter.
+"""
 _TIMES_FREED_BLOCKS: Final = 3
-"""Factor by which the kept blocks must exceed the most blocks of the line that were ever freed together."""
+"""The least ratio of the blocks that a line keeps to the most blocks of that line that were ever freed together."""
 _MOST_LINES_TRIED: Final = 3
 _SECTIONS: Final = 4
 _KEEP_ONE_IN: Final = 8
 _LEAST_FREED_BLOCKS: Final = 8
-"""Fewer blocks of a line than this, freed together, prove nothing about the line."""
+"""The least number of blocks of a line that must be freed together to show that the line frees its blocks."""
 _MADE_ONCE: Final = re.compile(r"^(__init__|_apply|_?load_.*|from_pretrained|to_empty|reset_parameters)$")
-"""Functions that create or move parameters or load data once: their blocks are meant to stay."""
+"""The functions that create or move parameters or load data once. Blocks allocated in them are meant to stay."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _OF_THE_LEVEL: Final = 200
-"""Growth is left out that adds up to less than one part in this many of what was alive: it explains no failure."""
+"""A divisor: growth is ignored if its sum is below this fraction of the memory in use, because it explains no
+failure.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """The blocks of one line that a loop keeps, and those allocated along with them; sizes in bytes after rounding."""
+    """The blocks that a loop keeps at one line, and the blocks allocated together with them; sizes in bytes after
+    rounding.
+    """
 
     line: str
     called_at: str
-    """The user's line from which `line` is reached; equal to `line` where there is no other."""
+    """The line of user code that calls the code of `line`; equal to `line` without a separate calling line."""
     blocks: int
     bytes: int
     other_blocks: int
-    """Number of blocks that other lines allocated along with them."""
+    """The number of blocks that other lines allocated together with the kept blocks."""
     other_bytes: int
     seconds: float | None
-    """Seconds from the first of the blocks to the failure; None where times were not recorded, or some of the blocks
-    are older than the recording."""
+    """The seconds from the allocation of the first kept block to the failure; None if times were not recorded or if
+    some of the blocks are older than the recording.
+    """
     is_older: bool
-    """Whether some of the blocks were there before recording began."""
+    """Whether some of the kept blocks were allocated before recording began."""
     keys: tuple[int, ...]
-    """Keys of all these blocks and of those allocated along with them, oldest first."""
+    """The keys of the kept blocks and of the blocks allocated together with them, oldest first."""
     frees: tuple[tuple[int, int], ...]
-    """Pairs (operation, block): the frees that would keep only the newest eighth of the blocks alive."""
+    """The frees, as pairs (operation, block), that would leave only the newest eighth of the kept blocks alive."""
 
     @property
     def round_bytes(self) -> int:
-        """Bytes that come with each further block of the line, on average."""
+        """The average number of bytes that the loop allocates for each additional block of the line."""
         return (self.bytes + self.other_bytes) // self.blocks
 
 
 def accumulation_of(recording: Recording) -> Accumulation | None:
-    """Return the kept blocks that hold most of the memory when a request fails; None where there are none."""
+    """Return the blocks kept by a loop that hold most of the memory when a request fails; None if no loop keeps
+    blocks.
+    """
     if recording.failing_op is None:
         return None
     alive = _AliveAtFailure.of(recording)
-    # Without a line, one loop cannot be told from many places.
+    # Without recorded lines, the blocks of one loop cannot be distinguished from the blocks of many places.
     candidates = [
         line for line in alive.by_size() if not line.startswith("(") and len(alive.rows_of(line)) >= _LEAST_BLOCKS
     ]
@@ -92,10 +100,10 @@ class _AliveAtFailure:
     key: Column
     size: Column
     born: Column
-    """The operation that allocated each block; -1: allocated before the recording."""
+    """The operation that allocated each block; -1 if the block was allocated before the recording."""
     stack: Column
     lines: dict[int, str]
-    """The user's line of each stack that allocates again and again; stacks that allocate once are left out."""
+    """The line of user code for each stack that allocates repeatedly; stacks that allocate once are left out."""
 
     @classmethod
     def of(cls, recording: Recording) -> "_AliveAtFailure":
@@ -117,7 +125,7 @@ class _AliveAtFailure:
         return cls(key=key, size=size, born=born, stack=stack, lines=lines)
 
     def by_size(self) -> list[str]:
-        """Return the lines, the one with most bytes first."""
+        """Return the lines, ordered by the bytes that they hold, largest first."""
         sizes: Counter[str] = Counter()
         for stack, size in zip(self.stack.tolist(), self.size.tolist(), strict=True):
             if stack in self.lines:
@@ -125,7 +133,7 @@ class _AliveAtFailure:
         return [line for line, _ in sizes.most_common()]
 
     def rows_of(self, line: str) -> Column:
-        """Return the indices of a line's blocks."""
+        """Return the indices of the blocks that a line allocated."""
         return np.flatnonzero(np.isin(self.stack, [stack for stack, one in self.lines.items() if one == line]))
 
 
@@ -135,19 +143,19 @@ def _is_made_once(recording: Recording, stack: int) -> bool:
 
 
 def is_optimizers(recording: Recording, stack: int) -> bool:
-    """Tell whether one of PyTorch's optimizers allocates with a stack, given as `Recording.stack_of` returns it."""
+    """Return whether a stack is inside a PyTorch optimizer; `stack` is a value of `Recording.stack_of`."""
     return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
 def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
-    """Return the kept blocks of a line; None where the line keeps none."""
+    """Return the blocks that a loop keeps at a line; None if the line keeps no blocks."""
     end = len(recording.program) - 1
     own = _without_stragglers(alive.rows_of(line), alive.born, end)
     first = max(0, int(alive.born[own[0]]))
     marks = np.linspace(first, end, _SECTIONS + 1)
     seen = own[alive.born[own] >= 0]
     if np.histogram(alive.born[seen], marks)[0].min() * _SECTIONS * 2 < len(seen):
-        return None  # it has stopped, or came all at once
+        return None  # the allocations have stopped, or happened all at once
     late = np.unique(alive.stack[alive.born >= marks[-2]])
     together = {alive.lines[stack] for stack in late.tolist() if stack in alive.lines}
     stacks = [stack for stack, name in alive.lines.items() if name in together]
@@ -178,7 +186,7 @@ def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> 
 
 
 def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
-    """Leave out the few blocks that something else allocated long before the loop."""
+    """Return the rows without the few blocks that something else allocated at the same line long before the loop."""
     for number in range(len(rows) // _SECTIONS**2):
         at, following = born[rows[number : number + 2]].tolist()
         if at < 0 or 2 * (following - at) <= end - at:
@@ -187,11 +195,13 @@ def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
 
 
 def _most_freed_together(recording: Recording, line: str) -> int:
-    """Return the most blocks of a line that were alive at once and of which at least half were then freed."""
+    """Return the largest number of blocks of a line that were alive together and of which at least half were freed
+    afterwards.
+    """
     program = recording.program
     made = np.unique(recording.rebuilt.stack_of_key)
     stacks = [stack for stack in made[made >= 0].tolist() if recording.line_of_stack(stack) == line]
-    is_of_line = np.zeros(max(stacks, default=-1) + 2, np.bool_)  # the last one for what has no stack
+    is_of_line = np.zeros(max(stacks, default=-1) + 2, np.bool_)  # the last element is for blocks without a stack
     is_of_line[stacks] = True
     of_line = is_of_line[np.minimum(recording.rebuilt.stack_of_key, len(is_of_line) - 1)]
     change = np.where(program.op == Op.ALLOCATE, 1, np.where(program.op == Op.FREE, -1, 0))
@@ -207,7 +217,7 @@ def _most_freed_together(recording: Recording, line: str) -> int:
 
 
 def _called_at(recording: Recording, stack: int) -> str:
-    """The user's line at which the outermost module is called, or else the line that allocates."""
+    """Return the line of user code that calls the outermost module; without modules, the line that allocates."""
     place = None
     for frame in reversed(recording.history.stacks.frames_of(stack)):
         if frame.name in ("_call_impl", "_wrapped_call_impl") and place is not None:
@@ -231,24 +241,26 @@ def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """The bytes that every step keeps beyond those of the step before, and the line that allocated most of them."""
+    """The bytes that every step keeps in addition to the previous step, and the line that allocated most of them."""
 
     bytes_per_step: int
     steps: int
     line: str
     line_bytes_per_step: int
-    """The part of `bytes_per_step` that `line` allocated."""
+    """The part of `bytes_per_step` that `line` allocated, in bytes."""
     line_blocks: int
-    """Number of the line's blocks alive at the moment that matters, with those from before the recording where it knows
-    them."""
+    """The number of blocks of the line that are alive at the failed request or at the peak, including blocks from
+    before the recording if their line is known.
+    """
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """One pair for each step: the operation at which it ends, and the keys of the blocks that it allocated and that
-    stay, of any line."""
+    """One pair for each step: the operation at which the step ends, and the keys of the blocks that the step allocated
+    at any line and that stay alive.
+    """
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:
-    """Return what grows over the recorded steps by the rule of `ullage.base.growth`; None where nothing does."""
+    """Return the growth over the recorded steps by the rule of `ullage.base.growth`; None if memory does not grow."""
     ends = recording.step_ops()
     if len(ends) < 2:
         return None
@@ -259,7 +271,7 @@ def growth_of(recording: Recording) -> StepGrowth | None:
     born[program.key[allocations]] = allocations
     died[program.key[frees]] = frees
     if recording.failing_op is not None:
-        died[program.key[recording.failing_op]] = 0  # it never lived
+        died[program.key[recording.failing_op]] = 0  # the failed request never became a block
     lived = ((born >= 0) | (rebuilt.row_of_key < 0)) & (died > born)
     levels = _levels(len(program), rebuilt.size_of_key[lived], born[lived], died[lived])
     end_bytes = levels[ends].tolist()
@@ -283,7 +295,7 @@ def growth_of(recording: Recording) -> StepGrowth | None:
 
 
 def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
-    """Return the bytes alive after each operation; blocks that were born before the first were there already."""
+    """Return the bytes alive after each operation, including blocks that were allocated before the first operation."""
     changes = np.zeros(length + 1, np.int64)
     np.add.at(changes, np.maximum(born, 0), sizes)
     np.add.at(changes, np.minimum(died, length), -sizes)
@@ -291,15 +303,17 @@ def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
 
 
 def _step_blocks(recording: Recording, ends: list[int], born: Column, died: Column) -> list[StepBlock[str]]:
-    """Return the blocks that were alive at the end of their own step, without optimizers' state.
+    """Return the blocks that were alive at the end of the step that allocated them, without optimizer state.
 
-    An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+    An optimizer creates the state of a parameter when the parameter gets its first gradient, in any step.
     """
     steps, until = np.searchsorted(ends, born, side="left") + 1, np.searchsorted(ends, died, side="left")
     line_of, is_state = cache(recording.line_of_stack), cache(partial(is_optimizers, recording))
     rebuilt, keys = recording.rebuilt, np.flatnonzero((born >= 0) & (steps <= until))
     stacks = rebuilt.stack_of_key[keys]
-    stacks = np.where((stacks < 0) & (rebuilt.row_of_key[keys] < 0), -2, stacks)  # as `Recording.stack_of`
+    stacks = np.where(
+        (stacks < 0) & (rebuilt.row_of_key[keys] < 0), -2, stacks
+    )  # the same values as `Recording.stack_of`
     columns = (stacks, steps[keys], until[keys], rebuilt.size_of_key[keys], keys)
     return [
         StepBlock(line=line_of(stack), step=step, until=last, size_bytes=size, key=key)

@@ -1,4 +1,4 @@
-"""Who held memory at the moment that matters: by the user's line, and by stream and private pool."""
+"""The holders of memory at the failed request or at the peak: lines of user code, streams and private pools."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _OF_BACKWARD: Final[Mapping[Sureness, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineHolder:
-    """A source line and the bytes after rounding that it held at the moment that matters."""
+    """A source line and the memory that it held at the failed request or at the peak, in bytes after rounding."""
 
     line: str
     bytes: int
@@ -30,20 +30,20 @@ class LineHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMemory:
-    """The memory of one stream in one pool at the moment that matters; sizes in bytes."""
+    """The memory of one stream in one pool at the failed request or at the peak; sizes in bytes."""
 
     stream: int
-    """The stream's handle, as PyTorch recorded it; 0: the default stream."""
+    """The handle of the stream, as PyTorch recorded it; 0 is the default stream."""
     pool: int
-    """The private pool's number; 0: the default pool."""
+    """The number of the private pool; 0 is the default pool."""
     reserved_bytes: int
     allocated_bytes: int
     pending_bytes: int
-    """Freed blocks that were allocated on this stream and that other streams may still use."""
+    """The bytes of freed blocks that were allocated on this stream and that other streams may still use."""
 
 
 def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
-    """Return the lines that held memory, the largest first."""
+    """Return the lines that held memory, largest first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     held = recording.held()
@@ -56,7 +56,9 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return the line in forward of blocks that backward allocated, where its operations tell it."""
+    """Return, for blocks that backward allocated, the forward line whose operation caused the allocation, if it is
+    known.
+    """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of
     found = {}
@@ -68,7 +70,7 @@ def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:
-    """Return what each stream and pool had, the largest first."""
+    """Return the memory of each stream and pool, largest first."""
     blocks = recording.moment.blocks
     state = np.where(np.isin(blocks.key, list(recording.held_back)), State.WAITING, blocks.state)
     sizes: dict[tuple[int, int], Counter[State]] = {}

@@ -1,4 +1,4 @@
-"""What to know beside the verdict: what was inferred, how much was compared with the recording, what is not in it."""
+"""The notes of an explanation: inferred properties, the comparison with the recording, and what the recording lacks."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,13 +13,15 @@ from ullage.explaining.analysis.recording import Recording, allocated_by
 from ullage.recorded.history import Action
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
 
-_REPLAY_DIFFERS: Final = "the replay departs"
-_ALL_RESERVED_BEFORE: Final = "all that the run used"
-_MOST_RESERVED_BEFORE: Final = "most of what is reserved"
+_REPLAY_DIFFERS: Final = "the replay differs"
+_ALL_RESERVED_BEFORE: Final = "all memory of the run"
+_MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
-"""Beginnings of the notes that weaken what a replay proves."""
+"""The first words of the notes that weaken what a replay proves."""
 MOST_OF_IT: Final = 0.9
-"""The share of the reserved peak that was there before recording began from which on other settings prove little."""
+"""A share of peak reserved memory: if at least this much was reserved before recording began, replays under other
+settings prove little.
+"""
 
 
 def notes_of(
@@ -30,7 +32,9 @@ def notes_of(
     *,
     assumed_version: str | None,
 ) -> tuple[str, ...]:
-    """Return the notes, each one sentence; `assumed_version` is the allocator's where the replay tells it."""
+    """Return the notes, one sentence each; `assumed_version` is the allocator version if it was inferred from
+    replays.
+    """
     return (
         *_assumptions(recording, assumed_version),
         *_comparison(recording, fidelity),
@@ -42,17 +46,17 @@ def notes_of(
 
 def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[str]:
     if assumed_version is not None:
-        yield f"torch {assumed_version} is assumed: the replay of its allocator is closest to the recording"
+        yield f"assumed: torch {assumed_version}, whose allocator reproduces the recording most closely"
     yield from recording.rebuilt.notes
     if recording.rebuilt.room_bytes == UNBOUNDED_BYTES and recording.done.peak.reserved_bytes > 100 * GIB:
-        yield "the run reserved more than most cards have"
+        yield "the run reserved more memory than most GPUs have"
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Say what of the replay was compared with the recording, and what came of it."""
+    """Yield how much of the recording was compared with the replay, and whether the two agree."""
     if not len(recording.history):
         yield (
-            "no request for memory was recorded, only the state at the end: call "
+            "the recording has no memory requests, only the final state: call "
             "torch.cuda.memory._record_memory_history() first"
         )
         return
@@ -61,40 +65,41 @@ def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
         yield _why_it_differs(recording, fidelity)
     elif fidelity.operations:
         yield (
-            "replayed under its own settings, the run is exactly what was recorded: the driver calls of all of "
-            f"{operations} that make any, and the addresses of all of {places}"
+            "a replay under the run's own settings reproduces the recording exactly: the driver calls of all "
+            f"{operations} that make any, and the addresses of all {places}"
         )
     else:
         yield (
-            f"replayed under its own settings, the run puts all of {places} where they were recorded; nothing was "
-            "taken from the driver or given back, so driver calls could not be compared"
+            f"a replay under the run's own settings reproduces the addresses of all {places}; the recording has no "
+            "driver calls to compare"
         )
 
 
 def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
-    """Say how much of the replay differs, and what may be behind it."""
+    """Return a sentence on how much of the replay differs from the recording, and the possible reasons."""
     differs = []
     if fidelity.departures:
         differs.append(f"{fidelity.departures:,} of {fidelity.operations:,} operations that call the driver")
     if fidelity.displaced:
-        differs.append(f"the places of {fidelity.displaced:,} of {fidelity.placements:,} allocations")
+        differs.append(f"the addresses of {fidelity.displaced:,} of {fidelity.placements:,} allocations")
     whys = []
     if not recording.rebuilt.is_whole:
-        whys.append("recording began in the middle, and how earlier memory was allocated is not known")
+        whys.append("recording began in mid-run, and how earlier memory was allocated is unknown")
     if (recording.history.action == Action.FREE_REQUESTED).any() and recording.program_has_streams:
-        whys.append("other streams used blocks, and only the frees show when they had finished")
+        whys.append("blocks were used on several streams, and only their frees show when that use ended")
     if not recording.history.settings:
-        whys.append("the settings were not recorded (--alloc-conf)")
+        whys.append("the allocator settings were not recorded (give them with --alloc-conf)")
     if fidelity.address_ties:
-        whys.append(
-            f"of several equally large free blocks one was chosen by its address, {fidelity.address_ties:,} times"
-        )
-    why = "; ".join(whys) or "the run may have had another version (--torch-version) or other settings (--alloc-conf)"
-    return f"{_REPLAY_DIFFERS} from the recording at {' and at '.join(differs)}: {why}"
+        whys.append(f"{fidelity.address_ties:,} times the address decided between equally large free blocks")
+    why = (
+        "; ".join(whys)
+        or "the run may have used another torch version (--torch-version) or other settings (--alloc-conf)"
+    )
+    return f"{_REPLAY_DIFFERS} from the recording in {' and in '.join(differs)}: {why}"
 
 
 def reserved_before_share(recording: Recording) -> float:
-    """Return how much of the reserved peak was there before recording began, from 0 to 1."""
+    """Return the share of peak reserved memory that was reserved before recording began, from 0 to 1."""
     before = sum(segment.reserved_bytes for segment in recording.program.start)
     return before / max(1, recording.done.peak.reserved_bytes)
 
@@ -102,16 +107,16 @@ def reserved_before_share(recording: Recording) -> float:
 def _beginning(recording: Recording) -> Iterator[str]:
     if recording.rebuilt.is_whole:
         return
-    yield "recording began in the middle: the replay starts with the blocks that were alive then, at their addresses"
+    yield "recording began in mid-run: the replay starts with the blocks that were alive then, at their addresses"
     if not len(recording.history):
         return
     share = reserved_before_share(recording)
     if not recording.done.driver_calls:
-        yield f"{_ALL_RESERVED_BEFORE} was reserved before recording began: no setting can be tried on it"
+        yield f"{_ALL_RESERVED_BEFORE} was reserved before recording began, so no setting can be tried on it"
     elif share >= MOST_OF_IT:
         yield (
-            f"{_MOST_RESERVED_BEFORE} ({100 * share:.0f} %) was reserved before recording began, and stays as it is "
-            "under every setting: record from the start of the process to have settings tried on all of it"
+            f"{_MOST_RESERVED_BEFORE} ({100 * share:.0f} %) was reserved before recording began, so settings cannot "
+            "be tried on it: record from the start of the process"
         )
 
 
@@ -121,13 +126,13 @@ def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Ite
         if cause is not Cause.LEAK:
             yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, {allocated_by(growth.line, 'of')}"
         yield (
-            "usual reasons for growth: losses or outputs kept without .item() or .detach(), evaluation "
+            "usual reasons for growth: losses or outputs kept without .item() or .detach(), or evaluation "
             "without torch.no_grad()"
         )
     elif steps:
         yield f"the recording has {steps} step{'s' if steps > 1 else ''}; memory does not grow from step to step"
     elif len(recording.history):
-        yield "no step is marked in the recording, so growth from step to step cannot be measured"
+        yield "growth from step to step could not be measured: the recording marks no steps"
 
 
 def _failures(recording: Recording) -> Iterator[str]:
@@ -135,13 +140,15 @@ def _failures(recording: Recording) -> Iterator[str]:
     several = "a request" if failures == 1 else f"{failures} requests"
     if recording.failing_op is None:
         if failures and recording.capacity_is_given:
-            yield f"{several} failed in the recording; with the given capacity none does"
+            yield f"{several} failed in the recording; none fails with the given capacity"
         return
     if recording.is_recorded_failure:
         if failures > 1:
-            yield f"{failures} requests failed; this is about the last one"
-        yield "replays prove what happens up to and including the request that failed, not after it"
+            yield f"{failures} requests failed; this report explains the last one"
+        yield "replays show what happens up to the failed request, not after it"
         return
     if failures:
-        yield f"{several} failed in the recording; this is about the first one that fails with the given capacity"
-    yield "the run itself went on; the request fails in a replay with the capacity that was given"
+        yield (
+            f"{several} failed in the recording; this report explains the first one that fails with the given capacity"
+        )
+    yield "the recorded run did not stop here; the request fails in a replay with the given capacity"

@@ -1,6 +1,7 @@
-"""The live blocks that keep free memory from being used: a smallest set that had to go for the request to succeed.
+"""The live blocks that keep free memory from being used: a smallest set that must be freed for the request to succeed.
 
-Proved by replay: with all of the set freed just before it the request succeeds, and with any one of them kept it fails.
+Replays prove the set: if all its blocks are freed just before the request, the request succeeds. If any one of them is
+kept, it fails.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ from ullage.explaining.analysis.recording import HeldBlock, Recording, insert
 from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.program import Column, Op
 
-_MOST_BLOCKS_TRIED: Final = 400  # blocks that are tried one by one
+_MOST_BLOCKS_TRIED: Final = 400  # the largest number of blocks that are tried one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A segment with free memory that cannot be used for the request; sizes in bytes."""
+    """A segment with free memory that cannot be used for the failed request; sizes in bytes."""
 
     address: int
     size_bytes: int
@@ -29,7 +30,9 @@ class Pin:
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Return the segments that have both free memory and live blocks when the program ends, the most free first."""
+    """Return the segments that have both free memory and live blocks when the program ends, the most free memory
+    first.
+    """
     blocks = recording.done.blocks
     held: dict[int, list[HeldBlock]] = {}
     for block in recording.held():
@@ -51,18 +54,18 @@ def pins_of(recording: Recording) -> list[Pin]:
 
 
 def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
-    """Yield each segment with the rows of its blocks, in order of their addresses."""
+    """Yield each segment with the indices of its blocks in address order."""
     order = np.argsort(blocks.segment, kind="stable")
     segments, first = np.unique(blocks.segment[order], return_index=True)
     return zip(segments.tolist(), np.split(order, first)[1:], strict=True)
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
-    """Return a smallest set of blocks without which the failing request succeeds; empty where none was found.
+    """Return a smallest set of blocks without which the failed request succeeds; empty if none was found.
 
     Args:
-        recording: a run that failed.
-        segment_bytes: what the failing request needed from the driver.
+        recording: a run with a failed request.
+        segment_bytes: the segment size that the failed request needed from the driver.
     """
     if recording.failing_op is None:
         return ()
@@ -74,7 +77,7 @@ def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, .
 
 
 def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
-    """Return whether the failing request succeeds when these blocks are freed just before it."""
+    """Return whether the failed request succeeds if these blocks are freed just before it."""
     failing = recording.failing_op
     assert failing is not None
     program = insert(recording.program, {failing: [(Op.FREE, block.key) for block in freed]})
@@ -83,7 +86,7 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Leave out the blocks that are not needed, the largest first."""
+    """Return the blocks that are needed for the request to succeed, trying to leave out the largest blocks first."""
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
         without = [other for other in kept if other is not block]
@@ -93,7 +96,7 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in the cheapest stretch of a segment of at least `wanted` bytes."""
+    """Return the live blocks in the part of a segment with at least `wanted` bytes that has the fewest live bytes."""
     best: list[HeldBlock] = []
     best_cost: int | None = None
     blocks = recording.done.blocks
@@ -124,7 +127,7 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of the emptiest segments that would have to go back to the driver to make room."""
+    """Return the live blocks of the emptiest segments that must be returned to the driver to free `wanted` bytes."""
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
     chosen: list[HeldBlock] = []
     for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):

@@ -1,4 +1,4 @@
-"""A recorded run, ready for questions: its program, the moment that matters, and the lines behind its blocks."""
+"""A recorded run prepared for analysis: its program, its failed request or peak, and the source lines of its blocks."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,118 +18,127 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import Settings
 
 NO_LINE: Final = "(no line of yours)"
-"""The text shown in place of a line where no frame tells anything."""
+"""The label in place of a source line if no stack frame identifies the allocating code."""
 
 NO_STACK: Final = "(no stack was recorded)"
-"""The text shown in place of a line where an entry has no stack."""
+"""The label in place of a source line if a trace entry has no stack."""
 
 _KINDS: Final = (
     (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
     (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
-    (re.compile(r"\bc10d::|\bnccl\w*\("), "(communication between cards: c10d)"),
+    (re.compile(r"\bc10d::|\bnccl\w*\("), "(communication between GPUs: c10d)"),
     (
         re.compile(r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace)"),
         "(workspace of cuBLAS)",
     ),
     (re.compile(r"\bautograd::Engine::"), "(backward)"),
 )
-"""The text for an allocation with such a frame, the clearest first."""
+"""Pairs (pattern of a C++ frame, label for an allocation with such a frame); the most specific pattern comes first."""
 _OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
 
 
 def operation_name(frames: Sequence[Frame]) -> str:
-    """Return what allocated where no line of the user's is on a stack, in brackets because it is no line.
+    """Return a label in brackets for an allocation whose stack contains no line of user code.
 
-    Backward runs in threads of PyTorch's engine, so that a stack has the operation (`torch::autograd::generated::
-    DivBackward0::apply`) and none of Python's frames. Names are those of torch 2.1 to 2.15.
+    Backward runs in threads of PyTorch's engine, so the stack shows the operation (`torch::autograd::generated::
+    DivBackward0::apply`) but no Python frames. Names are those of torch 2.1 to 2.15.
 
     Args:
-        frames: the frames of C++ that were recorded, the innermost first.
+        frames: the recorded C++ frames, innermost first.
     """
     names = [frame.name for frame in frames]
     for pattern, text in _KINDS:
         found = next(filter(None, map(pattern.search, names)), None)
         if found is not None:
             return shortened(text.format(*found.groups()))
-    # The outermost operation is the one that somebody called.
+    # The outermost operation is the one that was called directly.
     called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
     return f"(operation {shortened(called[1])}, called from C++)" if called is not None else NO_LINE
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Yield the frames that are the user's own, of no library and no C++, the innermost first."""
+    """Yield the stack frames of user code, without library and C++ frames, innermost first."""
     return (frame for frame in frames if not is_library(frame.file))
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame that is the user's own."""
+    """Return the innermost stack frame of user code; None if there is none."""
     return next(users_frames(frames), None)
 
 
 def short_line(frame: Frame) -> str:
-    """Return a frame's place with the last two parts of its path."""
+    """Return the file and line of a stack frame, with the last two parts of its path."""
     return short_place(frame.file, frame.line)
 
 
 def placed(line: str) -> str:
-    """Return "at LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    """Return "at LINE" for a line of user code; for a label in brackets, a phrase that fits in a sentence."""
     if line == NO_STACK:
         return "where no stack was recorded"
+    if line == NO_LINE:
+        return "outside your code"
     return line.strip("()") if line.startswith("(") else f"at {line}"
 
 
 def allocated_by(line: str, what: str = "from") -> str:
-    """Return "from LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    """Return "from LINE" for a line of user code; for a label in brackets, a phrase that fits in a sentence."""
     return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlock:
-    """A block alive at the moment that matters: its program's key, bytes after rounding, and the user's line."""
+    """A block that is alive at the failed request or at the peak: its key in the program, its size after rounding, its
+    line.
+    """
 
     key: int
     address: int
     size_bytes: int
     segment: int
-    """Index of the block's segment in the replay."""
+    """The index of the block's segment in the replay."""
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A history, its program, and the replay under its own settings."""
+    """A history, the program reconstructed from it, and the replay of that program under the run's own settings."""
 
     history: History
     rebuilt: Rebuilt
     program: Program
-    """The operations up to and including the last request that failed, if one did."""
+    """The operations up to and including the last failed request; all operations if no request failed."""
     failing_op: int | None
     done: Replay
-    """The replay of the whole program under its own settings."""
+    """The replay of the whole program under the run's own settings."""
     moment: Replay
-    """The replay up to the moment that matters: the failing request, or else the peak of allocated memory."""
+    """The replay up to the failed request; if no request failed, up to the peak of allocated memory."""
     refused_bytes: int = 0
-    """Bytes that the driver had free beyond what was needed when it refused: there was a limit below the card's size,
-    or no address range was left."""
+    """The number of bytes that the driver had free in addition to those requested when it refused. Above 0, a limit is
+    below the GPU's memory size, or no address range was left.
+    """
     held_back: frozenset[int] = frozenset()
-    """Blocks that were freed but not yet reusable when the request failed. PyTorch waits for other streams before it
-    fails, but not during a capture: these blocks stay alive in the program and count as no line's."""
+    """The keys of blocks that were freed but not yet reusable when the request failed. PyTorch waits for other streams
+    before a request fails, but not during a graph capture. These blocks stay alive in the program and belong to no
+    line.
+    """
 
     @classmethod
     def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
-        """Run the program, up to the last request that failed, or to the first that fails in the given room."""
+        """Replay the program up to the last failed request, or up to the first request that fails at the given
+        capacity.
+        """
         failed = np.flatnonzero(history.action == Action.OOM)
         program = rebuilt.program
         if rebuilt.room_is_known and rebuilt.settings.per_process_memory_fraction < 1:
-            # What was told is what the limit left: it is in the room already.
+            # The recorded free memory is what the fraction left: the capacity already includes the fraction.
             rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
         if len(failed):
             last = (rebuilt.row_of_op == failed[-1]) & (program.op == Op.ALLOCATE)
             failing, refused = int(np.flatnonzero(last)[-1]), 0
             if rebuilt.room_is_known:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
-                # More was reserved before: no limit refused it, the allocator gave up by itself.
+                # More was reserved earlier in the run, so no limit refused the request: the allocator itself gave up.
                 if rebuilt.room_bytes - refused < recorded_card(history).peak_reserved_bytes:
                     refused = 0
                 beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
@@ -155,7 +164,7 @@ class Recording:
 
     @property
     def is_of_everything(self) -> bool:
-        """Whether `done` is the replay of all that was recorded: no operation is left but the failed request's free."""
+        """Whether `done` replays the complete recording: at most the failed request's free is left out."""
         rest = slice(len(self.program), None)
         whole = self.rebuilt.program
         if self.failing_op is None or self.held_back:
@@ -164,32 +173,34 @@ class Recording:
         return bool(left.all())
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
-        """Run a program under other settings on the same room."""
+        """Replay a program under other settings at the same capacity."""
         device = ReplayDevice.of(self.rebuilt)
-        if settings.per_process_memory_fraction < 1:  # a fraction is one of the room
+        if settings.per_process_memory_fraction < 1:  # a memory fraction refers to the capacity
             device = ReplayDevice(total_bytes=self.rebuilt.room_bytes)
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
-        """Return the stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""
+        """Return the stack that allocated a block: -1 if no stack was recorded, -2 if the block is older than the
+        recording.
+        """
         if key < 0:
             return -1
         stack = int(self.rebuilt.stack_of_key[key])
         return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
 
     def line_of(self, key: int) -> str:
-        """Return the user's line that allocated a block, with the last two parts of its path."""
+        """Return the line of user code that allocated a block, with the last two parts of its path."""
         return self.line_of_stack(self.stack_of(key))
 
     def line_of_stack(self, stack: int) -> str:
-        """Return the user's line of a stack, given as `stack_of` returns it."""
+        """Return the line of user code on a stack; `stack` is a value of `stack_of`."""
         if stack < 0:
             return "(before recording began)" if stack == -2 else NO_STACK
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
-        """Return the user's own lines of a stack from the outermost to the innermost, at most the inner eight."""
+        """Return the lines of user code on a stack from the outermost to the innermost, at most the innermost eight."""
         if stack < 0:
             return (self.line_of_stack(stack),)
         own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
@@ -197,7 +208,7 @@ class Recording:
 
     @property
     def capacity_is_given(self) -> bool:
-        """Whether the user gave the room (`--capacity`)."""
+        """Whether the user gave the capacity (`--capacity`)."""
         return not self.rebuilt.room_is_known and self.rebuilt.room_bytes < UNBOUNDED_BYTES
 
     @property
@@ -207,17 +218,17 @@ class Recording:
 
     @property
     def is_recorded_failure(self) -> bool:
-        """Whether the request that fails here is the last that failed in the recording."""
+        """Whether the request that fails in the replay is the last request that failed in the recording."""
         failed = np.flatnonzero(self.history.action == Action.OOM)
         return self.failing_op is not None and self.rebuilt.row_of_op[self.failing_op] in failed[-1:]
 
     @property
     def program_has_streams(self) -> bool:
-        """Whether blocks were held back for other streams."""
+        """Whether blocks were freed while other streams still used them."""
         return bool((self.program.op == Op.HOLD).any())
 
     def held(self, blocks: BlockColumns | None = None) -> list[HeldBlock]:
-        """Return the blocks that are alive at the moment that matters, the largest first."""
+        """Return the blocks that are alive at the failed request or at the peak, largest first."""
         blocks = blocks or self.moment.blocks
         alive = np.flatnonzero(blocks.state == State.ALLOCATED)
         lines: dict[int, str] = {}
@@ -241,30 +252,30 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def pool_of_ops(self) -> Column:
-        """Return the private pool that requests go to at each operation; 0: the default pool."""
+        """Return the private pool that requests belong to at each operation; 0 is the default pool."""
         program = self.program
         begins = program.op == Op.BEGIN_POOL
         last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
         return np.where((last >= 0) & begins[last], program.key[last], 0)
 
     def step_ops(self) -> list[int]:
-        """Return the last operation of each step, as far as the recording shows steps."""
+        """Return the last operation of each step that the recording shows."""
         return step_ops(self.history, self.rebuilt, len(self.program))
 
 
 def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
-    """Replay a program with all that a comparison with the recording asks for."""
+    """Replay a program and collect the driver calls and addresses needed to compare it with the recording."""
     try:
         return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
     except ImpossibleStartError as error:
         raise UsageError(
             f"the file contradicts itself: by its entries {error}; nothing can be concluded from it, "
-            "unless they are in another order than they were written"
+            "unless its entries are not in the order in which they were written"
         ) from None
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:
-    """Return the bytes that an empty allocator asks the driver for to satisfy one request."""
+    """Return the number of bytes that an empty allocator requests from the driver to satisfy one request."""
     one = np.array([requested], np.int64)
     zero = np.zeros(1, np.int64)
     program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
@@ -281,13 +292,15 @@ def _fails(done: Replay, op: int) -> bool:
 
 
 def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
-    """Tell whether the first request that fails in a replay failed in the recording: in less room others do."""
+    """Return whether the first failed request of a replay also failed in the recording; at a smaller capacity others
+    fail.
+    """
     first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
     return bool(rebuilt.row_of_op[first] in failed)
 
 
 def _waiting(program: Program) -> frozenset[int]:
-    """Return the freed blocks that another stream still uses when the program ends."""
+    """Return the keys of the freed blocks that another stream still uses when the program ends."""
     held: dict[int, int] = {}
     rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
     for op, key, stream in rows:
@@ -306,12 +319,14 @@ def _kept_alive(program: Program, keys: frozenset[int]) -> Program:
 
 
 def cut(program: Program, length: int) -> Program:
-    """Return a program's first operations."""
+    """Return the first `length` operations of a program."""
     return program.of_rows(slice(length))
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:
-    """Return a program with operations (op, key) put before others, by index."""
+    """Return a program with operations inserted; `before` maps the index of an operation to the (op, key) pairs
+    before it.
+    """
     at, ops, keys = [], [], []
     for index, added in sorted(before.items()):
         for op, key in added:

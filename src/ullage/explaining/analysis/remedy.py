@@ -1,4 +1,6 @@
-"""Changes that would have prevented the failure: each remedy is a replay of this very run, not a rule of thumb."""
+"""The search for changes that would have prevented the failure. Each remedy is a replay of the recorded run with one
+change, not a rule of thumb.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +23,10 @@ SETTINGS: Final = (
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
 )
-_GARBAGE_COLLECTION: Final = ("garbage_collection_threshold:0.8", 0.95)  # it works below a limit only
+_GARBAGE_COLLECTION: Final = (
+    "garbage_collection_threshold:0.8",
+    0.95,
+)  # garbage_collection_threshold has an effect only below a memory limit
 _EMPTY_CACHE_INTERVALS: Final = (1, 10)
 _PARALLEL_REPLAYS: Final = 2
 _Arguments = TypeVarTuple("_Arguments")
@@ -29,22 +34,22 @@ _Arguments = TypeVarTuple("_Arguments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change and its effect on this run: bytes, and driver calls (its cost)."""
+    """One change to a run, with its effect on peak reserved bytes and on the number of driver calls."""
 
     setting: str | None = None
-    """The allocator option that is changed, such as "expandable_segments:True"; None where the remedy is an action."""
+    """The allocator option that is changed, such as "expandable_segments:True"; None if the remedy is an action."""
     action: str | None = None
-    """The action in words; None where the remedy is a setting."""
+    """The action as a phrase, such as "torch.cuda.empty_cache() after every step"; None if the remedy is a setting."""
     proved: bool
-    """Whether the run was replayed with the change; else the remedy is arithmetic."""
+    """Whether the run was replayed with the change; False if the remedy is an arithmetic estimate."""
     fits: bool | None = None
     peak_reserved_bytes: int | None = None
     driver_calls: int | None = None
     more_calls: int | None = None
-    """Driver calls beyond those that the run makes without it."""
+    """The number of driver calls with the change, minus the number without it."""
     remark: str = ""
     alloc_conf: str | None = None
-    """The whole text for PYTORCH_CUDA_ALLOC_CONF that was replayed: the run's own options and this one."""
+    """The complete value of PYTORCH_CUDA_ALLOC_CONF that was replayed: the run's own options plus this one."""
 
     @property
     def name(self) -> str:
@@ -53,26 +58,27 @@ class Remedy:
 
     @property
     def short_name(self) -> str:
-        """The name without its explanation."""
+        """The setting or the action, without the explanation that follows a comma or bracket."""
         return self.name.partition(", ")[0].partition(" (")[0]
 
 
 class RemedySearch:
-    """Replays of a run with one change each, two at once, which begin while the recording itself is still looked at.
+    """A search that replays a run with one change at a time, two replays in parallel, while the caller analyses the
+    recording.
 
-    Leaving the `with` block gives up the replays that have not begun.
+    Leaving the `with` block cancels the replays that have not started.
     """
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Begin with the changes that need nothing but the recording.
+        """Start the replays of all changes that require only the recording.
 
         Args:
             recording: the run.
-            progress: called with a short text for every replay.
+            progress: called with a short text before every replay.
         """
         self._recording = recording
         self._progress = progress
-        self._pool = ThreadPoolExecutor(_PARALLEL_REPLAYS)  # a replay leaves the GIL to others
+        self._pool = ThreadPoolExecutor(_PARALLEL_REPLAYS)  # a replay releases the GIL
         self._replayed: list[Future[Remedy | None]] = []
         if not self.is_of_a_replay:
             return
@@ -92,7 +98,7 @@ class RemedySearch:
 
     @property
     def is_of_a_replay(self) -> bool:
-        """Whether there is anything to replay; else there are no remedies."""
+        """Whether the recording contains operations to replay; without them the search finds no remedies."""
         rebuilt, done = self._recording.rebuilt, self._recording.done
         has_moved = rebuilt.is_whole or done.driver_calls or self._recording.failing_op is not None
         return bool(len(self._recording.history) and has_moved)
@@ -100,15 +106,15 @@ class RemedySearch:
     def best_first(self, growth: StepGrowth | None = None, accumulation: Accumulation | None = None) -> list[Remedy]:
         """Return every remedy, the best first.
 
-        Remedies that help come first; among them those without more driver calls; among these the ones that leave most
-        room.
+        Remedies that let the request succeed come first. Among them, remedies without additional driver calls come
+        first. Among those, the remedies with the lowest peak of reserved memory come first.
 
-        A run that goes on will need more than it had when it failed, and a step that is recorded from its middle on
-        proves a remedy for that request alone: room is what makes it hold.
+        The order prefers spare memory because a run that continues needs more than it had at the failure. If the
+        recording starts within a step, a replay proves a remedy only for the failed request.
 
         Args:
-            growth: memory that grows: freeing what every step keeps is a remedy too.
-            accumulation: blocks that a loop keeps: freeing them is one.
+            growth: memory that grows from step to step; freeing what every step keeps is then a remedy too.
+            accumulation: blocks that a loop keeps; freeing them is then a remedy too.
         """
         if growth is not None:
             self._begin(_freed_at_steps, growth)
@@ -130,7 +136,7 @@ class RemedySearch:
     def _begin(
         self, change: "Callable[[Recording, *_Arguments], _RemedyTrial | None]", *arguments: *_Arguments
     ) -> None:
-        """Have a change made and replayed, by whichever thread is free."""
+        """Apply a change and replay the run in a thread of the pool."""
 
         def run() -> Remedy | None:
             trial = change(self._recording, *arguments)
@@ -153,7 +159,9 @@ class _RemedyTrial:
 
 
 def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
-    """Return the run with an option more; None where it has it, or where it cannot be combined with its own."""
+    """Return the run with an additional option; None if the run already has it or if it conflicts with the run's own
+    options.
+    """
     own = recording.rebuilt.settings
     try:
         changed = _settings_with(option, own, recording.rebuilt.settings_text)
@@ -163,7 +171,7 @@ def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
 
 
 def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
-    """Return the run with garbage collected below a limit; None where the run's room is not known."""
+    """Return the run with garbage collection below a memory limit; None if the run's capacity is not known."""
     if recording.rebuilt.room_bytes >= UNBOUNDED_BYTES:
         return None
     threshold, share = _GARBAGE_COLLECTION
@@ -177,7 +185,7 @@ def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
 
 
 def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyTrial | None:
-    """Return the run with its cache emptied at the end of every so many steps; None where it has too few."""
+    """Return the run with `torch.cuda.empty_cache()` after every `every` steps; None if the run has too few steps."""
     marks = steps[every - 1 :: every]
     if not marks:
         return None
@@ -189,27 +197,27 @@ def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyT
 
 
 def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | None:
-    """Return the run with its largest step first; None where its steps have no other order."""
+    """Return the run with its largest step first; None if its steps cannot be reordered."""
     reordered = largest_first(recording.program, steps)
     if reordered is None:
         return None
-    action = "the largest step first, then by size (the first one stays put)"
+    action = "the largest step first, the others in order of size (the first step keeps its place)"
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=reordered)
 
 
 def _freed_at_steps(recording: Recording, growth: StepGrowth) -> _RemedyTrial:
-    """Return the run with what every step keeps freed at its end."""
-    action = f"free at each step's end the {text_of_bytes(growth.bytes_per_step)} that it keeps"
+    """Return the run with the memory that every step keeps freed at the end of that step."""
+    action = f"free the {text_of_bytes(growth.bytes_per_step)} that each step keeps at the end of the step"
     frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, frees))
 
 
 def _freed_in_the_loop(recording: Recording, accumulation: Accumulation) -> _RemedyTrial:
-    """Return the run with the blocks that a loop keeps freed as it runs."""
+    """Return the run with the blocks that a loop keeps freed while the loop runs."""
     freed: dict[int, list[tuple[Op, int]]] = {}
     for op, key in accumulation.frees:
         freed.setdefault(op, []).append((Op.FREE, key))
-    action = "free these blocks as the loop runs, keeping an eighth of them"
+    action = "free these blocks during the loop, keeping an eighth of them"
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, freed))
 
 
@@ -229,13 +237,17 @@ def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:
 
 
 def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
-    """Return what a process has that starts with an option beside the run's own; the limit stays that of the replay."""
+    """Return the settings of a process that starts with an option added to the run's own; the memory limit is that of
+    the replay.
+    """
     changed = parse_settings(with_options(own_text, option), semantics=own.semantics)
     return replace(changed, per_process_memory_fraction=own.per_process_memory_fraction)
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return the remedies that no replay can prove: how much less the run would have to hold or to request at once."""
+    """Return the remedies that a replay cannot prove: how much less the run would have to hold, or to request at
+    once.
+    """
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
         return []
@@ -243,16 +255,21 @@ def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, roo
     action = f"use at least {share:.0f} % less memory, for this request alone: a smaller batch, or checkpointing"
     if asked_bytes > room_bytes > 0:
         action = (
-            f"ask for less at once: this one request of {text_of_bytes(asked_bytes)} is larger than the whole "
-            f"{text_of_bytes(room_bytes)} available; a batch at most {100 * room_bytes // asked_bytes} % as large"
+            f"request less at once: this single request of {text_of_bytes(asked_bytes)} exceeds the "
+            f"{text_of_bytes(room_bytes)} available in total; use at most {100 * room_bytes // asked_bytes} % of the "
+            "batch size"
         )
-    return [_estimate(action, f"{text_of_bytes(missing_bytes)} are missing on top of a peak of {text_of_bytes(peak)}")]
+    return [
+        _estimate(action, f"{text_of_bytes(missing_bytes)} are missing in addition to a peak of {text_of_bytes(peak)}")
+    ]
 
 
 def higher_limit(free_bytes: int) -> Remedy:
-    """Return the remedy against a limit below the card's size; `free_bytes` were free on the card."""
-    action = "a higher limit (torch.cuda.set_per_process_memory_fraction, or the system's)"
-    return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the card")
+    """Return the remedy for a limit below the GPU's memory size; `free_bytes` is the memory that was free on the
+    GPU.
+    """
+    action = "raise the limit (torch.cuda.set_per_process_memory_fraction, or the system's limit)"
+    return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the GPU")
 
 
 def _estimate(action: str, because: str) -> Remedy:

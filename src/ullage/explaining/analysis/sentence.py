@@ -1,4 +1,4 @@
-"""The headline and the first sentence of an explanation: the cause in words, with its numbers."""
+"""The heading and the first sentence of an explanation: the cause as a text, with its figures."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -24,26 +24,26 @@ _RECORD: Final = (
 )
 
 
-_TOLD_BYTES: Final = 1 << 62
-"""The size from which on requests that failed are not told apart."""
+_UNPRINTED_BYTES: Final = 1 << 62
+"""A size in bytes: the report does not print the exact size of requests this large."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
-_LET_GO: Final = (
-    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
-    "empty the list or cache that holds them; where the loop trains, call backward() more often."
+_FREE_THEM: Final = (
+    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), or empty "
+    "the list or cache that holds them. If the loop trains, call backward() more often."
 )
 _HOLDERS_NAMED: Final = 3
 _WORTH_NAMING: Final = 0.02
-"""The least share of the reserved peak by which a setting has to lower it to be named."""
+"""A share of peak reserved memory: the report names a setting only if the setting lowers the peak by at least this
+share.
+"""
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
-    """Return the verdict in a few words."""
-    if cause is Cause.ACCUMULATION:
-        return "LEAK IN A LOOP"
+    """Return the heading of an explanation: its verdict in a few words."""
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
-        return "FREE FOR ANOTHER STREAM OR POOL"
+        return "FREE MEMORY BELONGS TO ANOTHER STREAM OR POOL"
     if cause is not Cause.DID_NOT_FAIL:
-        return cause.value.replace("_", " ").upper()
+        return cause.heading
     if not recording.capacity_is_given:
         return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}{most_of(roles)}"
     return "FITS" if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else "DOES NOT FIT"
@@ -57,15 +57,15 @@ def sentence_of(
     pinning: Sequence[HeldBlock],
     holders: Sequence[LineHolder],
 ) -> str:
-    """Return the sentence.
+    """Return the first sentence of an explanation, which states the cause with its figures.
 
     Args:
-        cause: why the request failed, if one did.
+        cause: the reason why the request failed, or `DID_NOT_FAIL`.
         recording: the run.
-        evidence: its numbers.
-        growth: what grows.
-        pinning: the blocks without which the request would have succeeded.
-        holders: who held memory at the moment that matters, the largest first.
+        evidence: the figures of the run.
+        growth: the growth from step to step or the accumulation in a loop, if there is any.
+        pinning: the blocks whose absence would have let the request succeed.
+        holders: the lines that held memory at the failed request or at the peak, largest first.
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
@@ -73,23 +73,23 @@ def sentence_of(
     match cause:
         case Cause.FRAGMENTED:
             return (
-                f"Memory was fragmented: the request needed {size['needed_segment_bytes']} in one piece, with "
-                f"{size['free_bytes']} free on the card and {_cached(evidence)}{_pinned(pinning)}."
+                f"The free memory was fragmented: the request needed {size['needed_segment_bytes']} in one piece; "
+                f"{size['free_bytes']} were free on the GPU, and {_cached(evidence)}{_pinned(pinning)}."
             )
         case Cause.PINNED_BY_SPLITS:
             return (
-                f"Memory was cached but pinned: one segment alone had enough of it free for the "
-                f"{size['needed_segment_bytes']} that were needed, but in pieces of at most "
+                f"Live blocks pinned the free memory of a segment: a single segment had more than the "
+                f"{size['needed_segment_bytes']} needed, but in pieces of at most "
                 f"{size['largest_free_block_bytes']}{_pinned(pinning)}."
             )
         case Cause.TRULY_FULL:
             full = (
-                f"Memory was truly full: {size['allocated_bytes']} of {size['room_bytes']} were allocated when "
-                f"{size['requested_bytes']} more were asked for"
+                f"{size['allocated_bytes']} of {size['room_bytes']} were allocated when a request for "
+                f"{size['requested_bytes']} failed"
             )
             if evidence["missing_bytes"]:
-                return f"{full}; even with every cached byte, {size['missing_bytes']} are missing."
-            return f"{full}; packed without a gap they would just have fitted, with {size['left_bytes']} left."
+                return f"{full}; even after releasing all cached memory, {size['missing_bytes']} are missing."
+            return f"{full}; packed without gaps, everything would just fit, with {size['left_bytes']} to spare."
         case Cause.LEAK:
             assert isinstance(growth, StepGrowth)
             return _grown(growth, evidence)
@@ -98,30 +98,34 @@ def sentence_of(
             return _accumulated(growth, evidence)
         case Cause.PENDING_FREES:
             return (
-                f"Memory was freed but not yet given back: {size['pending_bytes']} wait for other streams that may "
-                "still use them (record_stream, NCCL)."
+                f"{size['pending_bytes']} of memory were freed but not reusable yet: other streams may still use them "
+                "(record_stream, NCCL)."
             )
         case Cause.LIMIT:
             return (
-                f"A limit, not the card: {text_of_bytes(free_when_refused(evidence))} were free on the card when "
-                f"{size['requested_bytes']} were refused; the allocator could not reserve "
-                f"{size['limit_bytes']} (per_process_memory_fraction, throw_on_cudamalloc_oom, or the system's)."
+                "A limit refused the request, not the GPU's memory size: "
+                f"{text_of_bytes(free_when_refused(evidence))} were free on the GPU when {size['requested_bytes']} "
+                f"were refused. The allocator could not reserve {size['limit_bytes']} (check "
+                "per_process_memory_fraction, throw_on_cudamalloc_oom and the system's limits)."
             )
         case Cause.ADDRESS_SPACE:
             return (
-                f"Address space or a limit, not memory: {text_of_bytes(free_when_refused(evidence))} were free on the "
-                f"card when expandable_segments could not map {size['requested_bytes']} more."
+                f"Addresses ran out or a limit was reached, not the GPU's memory size: "
+                f"{text_of_bytes(free_when_refused(evidence))} were free on the GPU when expandable_segments could not "
+                f"map {size['requested_bytes']} more."
             )
         case Cause.BOGUS_SIZE:
             asked = evidence["requested_bytes"]
-            told = f"{asked:,} bytes" if asked < _TOLD_BYTES else "2^62 bytes or more"
-            return f"The request makes no sense: {told}; look at what computes its size."
+            told = f"{asked:,} bytes" if asked < _UNPRINTED_BYTES else "2^62 bytes or more"
+            return f"The requested size is impossible: {told}. Check the code that computes it."
         case _:
             return _nothing_failed(recording, evidence, holders)
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Tell whether a free block that the request could not use was large enough, or other pools had what it lacked."""
+    """Return whether a free block was large enough but not usable for the request, or other pools held the missing
+    bytes.
+    """
     if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
         return True
     usable = evidence["free_bytes"] + evidence["cached_bytes"] - evidence.get("other_pools_cached_bytes", 0)
@@ -131,65 +135,78 @@ def _is_free_elsewhere(evidence: Evidence) -> bool:
 def _free_elsewhere(size: Mapping[str, str], evidence: Evidence) -> str:
     if evidence["largest_free_block_bytes"] < evidence["needed_segment_bytes"]:
         return (
-            f"Memory was cached, but not for this request: it needed {size['needed_segment_bytes']}, with "
-            f"{size['free_bytes']} free on the card, and {size['other_pools_cached_bytes']} were cached in other pools "
-            "than its own. What a private pool has (a CUDA graph's, torch.cuda.MemPool) serves only requests of that "
-            "pool, and while one asks for more nothing that other pools have is given back."
+            f"The free memory belongs to other pools: the request needed {size['needed_segment_bytes']}; "
+            f"{size['free_bytes']} were free on the GPU, and other pools had {size['other_pools_cached_bytes']} "
+            "cached. Memory of a private pool (a CUDA graph's pool, torch.cuda.MemPool) serves only requests of that "
+            "pool. While a private pool requests memory, the caches of other pools are not returned to the driver."
         )
     return (
-        f"Memory was cached, but not for this request: it needed {size['needed_segment_bytes']}, and "
-        f"{size['largest_free_block_bytes']} were free in one piece on another stream or in another pool. A request is "
-        "served from the cache of its own stream and pool."
+        f"The free memory belongs to another stream or pool: the request needed {size['needed_segment_bytes']}, and "
+        f"{size['largest_free_block_bytes']} were free in one piece on another stream or in another pool. The "
+        "allocator serves a request only from the cache of the same stream and pool."
     )
 
 
 def went_on(recording: Recording) -> str:
-    """Return what is to be said where the program caught the failure and went on."""
+    """Return a sentence on the requests that succeeded after the failure, if the program caught the error and
+    continued.
+    """
     if not recording.is_recorded_failure or recording.failing_op is None:
         return ""
     later = recording.history.action[recording.rebuilt.row_of_op[recording.failing_op] + 1 :]
     more = int(np.count_nonzero(later == Action.ALLOC))
     if not more:
         return ""
-    return f" The program caught this and went on: {more:,} more request{'s' if more > 1 else ''} did not fail."
+    return f" The program caught the error and continued: {more:,} later request{'s' if more > 1 else ''} succeeded."
 
 
 def cure_of(
     cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: StepGrowth | Accumulation | None
 ) -> str:
-    """Return what to do: the line to paste, where a replay proves that a setting lets the request succeed for good."""
+    """Return what to do: the line to paste, if a replay proves that a setting lets the request succeed lastingly."""
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
         put_off = f" A setting only delays the failure: {best.setting} {_by(left, growth)}." if best is not None else ""
-        return _LET_GO + put_off
+        return _FREE_THEM + put_off
     if cause is Cause.DID_NOT_FAIL and "room_bytes" not in evidence:
         return lower_with(remedies, evidence)
     if "requested_bytes" not in evidence:
         return ""
     if best is None:
         done = next((remedy for remedy in remedies if remedy.proved and remedy.fits), None)
-        return f"\nNo setting lets it through, but this does: {done.name}." if done is not None else ""
-    thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
+        less = next((remedy for remedy in remedies if not remedy.proved), None)
+        if done is None and less is not None and cause is Cause.TRULY_FULL:
+            return f"\nThis would be enough: {less.name}."
+        return f"\n{_no_setting(cause)}: {done.name} (replayed)." if done is not None else ""
+    thin = " The step had not ended: a smaller batch is safer." if is_full(evidence["room_bytes"], left) else ""
     if isinstance(growth, StepGrowth):
         thin = (
             f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly "
-            f"{allocated_by(growth.line, 'of')}: this only delays the failure, {_by(left, growth)}."
+            f"{allocated_by(growth.line, 'of')}, so this only delays the failure {_by(left, growth)}."
         )
     return (
-        f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
-        f"  {line_to_paste(best.alloc_conf or best.setting or '')}"
+        f"\n{_this_setting(cause)}: {best.setting}, with {text_of_bytes(left)} left (replayed).{thin} "
+        f"Before the process starts:\n  {line_to_paste(best.alloc_conf or best.setting or '')}"
     )
+
+
+def _no_setting(cause: Cause) -> str:
+    return f"No setting is enough, but {'this would be' if cause is Cause.TRULY_FULL else 'this change helps'}"
+
+
+def _this_setting(cause: Cause) -> str:
+    return "This setting would be enough" if cause is Cause.TRULY_FULL else "This setting lets the request succeed"
 
 
 def _empty_first(recording: Recording) -> str:
     if recording.failing_op is None or not recording.pool_of_ops()[recording.failing_op]:
         return ""
-    return " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
+    return " Call torch.cuda.empty_cache() before the capture: it returns completely free segments to the driver."
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    """Return how many more steps or blocks fit into the bytes that are left, in words."""
+    """Return a phrase with the number of further steps or blocks that fit into `left_bytes`."""
     each, what = (growth.round_bytes, "block") if isinstance(growth, Accumulation) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
     return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what}"
@@ -202,7 +219,7 @@ def _grown(growth: StepGrowth, evidence: Evidence) -> str:
     part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
     return (
         f"Memory grows: every step keeps {kept} more, {part} ({most}) {allocated_by(growth.line)}{ran_out}. "
-        f"{growth.line_blocks:,} {such} are alive, {text_of_bytes(growth.line_bytes)} of the "
+        f"{growth.line_blocks:,} {such} are alive and hold {text_of_bytes(growth.line_bytes)} of the "
         f"{text_of_bytes(evidence['allocated_bytes'])} allocated."
     )
 
@@ -218,48 +235,48 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
             else " one after the other"
         )
     others = (
-        f", along with {accumulation.other_blocks:,} blocks of other lines ({text_of_bytes(accumulation.other_bytes)})"
+        f", with {accumulation.other_blocks:,} blocks of other lines ({text_of_bytes(accumulation.other_bytes)})"
         if accumulation.other_blocks
         else ""
     )
     held = text_of_bytes(accumulation.bytes)
     return (
         f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated {placed(accumulation.line)}{called} are still "
-        f"alive, {held} of the "
+        f"alive and hold {held} of the "
         f"{text_of_bytes(evidence['allocated_bytes'])} allocated. They were allocated{since}{others}."
     )
 
 
 def free_when_refused(evidence: Evidence) -> int:
-    """Return what the driver had free when it refused, in bytes."""
+    """Return the number of bytes that were free on the GPU when the driver refused the request."""
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
 def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if not evidence["peak_reserved_bytes"]:
-        return f"The snapshot is empty: nothing was recorded. {_RECORD}"
+        return f"The snapshot is empty: it contains no memory. {_RECORD}"
     if not len(recording.history):
         return (
-            f"Only the state at the end is in it, {size['allocated_bytes']} allocated of {size['reserved_bytes']} "
-            f"reserved: no request for memory was recorded, nor whether one failed. {_RECORD}"
+            f"The snapshot has only the final state, {size['allocated_bytes']} allocated of {size['reserved_bytes']} "
+            f"reserved; it shows neither the memory requests nor whether one failed. {_RECORD}"
         )
     if recording.has_recorded_failure and not recording.capacity_is_given:
         return (
-            "A request failed in this recording, and the replay does not show why: there it succeeds. What the file "
-            "says contradicts itself, or something in it is not modelled; please report it, with the file if you can."
+            "A request failed in this recording, but it succeeds in the replay. The file contradicts itself, or the "
+            "replay lacks a feature of the allocator; please report it, with the file if you can."
         )
     if not recording.capacity_is_given:
         return peak_sentence(recording, evidence, holders)
     if evidence["peak_reserved_bytes"] > evidence["room_bytes"]:
         return (
-            f"This run does not fit in {size['room_bytes']}: {size['peak_reserved_bytes']} were reserved, most of it "
+            f"This run does not fit in {size['room_bytes']}: it reserved {size['peak_reserved_bytes']}, most of them "
             "before recording began."
         )
     failed = ", and the request that failed in the recording succeeds" if recording.has_recorded_failure else ""
     return (
-        f"This run fits in {size['room_bytes']}, as far as it was recorded: it reserves {size['peak_reserved_bytes']} "
-        f"at most{failed}."
+        f"The recorded part of this run fits in {size['room_bytes']}: it reserves at most "
+        f"{size['peak_reserved_bytes']}{failed}."
     )
 
 
@@ -267,7 +284,7 @@ def _cached(evidence: Evidence) -> str:
     cached, largest = evidence["cached_bytes"], evidence["largest_free_block_bytes"]
     if not cached or not largest:
         return "nothing cached"
-    return f"{text_of_bytes(cached)} cached in pieces of at most {text_of_bytes(largest)}"
+    return f"{text_of_bytes(cached)} were cached in pieces of at most {text_of_bytes(largest)}"
 
 
 def _pinned(blocks: Sequence[HeldBlock]) -> str:
@@ -277,17 +294,19 @@ def _pinned(blocks: Sequence[HeldBlock]) -> str:
     count = f"{len(blocks)} live block{'s' if len(blocks) > 1 else ''}"
     held = text_of_bytes(sum(block.size_bytes for block in blocks))
     where = ", ".join(map(allocated_by, lines))
-    return f"; {count} {where} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} it from being used"
+    return f"; {count} {where} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} that memory from being used"
 
 
 def peak_sentence(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
-    """Return what a run that did not fail needed at most, when, and who held it."""
+    """Return a sentence with the peak of a run without failed requests: the memory, the point in time, and its
+    holders.
+    """
     peak, reserved = evidence["peak_allocated_bytes"], evidence["peak_reserved_bytes"]
     beyond = reserved - peak
-    cached = f", {text_of_bytes(beyond)} more than was ever allocated at once" if beyond > 0 else ""
+    cached = f", {text_of_bytes(beyond)} more than the peak of allocated memory" if beyond > 0 else ""
     held = ", ".join(_held(holders, evidence["allocated_bytes"]))
     return (
-        f"No request failed. At its fullest, {_when(recording)}, {text_of_bytes(peak)} were allocated"
+        f"No request failed. At the peak, {_when(recording)}, {text_of_bytes(peak)} were allocated"
         f"{': ' + held if held else ''}. At most {text_of_bytes(reserved)} were reserved{cached}."
     )
 
@@ -298,14 +317,14 @@ def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
 
 
 def _when(recording: Recording) -> str:
-    """Say at which moment most was allocated."""
+    """Return a phrase for the point in time at which the most memory was allocated."""
     op = recording.done.peak_allocated_op
     if op < recording.program.setup:
         return "when recording began"
     ends = recording.step_ops()
     if ends:
         step = bisect_left(ends, op) + 1
-        return f"in step {step} of {len(ends)}" if step <= len(ends) else f"after step {len(ends)}, the last"
+        return f"in step {step} of {len(ends)}" if step <= len(ends) else f"after step {len(ends)}, the last step"
     times = recording.history.time_us
     now = int(times[recording.rebuilt.row_of_op[op]])
     if now >= 0 and times[0] >= 0:
@@ -314,7 +333,9 @@ def _when(recording: Recording) -> str:
 
 
 def lower_with(remedies: Sequence[Remedy], evidence: Evidence) -> str:
-    """Return the setting that would have lowered the reserved peak of a run that did not fail; empty if none does."""
+    """Return advice to use the setting that would have lowered the peak of reserved memory most, for a run without
+    failed requests; empty if no setting lowers it.
+    """
     now = evidence["peak_reserved_bytes"]
     settings = [remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits]
     best = min(settings, key=lambda remedy: remedy.peak_reserved_bytes or now, default=None)

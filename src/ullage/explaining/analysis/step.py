@@ -1,4 +1,4 @@
-"""The ends of a recorded run's steps, as far as it shows them, and the same run with its steps reordered."""
+"""The ends of the steps that a recorded run shows, and a program with these steps reordered."""
 
 import re
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from ullage.recorded.program import Column, Op, Program, is_one_of
 from ullage.recorded.rebuild import Rebuilt
 
 _NAMED: Final = (re.compile(r"^ProfilerStep#"), re.compile(r"^Optimizer\.step#"), re.compile(r"^step", re.IGNORECASE))
-"""Patterns of annotations that name a step, the clearest first. With several optimizers, the steps of the first one
-count."""
+"""Patterns of annotations that name a step, the clearest first. With several optimizers, the steps of the first
+optimizer count.
+"""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _NEVER: Final = np.iinfo(np.int64).max
 
 
 def step_ops(history: History, rebuilt: Rebuilt, length: int) -> list[int]:
-    """Return the last operation of each step within a program's first `length` operations.
+    """Return the last operation of each step within the first `length` operations of a program.
 
-    Steps are those of the optimizer: PyTorch's profiler names them in the recording (`external_annotations`), or the
-    stacks of the optimizer's allocations show them. Empty where neither was recorded.
+    Steps are optimizer steps. PyTorch's profiler names them in the recording (`external_annotations`), or the stacks of
+    the optimizer's allocations show them. The list is empty if the recording contains neither.
     """
     ends = _by_annotation(history, rebuilt) or _by_stack(history, rebuilt)
     return [op for op in ends if 0 <= op < length]
@@ -44,7 +45,7 @@ def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
 
 
 def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return the last allocation of each uninterrupted series that an optimizer's `step` made."""
+    """Return the last allocation of each uninterrupted series of allocations in an optimizer's `step`."""
     table = history.stacks.table
     steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
     of_frame = np.concatenate([[0], np.cumsum(steps[history.stacks.frames])])
@@ -58,20 +59,21 @@ def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
     if not inside.any():
         return []
     last = inside & ~np.append(inside[1:], False)
-    last[-1] = False  # a step that has only begun
+    last[-1] = False  # this step has only started
     return [int(op) for op in ops[last].tolist()]
 
 
 def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
-    """Return a program with its steps in another order: the first in its place, then the largest, down to the smallest.
+    """Return a program with its steps reordered: the first step keeps its place, and the others follow in order of
+    size, largest first.
 
-    What a step allocates moves with it, in its own order. What it leaves to the next ones is freed as far into as many
-    steps later as before. What follows the last end counts as a step, the one that failed, and lets go of everything
-    at its end. None where there are fewer than three steps.
+    The allocations of a step move with the step and keep their order. If a later step frees a block, the free keeps its
+    distance in steps and its relative position in that step. The operations after the last end count as the failed
+    step; it frees all of its blocks at its end. The result is None if there are fewer than three steps.
 
     Args:
-        program: without a change of settings or pools in its steps, which would not keep their meaning.
-        ends: the operation after which each step ends.
+        program: a program whose steps do not change settings or pools, because such changes depend on the order.
+        ends: the last operation of each step.
     """
     bounds = [0, *(end + 1 for end in ends)]
     if bounds[-1] < len(program):
@@ -87,15 +89,15 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
     place = np.empty(steps, np.int64)
     place[order] = np.arange(steps)
     into = (np.arange(len(program)) - np.array(bounds)[step_of]) / np.maximum(1, np.diff(bounds))[step_of]
-    # An operation on a block of an earlier step keeps its distance in steps, and how far into that step it is.
+    # An operation on a block of an earlier step keeps its distance in steps and its relative position in the step.
     target = place[own] + step_of - own
     into[target > steps - 1] = 1
-    sequence = np.lexsort((into, np.minimum(target, steps - 1)))  # of equals the first stays first
+    sequence = np.lexsort((into, np.minimum(target, steps - 1)))  # equal positions keep their original order
     return program.of_rows(sequence)
 
 
 def _ended(program: Program, start: int) -> Program:
-    """Return the program with frees added at its end for all that it allocated from `start` on."""
+    """Return the program with frees appended for all blocks allocated from `start` on and not freed."""
     tail = slice(start, None)
     freed = program.key[tail][program.op[tail] == Op.FREE]
     alive = np.setdiff1d(program.key[tail][program.op[tail] == Op.ALLOCATE], freed)
@@ -110,7 +112,7 @@ def _ended(program: Program, start: int) -> Program:
 
 
 def _own_step(program: Program, step_of: Column) -> Column:
-    """Return the step of each operation: the step in which its block was allocated."""
+    """Return for each operation the step in which its block was allocated."""
     own = step_of.astype(np.int64)
     allocations = np.flatnonzero(program.op == Op.ALLOCATE)
     born = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
@@ -121,7 +123,7 @@ def _own_step(program: Program, step_of: Column) -> Column:
 
 
 def _sizes_of(program: Program, own: Column, steps: int) -> list[int]:
-    """Return the most requested bytes that each step's own blocks hold at once."""
+    """Return the peak of the requested bytes in each step's own blocks."""
     sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     allocations = program.op == Op.ALLOCATE
     sizes[program.key[allocations]] = program.size[allocations]

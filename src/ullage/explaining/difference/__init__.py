@@ -1,1 +1,1 @@
-"""The difference between two snapshots: what grew, and where."""
+"""The comparison of two memory snapshots: how much memory grew, and at which source lines."""

@@ -1,4 +1,4 @@
-"""Arrange the difference of two runs into a report: what first, in which words."""
+"""The report on the difference between two recorded runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ _COLUMNS: Final = ("change", "before", "after", "blocks", "")
 
 
 def describe(difference: Difference) -> Report:
-    """Make the report of a difference."""
+    """Return the report on the difference between two recorded runs."""
     return Report(
         headline=_headline(difference),
         tone=_tone(difference),
@@ -25,10 +25,12 @@ def describe(difference: Difference) -> Report:
 
 
 def _headline(difference: Difference) -> str:
-    """Return what grew or shrank of all three: at the end, reserved and at the peak may each differ from the others."""
+    """Return how much memory grew or shrank by three measures: allocated at the end, reserved at the end, allocated at
+    the peak.
+    """
     if not any(level.after - level.before for level in difference.overall):
         return "AS MUCH AS BEFORE"
-    where = ("AT THE END", "RESERVED", "AT THE PEAK")  # the last may not be known
+    where = ("AT THE END", "RESERVED", "AT THE PEAK")  # The peak may be unknown.
     return ", ".join(
         f"{_more_or_less(level.after - level.before)} {name}"
         for level, name in zip(difference.overall, where, strict=False)
@@ -53,9 +55,9 @@ def _grown(difference: Difference) -> int:
 
 def _sentence(difference: Difference) -> str:
     allocated = difference.levels[0]
-    when = "At the end" if difference.moment is Moment.END else "At their fullest, each at its own time,"
+    when = "At the end" if difference.moment is Moment.END else "At the peak of each run and device,"
     before, after = text_of_bytes(allocated.before), text_of_bytes(allocated.after)
-    text = f"{when} {after} are allocated in place of {before}"
+    text = f"{when} {after} are allocated, compared with {before} before"
     grown = _grown(difference)
     if not difference.lines or not grown:
         return f"{text}."
@@ -63,8 +65,10 @@ def _sentence(difference: Difference) -> str:
     place = f"{most.name} in {most.function}" if most.function else most.name
     blocks = most.after_blocks - most.before_blocks
     counted = f", {abs(blocks):,} block{'' if abs(blocks) == 1 else 's'} {'more' if blocks > 0 else 'fewer'}"
-    kind = {ChangeKind.NEW: ", which held nothing before", ChangeKind.VANISHED: ", which is gone"}.get(most.kind, "")
-    part = "most of it" if 2 * abs(most.grown_bytes) > abs(grown) else "the largest part"
+    kind = {ChangeKind.NEW: ", which held no memory before", ChangeKind.VANISHED: ", which no longer holds memory"}.get(
+        most.kind, ""
+    )
+    part = "most of the change is" if 2 * abs(most.grown_bytes) > abs(grown) else "the largest part is"
     return f"{text}; {part} at {place}{kind}: {_more(most.grown_bytes)}{counted if blocks else ''}."
 
 
@@ -78,7 +82,7 @@ def _sections(difference: Difference) -> Iterator[Section]:
     shown, left_out = _shown(difference.lines)
     if shown:
         yield Table(
-            title="What changed, by your line; what grew most first",
+            title="Changes by line of your code, the largest growth first",
             columns=("allocated at", *_COLUMNS),
             rows=tuple(_row(change) for change in shown),
         )
@@ -86,12 +90,12 @@ def _sections(difference: Difference) -> Iterator[Section]:
     if named:
         left_out += more
         yield Table(
-            title="By the range or the label of the allocation",
+            title="Changes by named range or label",
             columns=("name", *_COLUMNS),
             rows=tuple(_row(change) for change in named),
         )
     yield Table(
-        title="The allocator as a whole",
+        title="Totals of the allocator",
         columns=("", "change", "before", "after"),
         rows=tuple(_level(level) for level in difference.levels if level.before or level.after),
     )
@@ -100,10 +104,10 @@ def _sections(difference: Difference) -> Iterator[Section]:
     if same:
         held = text_of_bytes(sum(line.after_bytes for line in same))
         lines = "1 line holds" if len(same) == 1 else f"{len(same)} lines hold"
-        notes.append(f"{lines} as much as before: {held}")
+        notes.append(f"{lines} the same amount as before: {held}")
     if left_out:
         size = text_of_bytes(sum(abs(change.grown_bytes) for change in left_out))
-        notes.append(f"{len(left_out)} more changed by {size} together (--json has all)")
+        notes.append(f"{len(left_out)} more changed by {size} in total (--json lists all)")
     if notes:
         yield Remarks(title="To know", items=tuple(notes))
 
@@ -113,7 +117,9 @@ def _is_changed(change: LineChange) -> bool:
 
 
 def _shown(changes: Sequence[LineChange]) -> tuple[list[LineChange], list[LineChange]]:
-    """Return the lines that grew most and those that shrank most, in order, and the lines left out."""
+    """Return the lines that grew most and those that shrank most, in order, and a list of the remaining changed
+    lines.
+    """
     changed = [change for change in changes if _is_changed(change)]
     grew = [change for change in changed if change.grown_bytes >= 0]
     shrank = [change for change in changed if change.grown_bytes < 0]

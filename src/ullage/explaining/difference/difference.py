@@ -1,7 +1,7 @@
-"""The growth from one recorded run to another, by the user's line and by annotation.
+"""The growth of memory from one recorded run to another, by line of the user's code and by annotation.
 
-Lines are matched by file, function and number. Where a file was edited in between, the lines of a function that moved
-together are matched too, and a function's only line that is left over in both.
+Lines are matched by file, function and line number. If a file was edited between the runs, two further rules match
+lines of a function: lines that moved by the same distance, and the only line that is unmatched on both sides.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ SCHEMA: Final = 1
 
 
 class Moment(StrEnum):
-    """The moment at which two runs are compared."""
+    """The point in time at which two runs are compared."""
 
     END = "end"
     PEAK = "peak"
 
 
 class ChangeKind(StrEnum):
-    """The fate of a line between two runs."""
+    """The kind of change of a source line between two runs."""
 
     SAME = "same"
     MOVED = "moved"
@@ -46,10 +46,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """One line or annotation in both runs: bytes after rounding, and blocks."""
+    """The memory of one source line or annotation in both runs: bytes after rounding, and number of blocks."""
 
     name: str
-    """The line's name in the second run; for a line that is gone, its name in the first."""
+    """The line's name in the second run; for a line that holds memory only in the first run, its name there."""
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -60,13 +60,13 @@ class LineChange:
 
     @property
     def grown_bytes(self) -> int:
-        """Bytes more than before; negative where there are fewer."""
+        """The growth in bytes from the first run to the second; negative if the memory shrank."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A total of the allocator in both runs: bytes, or a number of segments."""
+    """A total of the allocator in both runs, in bytes or as a number of segments."""
 
     name: str
     before: int
@@ -77,7 +77,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """Two runs in comparison; the lines that grew most come first."""
+    """The comparison of two runs; the lines that grew most come first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -86,12 +86,13 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """Changes by annotation; empty where neither run has annotations."""
+    """The changes of memory by annotation; empty if neither run has annotations."""
     levels: tuple[Level, ...]
-    """Totals of the allocator at the moment, by name: allocated, pending, cached, reserved, segments."""
+    """The allocator's totals at the compared point in time: allocated, pending, cached, reserved, segments."""
     overall: tuple[Level, ...]
-    """Allocated and reserved when the snapshots were taken, and allocated at the peaks, whatever the moment is; the
-    last is left out where a run cannot be replayed, or neither has a trace."""
+    """Allocated and reserved memory when the snapshots were taken, and allocated memory at the peaks, whatever `moment`
+    is. The peaks are left out if a run cannot be replayed, or if neither run has a trace.
+    """
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -107,14 +108,15 @@ def difference_of(
     moment: Moment = Moment.END,
     semantics: str | None = None,
 ) -> Difference:
-    """Compare two recorded runs, each on all of its devices together.
+    """Compare two recorded runs, each summed over all of its devices.
 
     Args:
-        before: the first run's histories.
-        after: the second run's.
-        sources: the names under which they are shown.
-        moment: when the snapshots were taken, or when most was allocated, each run and device at its own time.
-        semantics: the allocator's version, with which a run is repeated to find its peak.
+        before: the first run's histories, one for each device.
+        after: the second run's histories.
+        sources: the names of the two runs in the report.
+        moment: END compares the runs when the snapshots were taken; PEAK when each run and device had the most
+            allocated.
+        semantics: the allocator's version, which is used to replay a run to find its peak.
     """
     ends = (holding_at_end(before), holding_at_end(after))
     old, new = ends
@@ -173,7 +175,7 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return which place of the first run corresponds to which place of the second."""
+    """Return a mapping from places of the first run to the corresponding places of the second."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -186,7 +188,9 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
 
 
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Match a function's lines: those that moved together, the largest group first, unmoved before moved."""
+    """Match a function's lines. Lines that moved by the same distance are matched together, the largest group first;
+    among groups of equal size, lines that did not move come first.
+    """
     found: dict[int, int] = {}
     before, after = set(before), set(after)
     while before and after:
@@ -196,7 +200,7 @@ def _moves(before: set[int], after: set[int]) -> dict[int, int]:
         }
         shift, lines = max(together.items(), key=lambda item: (len(item[1]), -abs(item[0]), item[0]))
         if len(lines) == 1 and shift and not len(before) == len(after) == 1:
-            break  # one line alone may as well be another
+            break  # A single line that moved may as well be a different line.
         for line in lines:
             found[line] = line + shift
         before -= set(lines)
@@ -226,12 +230,15 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most that each side had allocated, each device at its own time; nothing where that is not known."""
+    """Return the most bytes that each run had allocated, summed over each device's own peak; empty if a peak is
+    unknown.
+    """
     if not any(len(history) for history in (*before, *after)):
         return []
     try:
         return [sum(peak_allocated_bytes(history, semantics) for history in side) for side in (before, after)]
-    except UllageError:  # a run under another allocator than PyTorch's own: its end can be compared even so
+    # This run used a different allocator than PyTorch's own, so it has no replay; its end can still be compared.
+    except UllageError:
         return []
 
 
@@ -246,19 +253,22 @@ def _notes(before: Sequence[History], after: Sequence[History], moment: Moment) 
     devices = [[history.device for history in side] for side in (before, after)]
     if devices[0] != devices[1]:
         first, second = (", ".join(map(str, side)) for side in devices)
-        yield f"the first has the cards {first}, the second {second}; they are added up (--device takes one of each)"
+        yield (
+            f"the first snapshot has the GPUs {first}, the second {second}; the GPUs of each snapshot are added up "
+            "(--device selects one)"
+        )
     elif len(before) > 1:
-        yield f"{len(before)} cards are added up (--device takes one)"
+        yield f"{len(before)} GPUs are added up (--device selects one)"
     texts = [_settings_of(side) for side in (before, after)]
     if texts[0] != texts[1]:
         first, second = (text or "(nothing set)" for text in texts)
-        yield f"the allocator's settings differ: {first} before, {second} after"
+        yield f"the allocator settings differ: {first} before, {second} after"
     for name, side in (("first", before), ("second", after)):
         if moment is Moment.PEAK and not any(len(history) for history in side):
-            yield f"the {name} has no trace, only its state at the end: that is taken for its peak"
+            yield f"the {name} snapshot has no trace; its state at the end is used as its peak"
         failures = sum(int((history.action == Action.OOM).sum()) for history in side)
         if failures:
-            yield f"in the {name} {failures} request{'s' if failures > 1 else ''} failed"
+            yield f"in the {name} run {failures} request{'s' if failures > 1 else ''} failed"
 
 
 def _settings_of(histories: Sequence[History]) -> str:

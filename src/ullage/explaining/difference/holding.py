@@ -1,4 +1,4 @@
-"""The memory that a recorded run held at one moment, by the user's line and by annotation."""
+"""The memory that a recorded run held at one point in time, by line of the user's code and by annotation."""
 
 import re
 from bisect import bisect_right
@@ -14,13 +14,15 @@ from ullage.recorded.allocator.replay import ReplayDevice, State, replay
 from ullage.recorded.history import PENDING, Action, History
 from ullage.recorded.rebuild import program_of
 
-_NUMBER: Final = re.compile(r"#\d+$")  # ProfilerStep#12: every step has a name of its own
+_NUMBER: Final = re.compile(r"#\d+$")  # For example "ProfilerStep#12", whose number differs in every step.
 UNNAMED: Final = "(no annotation)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of the user's own: the last two parts of its path, and the function; line 0: no line is known."""
+    """A line of the user's code: the last two parts of its path, and the function. If the line number is 0, no line is
+    known.
+    """
 
     file: str
     function: str
@@ -32,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """Bytes after rounding, and the number of blocks."""
+    """The allocated bytes after rounding, and the number of blocks, of one source line or annotation."""
 
     bytes: int = 0
     blocks: int = 0
@@ -43,36 +45,39 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentHolding:
-    """The memory allocated at a moment, summed by line and by annotation, and the allocator's totals, in bytes."""
+    """The memory allocated at one point in time, summed by line and by annotation, and the allocator's totals, in
+    bytes.
+    """
 
     places: dict[Place, HeldBytes]
     annotations: dict[str, HeldBytes]
-    """Bytes by the label that the program put on its allocations, or else by the innermost named range; empty where
-    there is neither."""
+    """Bytes by annotation: the label that the program gave the allocation or, without a label, the innermost named
+    range; empty if the run has neither labels nor named ranges.
+    """
     allocated_bytes: int
     pending_bytes: int
-    """Freed bytes that other streams may still use."""
+    """The bytes of blocks that are freed but that other streams may still use."""
     reserved_bytes: int
     segments: int
 
     @property
     def cached_bytes(self) -> int:
-        """Reserved bytes that are free for requests."""
+        """The reserved bytes that the allocator can use for new requests."""
         return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
 
 
 def holding_at_end(histories: Iterable[History]) -> MomentHolding:
-    """Return what was held when the snapshot was taken, on all of the devices together."""
+    """Return the memory that was allocated when the snapshot was taken, summed over all devices."""
     return _sum([_at_end(history) for history in histories])
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return what was held when most was allocated, on each device at its own time, by replaying the run."""
+    """Return the memory that was allocated at the peak, summed over each device's own peak, by replaying the run."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
-    """Return the most that a device had allocated, by replaying the run."""
+    """Return the most bytes that a device had allocated, by replaying the run."""
     rebuilt = program_of(history, semantics=semantics)
     return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 
@@ -82,7 +87,7 @@ class _BlockAtMoment:
     bytes: int
     stack: int
     row: int
-    """Index of the trace entry that allocated the block; -1: it was there before recording began."""
+    """The index of the trace entry that allocated the block; -1 if the block existed before recording began."""
 
 
 def _at_end(history: History) -> MomentHolding:
@@ -103,7 +108,7 @@ def _at_end(history: History) -> MomentHolding:
 
 
 def _at_peak(history: History, semantics: str | None) -> MomentHolding:
-    rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
+    rebuilt = program_of(history, semantics=semantics)  # The allocated bytes are the same in every allocator version.
     device = ReplayDevice.of(rebuilt)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
     done = replay(cut(rebuilt.program, max(rebuilt.program.setup, peak + 1)), rebuilt.settings, device)
@@ -158,7 +163,9 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """Return the label of the entry that allocated a block: its own metadata, or the innermost open range."""
+    """Return the label of the trace entry that allocated a block: the entry's own metadata or, without metadata, the
+    innermost open range.
+    """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
 
@@ -174,7 +181,7 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the innermost open range from each moment on at which it changes."""
+    """Return the innermost open range at each point in time where it changes."""
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

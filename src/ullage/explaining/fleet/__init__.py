@@ -1,1 +1,3 @@
-"""Snapshots of many ranks: which ranks are alike, which differ and by what, and why the fullest is the fullest."""
+"""The comparison of the memory snapshots of many ranks: which ranks are alike, which differ and by what, and an
+explanation of the rank that uses the most memory.
+"""

@@ -1,8 +1,9 @@
-"""Which ranks are alike, and why one differs: groups without thresholds between neighbours, in one pass over figures.
+"""Groups of ranks that use memory alike, and the reasons why a rank differs from them.
 
-Ranks of one group have the same end (a request that failed, growth), the same settings, workspaces of one kind of card,
-peaks that follow one another without a gap of more than a hundredth, and the same lines that hold the most. A gap, and
-not a width, divides them: ranks with batches of different lengths are a continuum, and one of a larger batch is not.
+The ranks of a group have the same outcome (a request failed, or memory grows), the same allocator settings, cuBLAS
+workspaces of the same GPU generation, and the same source lines that hold the most memory. When their peaks are sorted,
+two neighboring peaks differ by at most 1 %. Gaps divide ranks into groups; the width of a group does not matter. So
+ranks with batches of different lengths form one group, and a rank with a much larger batch does not belong to it.
 """
 
 from collections import defaultdict
@@ -16,20 +17,22 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""The part of a peak by which neighbours of one group differ at most."""
+"""The largest difference between two neighboring peaks of one group, as a fraction of the larger peak."""
 _MOST_KINDS: Final = 16
-"""The most groups of different lines that are told apart at equal peaks."""
+"""The largest number of groups that ranks with equal peaks are divided into by their source lines."""
 _LINES_SHARE: Final = 0.05
-"""The part of the peak by which the lines of two ranks of one group differ at most."""
+"""The largest difference between the source lines of two ranks of one group, as a fraction of the allocated memory."""
 _KIND_SHARE: Final = 0.05
-"""The least part of all ranks that makes a group a kind of rank, and not ranks that differ."""
+"""The smallest fraction of all ranks that makes a group a kind of rank; ranks of smaller groups are reported as
+different.
+"""
 _WORTH: Final = 0.2
-"""The least part of a difference that a line or a role must have to be named."""
+"""The smallest fraction of a difference in memory that a source line or a role must account for to be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """A rank, and its snapshot's figures."""
+    """The file of a rank's snapshot, and the figures read from it."""
 
     file: RankFile
     summary: RankSummary
@@ -37,25 +40,27 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """Ranks that are alike, the fullest first."""
+    """A group of ranks that use memory alike, ordered from the most reserved memory to the least."""
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether there are enough of them to be a kind of rank, such as a pipeline's stage; else they differ."""
+    """Whether the group is large enough to be a kind of rank, such as a pipeline stage. The ranks of a smaller group
+    are reported as different.
+    """
 
     @property
     def fullest(self) -> RankFigures:
-        """The rank that reserved most."""
+        """The rank of this group that reserved the most memory."""
         return self.ranks[0]
 
     @property
     def middle(self) -> RankFigures:
-        """The rank that others are compared with: as many reserved more as less."""
+        """The rank with the median of the reserved memory, which different ranks are compared with."""
         return self.ranks[len(self.ranks) // 2]
 
 
 def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
-    """Return groups of ranks that are alike, the largest first."""
+    """Return groups of ranks that use memory alike, the largest group first."""
     ranks = list(ranks)
     found: list[list[RankFigures]] = []
     by_end: defaultdict[Hashable, list[RankFigures]] = defaultdict(list)
@@ -78,7 +83,7 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return what is the same for all ranks of a group, and is no figure that varies."""
+    """Return the properties that all ranks of a group share and that are not measured amounts."""
     return (
         summary.failed,
         summary.cause,
@@ -89,7 +94,7 @@ def _end_of(summary: RankSummary) -> Hashable:
 
 
 def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int]) -> list[list[RankFigures]]:
-    """Divide ranks where the sorted figures leave a gap."""
+    """Divide ranks into groups where the sorted values of a figure leave a gap."""
     groups: list[list[RankFigures]] = []
     before = 0
     for one in sorted(ranks, key=figure):
@@ -102,7 +107,9 @@ def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int])
 
 
 def _by_lines(ranks: Sequence[RankFigures]) -> list[list[RankFigures]]:
-    """Divide ranks by the lines that hold memory: those of different stages may have equal peaks."""
+    """Divide ranks by the source lines that hold memory, because ranks of different pipeline stages may have equal
+    peaks.
+    """
     groups: list[list[RankFigures]] = []
     for one in ranks:
         own = next((group for group in groups if _have_same_lines(group[0].summary, one.summary)), None)
@@ -122,28 +129,34 @@ def _have_same_lines(first: RankSummary, second: RankSummary) -> bool:
 
 
 def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
-    """Return what a rank has more or less of than a usual one, and at which line."""
+    """Return how much more or less memory a rank uses than a typical rank, and which source line accounts for the
+    difference.
+    """
     said = list(_ends(rank, usual))
     if rank.cublas_bytes != usual.cublas_bytes and rank.cublas_bytes and usual.cublas_bytes:
         said.append(
-            f"another kind of card: cuBLAS took {text_of_bytes(rank.cublas_bytes)} as its workspace, elsewhere "
-            f"{text_of_bytes(usual.cublas_bytes)} (it is 32 MiB from Hopper on)"
+            f"a different GPU model: the cuBLAS workspace has {text_of_bytes(rank.cublas_bytes)}, on other ranks "
+            f"{text_of_bytes(usual.cublas_bytes)} (32 MiB since Hopper)"
         )
     if rank.settings != usual.settings:
-        said.append(f"other settings of the allocator: {rank.settings or 'none'}, elsewhere {usual.settings or 'none'}")
+        said.append(
+            f"different allocator settings: {rank.settings or 'none'}, on other ranks {usual.settings or 'none'}"
+        )
     said += _bytes(rank, usual)
-    return "; ".join(said) or "no figure tells it from the others"
+    return "; ".join(said) or "no figure distinguishes it from the other ranks"
 
 
 def _ends(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
     if rank.requested_bytes is not None and not usual.failed:
         at = f" at {rank.failing_line}" if rank.failing_line else ""
         cause = rank.cause.replace("_", " ")
-        yield f"memory ran out ({cause}): {text_of_bytes(rank.requested_bytes)} were asked for{at}"
+        yield f"out of memory ({cause}): a request of {text_of_bytes(rank.requested_bytes)} failed{at}"
     elif usual.failed and not rank.failed:
-        yield "memory did not run out"
+        yield "did not run out of memory"
     if rank.growth_line != usual.growth_line and rank.growth_line is not None:
-        each = f"every step keeps {text_of_bytes(rank.growth_bytes)} more" if rank.growth_bytes else "blocks are kept"
+        each = (
+            f"every step keeps {text_of_bytes(rank.growth_bytes)} more" if rank.growth_bytes else "blocks are not freed"
+        )
         yield f"memory grows: {each}, allocated at {rank.growth_line}"
 
 
@@ -151,20 +164,20 @@ def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
     more = rank.allocated_bytes - usual.allocated_bytes
     if abs(more) > GAP * usual.allocated_bytes:
         yield f"{text_of_bytes(abs(more))} {'more' if more > 0 else 'less'} allocated{_of(rank, usual, more)}"
-        return  # and what is reserved follows from that
+        return  # The reserved memory follows from the allocated memory.
     spare = rank.peak_reserved_bytes - rank.peak_allocated_bytes
     usual_spare = usual.peak_reserved_bytes - usual.peak_allocated_bytes
     if not rank.failed and spare - usual_spare > GAP * usual.peak_reserved_bytes:
         yield (
-            f"memory in pieces: {text_of_bytes(spare)} reserved beyond the peak of what was allocated, "
-            f"elsewhere {text_of_bytes(max(0, usual_spare))}"
+            f"fragmentation: the peak of reserved memory is {text_of_bytes(spare)} above the peak of allocated memory, "
+            f"on other ranks {text_of_bytes(max(0, usual_spare))}"
         )
     elif spare - usual_spare < -GAP * usual.peak_reserved_bytes:
-        yield f"{text_of_bytes(usual_spare - spare)} less reserved, for the same allocated"
+        yield f"{text_of_bytes(usual_spare - spare)} less reserved for the same allocated memory"
 
 
 def _of(rank: RankSummary, usual: RankSummary, more: int) -> str:
-    """Return of which roles, and at which line most of it."""
+    """Return the role and the source line that account for most of a difference in allocated memory, as text."""
     sign = 1 if more > 0 else -1
     roles = {
         role: sign * (rank.roles.get(role, 0) - usual.roles.get(role, 0))

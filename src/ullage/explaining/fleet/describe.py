@@ -1,4 +1,4 @@
-"""Arrange what many ranks' snapshots say into a report."""
+"""The report on the snapshots of many ranks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +12,16 @@ from ullage.report.report import Plot, Point, Remarks, Report, Section, Table, T
 _NAMED = 8
 _ROWS = 32
 _UNREADABLE_SHOWN = 8
-_MORE = "Everything that was tried on the fullest rank, and all notes: --all, or --html PAGE; another rank: --rank N"
+_MORE = (
+    "Use --all or --html PAGE to see every tested change for the fullest rank and all notes; --rank N explains "
+    "another rank"
+)
 
 
 def describe(fleet: FleetExplanation) -> Report:
-    """Make the report of many ranks: who differs, and then the fullest rank as `ullage explain` explains one."""
+    """Return the report on many ranks: first the ranks that differ, then the fullest rank as `ullage explain`
+    explains it.
+    """
     total = sum(len(group.ranks) for group in fleet.groups)
     fullest = describe_explanation(fleet.fullest) if fleet.fullest is not None else None
     return Report(
@@ -51,7 +56,7 @@ def _sentence(fleet: FleetExplanation) -> str:
         return said
     shown = fleet.different[:_NAMED]
     one = len(fleet.different) == 1
-    said += f" {'This one differs' if one else f'These {len(fleet.different):,} differ'}: "
+    said += f" {'This rank differs' if one else f'These {len(fleet.different):,} ranks differ'}: "
     more = len(fleet.different) - len(shown)
     return said + ", ".join(rank.figures.file.name for rank in shown) + (f", and {more:,} more." if more else ".")
 
@@ -66,13 +71,13 @@ def _tables(fleet: FleetExplanation) -> Iterator[Section]:
     if fleet.different:
         yield _differing(fleet.different)
         yield Remarks(
-            title="What they have more or less of than the others",
+            title="How the ranks that differ compare with the others",
             items=tuple(f"{one.figures.file.name}: {one.why}" for one in fleet.different[:_ROWS]),
         )
     if len(fleet.kinds) > 1:
         yield Table(
             title="Kinds of ranks",
-            columns=("ranks", "which", "peak allocated", "peak reserved", "most of it at"),
+            columns=("ranks", "which", "peak allocated", "peak reserved", "largest line"),
             rows=tuple(_kind_row(group) for group in fleet.kinds),
         )
 
@@ -115,7 +120,9 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 
 def _numbers(group: RankGroup) -> str:
-    """Return which ranks: "0 to 255, 512", or how the first of them are called."""
+    """Return the ranks of a group as text, such as "0 to 255, 512", or the names of the first two if ranks are
+    unknown.
+    """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):
         return ", ".join(one.file.name for one in group.ranks[:2]) + (", ..." if len(group.ranks) > 2 else "")
@@ -123,7 +130,7 @@ def _numbers(group: RankGroup) -> str:
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as ranges: "0 to 3, 7"; of many, the first few."""
+    """Return sorted numbers as ranges, such as "0 to 3, 7"; a long list is cut after the first eight ranges."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:
@@ -137,18 +144,20 @@ def ranges_of(numbers: Sequence[int]) -> str:
 def _what_is_missing(fleet: FleetExplanation) -> Iterator[Section]:
     items = [f"{name}: {why}" for name, why in fleet.unreadable[:_UNREADABLE_SHOWN]]
     if more := len(fleet.unreadable) - len(items):
-        items.append(f"{more:,} more cannot be read: --json has all of them")
+        items.append(f"{more:,} more cannot be read (--json lists all)")
     if fleet.missing:
         count = len(fleet.missing)
-        items.append(f"no snapshot of {count:,} rank{'s' if count > 1 else ''}: {ranges_of(fleet.missing)}")
+        items.append(f"no snapshot exists for {count:,} rank{'s' if count > 1 else ''}: {ranges_of(fleet.missing)}")
     if items:
         yield Remarks(title="Not read", items=tuple(items))
     if fleet.notes:
-        yield Remarks(title="To know of the files", items=fleet.notes)
+        yield Remarks(title="Notes on the files", items=fleet.notes)
 
 
 def _verdict(fleet: FleetExplanation, fullest: Report) -> Remarks:
-    return Remarks(title=f"The fullest, {fleet.fullest_name}: {fullest.headline}", items=(fullest.sentence,))
+    return Remarks(
+        title=f"The rank with the most memory, {fleet.fullest_name}: {fullest.headline}", items=(fullest.sentence,)
+    )
 
 
 def _all_groups(fleet: FleetExplanation) -> Iterator[Section]:
@@ -165,7 +174,7 @@ def _plot(fleet: FleetExplanation) -> Plot:
             x=one.file.rank if one.file.rank is not None else -1,
             y=one.summary.peak_reserved_bytes,
             tone=Tone.BAD if one.summary.failed else Tone.UNSURE if one.file.path in odd else Tone.GOOD,
-            remark=f"{one.file.name}: {odd.get(one.file.path, 'like the others')}",
+            remark=f"{one.file.name}: {odd.get(one.file.path, 'like the other ranks')}",
         )
         for group in fleet.groups
         for one in group.ranks
@@ -175,7 +184,7 @@ def _plot(fleet: FleetExplanation) -> Plot:
         for number, point in enumerate(sorted(points, key=lambda point: point.x))
     ]
     return Plot(
-        title="Peak of reserved memory, rank by rank",
+        title="Peak of reserved memory by rank",
         x_label="rank",
         y_label="peak reserved",
         y_is_bytes=True,

@@ -1,4 +1,6 @@
-"""A folder with the snapshots of many ranks, explained: who is alike, who differs by what, and the fullest whole."""
+"""The explanation of a folder with the snapshots of many ranks: the groups of ranks, the ranks that differ and why, and
+a full explanation of the fullest rank.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,38 +22,44 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _MOST_EXPLAINED: Final = 16
-"""The most ranks that differ of which each is explained too; of more, only their figures are told."""
+"""The largest number of different ranks that are each explained; if more ranks differ, only their figures are
+reported.
+"""
 _TOLD_EVERY: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferentRank:
-    """A rank that is not like the others."""
+    """A rank that belongs to no kind of rank."""
 
     figures: RankFigures
     why: str
-    """The sentence on what it has more or less of than the usual rank, and at which line."""
+    """The sentence that says how much more or less memory this rank uses than a typical rank, and at which source
+    line.
+    """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FleetExplanation(Answer):
-    """What the snapshots of many ranks say together."""
+    """The result of comparing the snapshots of many ranks."""
 
     described_in: ClassVar[str] = "ullage.explaining.fleet.describe"
 
     folder: str
     groups: tuple[RankGroup, ...]
-    """Ranks that are alike, the largest group first."""
+    """Groups of ranks that use memory alike, the largest group first."""
     different: tuple[DifferentRank, ...]
-    """The ranks of no kind, the fullest first."""
+    """The ranks that belong to no kind of rank, the fullest first."""
     fullest: Explanation | None
-    """The explanation of the fullest rank: the first that ran out of memory, or else the one that reserved most."""
+    """The explanation of the fullest rank: the first rank that ran out of memory or, if no rank did, the rank that
+    reserved the most.
+    """
     fullest_name: str
     unreadable: tuple[tuple[str, str], ...]
-    """The names of ranks whose snapshots cannot be read, each with the reason."""
+    """The names of the ranks whose snapshots cannot be read, each with the reason."""
     missing: tuple[int, ...]
-    """The ranks that have no snapshot, though ranks with larger numbers have one."""
+    """The ranks that have no snapshot although a higher rank has one."""
     notes: tuple[str, ...]
 
     @property
@@ -97,18 +105,18 @@ def explain_fleet(
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> FleetExplanation:
-    """Read the snapshots of all ranks, several at a time, and tell which differ.
+    """Read the snapshots of all ranks, several at a time, and return which ranks differ.
 
     Args:
-        folder: where they lie.
+        folder: the folder that contains the snapshots.
         files: the snapshots, as `rank_files` has found them.
-        workers: how many processes read at once; None: one for each core.
-        engine: where to read instead of on this machine.
-        with_picture: whether a page will draw the fullest rank.
-        progress: called with a short text now and then.
+        workers: the number of processes that read at the same time; None: one for each core.
+        engine: the execution engine whose workers read the files; None: this machine reads them.
+        with_picture: whether an HTML page will draw the memory of the fullest rank.
+        progress: called with a short text from time to time.
 
     Raises:
-        UsageError: none of them can be read.
+        UsageError: none of the snapshots can be read.
     """
 
     def read(some: Sequence[RankFile], *, is_whole: bool, done: Callable[[int], None]) -> dict[str, RankSummary | str]:
@@ -129,11 +137,11 @@ def explain_fleet(
         else:
             unreadable.append((file.name, answer))
     if not ranks:
-        raise UsageError(f"no snapshot in {folder} can be read; of {unreadable[0][0]}: {unreadable[0][1]}")
+        raise UsageError(f"no snapshot in {folder} can be read; for example, {unreadable[0][0]}: {unreadable[0][1]}")
     groups = groups_of(ranks)
     different = _different(groups, read, progress)
     fullest = max(ranks, key=_fullness)
-    progress(f"explaining {fullest.file.name}, the fullest")
+    progress(f"explaining {fullest.file.name}, the rank with the most memory")
     return FleetExplanation(
         folder=str(folder),
         groups=groups,
@@ -150,22 +158,24 @@ def file_of_rank(folder: Path, files: Sequence[RankFile], rank: int) -> Path:
     """Return the snapshot of one rank.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the folder has no snapshot of this rank.
     """
     found = next((file.path for file in files if file.rank == rank), None)
     if found is None:
         known = [file.rank for file in files if file.rank is not None]
-        there = f"there are ranks {min(known)} to {max(known)}" if known else "the names of its files tell no ranks"
+        there = (
+            f"expected a rank from {min(known)} to {max(known)}" if known else "the file names contain no rank numbers"
+        )
         raise UsageError(f"{folder} has no snapshot of rank {rank}; {there}")
     return found
 
 
 def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[WorkEngine | None]:
-    """Return the engine that is asked for; None for this machine, where readers are processes of ours.
+    """Return the requested execution engine; None for this machine, where ullage starts its own reader processes.
 
     Raises:
-        UsageError: there is no such engine, or what it needs is not installed.
-        EngineError: it does not answer.
+        UsageError: the engine does not exist, or a package that it needs is not installed.
+        EngineError: the engine does not respond.
     """
     if on in (None, "local"):
         return nullcontext()
@@ -181,12 +191,12 @@ def _fullness(rank: RankFigures) -> tuple[bool, int]:
 def _different(
     groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
 ) -> tuple[DifferentRank, ...]:
-    """Return the ranks of no kind, each beside the kind that is nearest to it."""
+    """Return the ranks that belong to no kind of rank, each compared with the kind that is most similar."""
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
     if 0 < len(odd) <= _MOST_EXPLAINED:
-        progress(f"explaining the {len(odd)} that differ")
+        progress(f"explaining the {len(odd)} ranks that differ")
         explained = read([one.file for one in odd], is_whole=True, done=lambda number: None)
         told = [explained[str(one.file.path)] for one in odd]
         odd = [
@@ -197,7 +207,7 @@ def _different(
 
 
 def _usual(rank: RankFigures, kinds: Sequence[RankGroup]) -> RankSummary:
-    """Return the figures of the kind whose peak is nearest."""
+    """Return the figures of a typical rank of the kind whose peak is nearest."""
 
     def distance(group: RankGroup) -> int:
         return abs(group.middle.summary.peak_allocated_bytes - rank.summary.peak_allocated_bytes)
@@ -219,7 +229,9 @@ def _missing(files: Sequence[RankFile]) -> tuple[int, ...]:
 def _notes(files: Sequence[RankFile]) -> Iterator[str]:
     older = sum(file.older for file in files)
     if older:
-        yield f"of each rank the latest snapshot was taken; {older:,} of earlier steps were left out"
+        yield f"only the latest snapshot of each rank was read; {older:,} snapshots of earlier steps were skipped"
     nameless = sum(1 for file in files if file.rank is None)
     if nameless:
-        yield f"the names of {nameless:,} files tell no rank, or one that another has too: they go by their names"
+        yield (
+            f"{nameless:,} file names contain no rank, or the same rank as another file; these files are listed by name"
+        )

@@ -1,9 +1,10 @@
-"""Which files of a folder are snapshots of ranks, and of which rank each is, by the names that people give them.
+"""The search for rank snapshots in a folder: each snapshot's rank is found from its file name.
 
-Names that are read: `rank3_memory_snapshot.pickle` in `iteration_20/` (torchtitan, torchtune), `snapshot_rank3.pickle`,
-`memory_snapshot-rank3.pickle`, `oom_rank-3_snapshot.pickle`, `rank_3/snapshot.pickle`, `prof_memsnap_r3.pkl`,
-`snapshot_3.pickle`, `3.pickle`. Names of a host, a process and a time (`host-a_Nov_24_10_00_00.pickle`,
-`host-a_4711.1764000000.pickle`, as of TensorBoard's handlers) tell no rank: each is a process of its own.
+These names are recognized: `rank3_memory_snapshot.pickle` in `iteration_20/` (torchtitan, torchtune),
+`snapshot_rank3.pickle`, `memory_snapshot-rank3.pickle`, `oom_rank-3_snapshot.pickle`, `rank_3/snapshot.pickle`,
+`prof_memsnap_r3.pkl`, `snapshot_3.pickle`, `3.pickle`. Names made of a host, a process id and a time
+(`host-a_Nov_24_10_00_00.pickle`, `host-a_4711.1764000000.pickle`, as the TensorBoard handlers write them) contain no
+rank: each of these files counts as a separate process.
 """
 
 import os
@@ -19,7 +20,9 @@ from ullage.base.errors import UsageError
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A number within one machine: with those of others beside it, it is no rank."""
+"""A number that is unique only within one machine, such as a local rank. If the files of several machines share it, it
+is not the rank.
+"""
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?<![a-z])(?:iteration|iter|global[-_]?step|step|epoch)[-_=]?(\d+)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
@@ -31,25 +34,26 @@ MOST_FILES: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
-    """The snapshot of one rank, or of a process whose name tells no rank."""
+    """The snapshot of one rank, or of a process whose file name contains no rank."""
 
     path: Path
     rank: int | None
     name: str
-    """The name in a report: "rank 3", or the path below the folder, without what all names have."""
+    """The name in a report: "rank 3", or the path below the folder without the part that all names share."""
     size_bytes: int
     older: int = 0
-    """The number of this rank's snapshots of earlier steps, which are left out."""
+    """The number of this rank's snapshots of earlier steps, which are skipped."""
 
 
 def rank_files(folder: Path) -> tuple[RankFile, ...]:
-    """Return the snapshots of a folder's ranks, of each the latest, by rank; none where it is no folder of ranks.
+    """Return the latest snapshot of each rank in a folder, sorted by rank; empty if the folder does not hold several
+    ranks.
 
-    A folder that `ullage run` has written is none: it says more than snapshots do, and is read otherwise.
+    A folder that `ullage run` has written gives an empty result: it holds more than snapshots, and other code reads it.
 
     Raises:
         OSError: the folder cannot be read.
-        UsageError: it has more files than ranks have.
+        UsageError: the folder has more files than a run has ranks.
     """
     found = list(_files(folder, folder, 0))
     if any(path is None for path, _, _ in found):
@@ -71,7 +75,7 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
 
 
 def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the snapshots in a folder of several ranks; none where it has no two.
+    """Return the snapshots in a folder of several ranks; empty if it has fewer than two.
 
     Raises:
         OSError: it cannot be read.
@@ -81,7 +85,9 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
 
 
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return files with the names of their ranks; where two have one rank, as of two machines, it tells neither."""
+    """Return files with the names of their ranks; if two files have the same rank, as from two machines, neither gets a
+    rank.
+    """
     files = list(files)
     count = Counter(file.rank for file in files)
     told = [
@@ -94,13 +100,15 @@ def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
 
 
 def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, int, float]]:
-    """Yield (path, size, time) of what looks like a snapshot; a path of None where `ullage run` has written here."""
+    """Yield (path, size, time) of each file that looks like a snapshot; a path of None if `ullage run` has written this
+    folder.
+    """
     count = 0
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             count += 1
             if count > MOST_FILES:
-                raise UsageError(f"{folder} has more than {MOST_FILES:,} files; expected a snapshot for each rank")
+                raise UsageError(f"{folder} has more than {MOST_FILES:,} files; expected one snapshot for each rank")
             if entry.name in _MARKS_OF_A_RUN or entry.name.endswith(_SUFFIX_OF_A_RUN):
                 yield None, 0, 0.0
             elif entry.is_dir(follow_symlinks=False):
@@ -112,7 +120,9 @@ def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, i
 
 
 def _ranks(paths: list[Path]) -> list[int | None]:
-    """Return the rank that each path tells: by a word, or by the only number in which the names differ."""
+    """Return the rank in each path: a number after a word such as "rank", or the only number in which the names
+    differ.
+    """
     told = [_rank_by_word(path) for path in paths]
     if any(rank is not None for rank in told) or any(_LOCAL_RANK.search(str(path)) for path in paths):
         return told
@@ -121,7 +131,7 @@ def _ranks(paths: list[Path]) -> list[int | None]:
 
 def _rank_by_word(path: Path) -> int | None:
     for pattern in (_RANK, _SHORT_RANK):
-        for part in reversed(path.parts):  # the file's own name first
+        for part in reversed(path.parts):  # The file name comes first, then its folders.
             if found := pattern.search(_SUFFIX.sub("", part)):
                 return int(found[1])
     return None
@@ -136,6 +146,6 @@ def _ranks_by_number(names: list[str]) -> list[int | None]:
     if len(varying) != 1:
         return [None] * len(names)
     ranks = [row[varying[0]] for row in numbers]
-    # Numbers of processes and times differ too, and are far larger than there are files.
+    # Process ids and times differ between names, too, but they are far larger than the number of files.
     is_count = len(set(ranks)) == len(ranks) and max(ranks) < 4 * len(ranks)
     return [*ranks] if is_count else [None] * len(names)

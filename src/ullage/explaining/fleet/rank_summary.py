@@ -1,4 +1,4 @@
-"""One rank's snapshot in a few figures, which are all that is kept of it while the others are read."""
+"""The summary of one rank's snapshot: the few figures that are kept in memory while the other ranks are read."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,55 +18,57 @@ from ullage.recorded.settings import recorded_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
 _MOST_LINES: Final = 48
-"""The most lines that are kept of a rank; the others are one."""
+"""The largest number of source lines that are kept for a rank; all further lines are summed into a single entry."""
 _CUBLAS_BYTES: Final = frozenset((8_519_680, 32 << 20))
-"""The sizes that PyTorch gives cuBLAS: before Hopper, and from it on."""
+"""The cuBLAS workspace sizes that PyTorch chooses, in bytes: before Hopper, and since Hopper."""
 OTHER_LINES: Final = "(other lines)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """What a rank's snapshot says; sizes in bytes after rounding, at the moment that matters."""
+    """The figures of a rank's snapshot; sizes in bytes after rounding, when the last request failed or at the peak."""
 
     device: int
     cause: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     allocated_bytes: int
-    """Bytes in use where the last request failed, or else at the peak."""
+    """The bytes in use when the last request failed; if no request failed, the bytes in use at the peak."""
     reserved_bytes: int
     requested_bytes: int | None
-    """The size of the request that failed; None where none did."""
+    """The size in bytes of the last request that failed; None if no request failed."""
     room_bytes: int | None
-    """The bytes that the allocator could reserve; None where the file does not tell."""
+    """The bytes that the allocator could reserve; None if the file does not record them."""
     failing_line: str | None
     retries: int
     growth_bytes: int
-    """The bytes that every step keeps beyond those of the step before."""
+    """The growth of allocated memory from each step to the next, in bytes."""
     growth_line: str | None
     entries: int
     settings: str | None
     cublas_bytes: int
-    """The size of cuBLAS' workspace, which PyTorch chooses by the kind of card; 0 where none is alive."""
+    """The size of the cuBLAS workspace in bytes, which PyTorch chooses by GPU generation; 0 if no workspace is
+    allocated.
+    """
     lines: dict[str, tuple[int, int]]
-    """Bytes and blocks of each of the user's lines."""
+    """The bytes and the number of blocks allocated at each line of the user's code."""
     roles: dict[str, int]
     headline: str = ""
     sentence: str = ""
-    """The sentence of `ullage explain`; "" where that was not asked for."""
+    """The one-sentence result of `ullage explain`; "" if it was not requested."""
 
     @property
     def failed(self) -> bool:
-        """Whether the last request failed."""
+        """Whether the last recorded request failed."""
         return self.requested_bytes is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the summary as plain data for `json.dumps`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Make it of what `to_json` returned."""
+        """Return the summary from the data that `to_json` returned."""
         return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
 
 
@@ -74,8 +76,8 @@ def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
     """Read the snapshot of one rank, and return its figures.
 
     Args:
-        path: of the file.
-        is_whole: whether to explain it, which takes several replays more.
+        path: the snapshot file.
+        is_whole: whether to explain the snapshot too, which takes several more replays.
 
     Raises:
         UllageError: it cannot be read.

@@ -1,7 +1,7 @@
-"""The process that reads ranks' snapshots: a request as a line of JSON, its answer as another.
+"""The process that reads the snapshots of ranks. Each request is a line of JSON, and so is each response.
 
-A process of its own for each worker, because a snapshot is read in C++ and Python that hold the interpreter's lock, and
-because what a damaged file does to a reader it does to that one alone.
+Every worker is a separate process for two reasons. Reading a snapshot holds Python's global interpreter lock, in C++ as
+well as in Python. And if a damaged file crashes a reader, the other readers are not affected.
 """
 
 import json
@@ -17,7 +17,7 @@ from ullage.explaining.fleet.rank_summary import summary_of
 
 
 def main() -> None:
-    """Answer until the parent closes its end."""
+    """Answer requests until the parent process closes its end of the pipe."""
     tie_to_parent()
     requests, answers = int(sys.argv[2]), int(sys.argv[3])
     with os.fdopen(requests, encoding="utf-8") as lines, os.fdopen(answers, "w", encoding="utf-8") as out:
@@ -27,18 +27,18 @@ def main() -> None:
 
 
 def answers(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Return the figures of several ranks, as an engine asks for them: `answer_to` for each path."""
+    """Return the figures of several ranks: the result of `answer_to` for each path. An execution engine calls this."""
     paths, is_whole = payload["paths"], payload["is_whole"]
     return {"answers": [answer_to({"path": path, "is_whole": is_whole}) for path in paths if not cancelled()]}
 
 
 def answer_to(request: dict[str, object]) -> dict[str, object]:
-    """Return a rank's figures, or in "error" why it has none."""
+    """Return a rank's figures; if there are none, return the reason under the key "error"."""
     try:
         return {"summary": summary_of(Path(str(request["path"])), is_whole=bool(request["is_whole"])).to_json()}
     except (UllageError, OSError) as error:
         return {"error": str(error)}
     except MemoryError:
-        return {"error": f"{request['path']} is larger than the memory this process may use"}
-    except Exception as error:  # of a file that no reader foresaw: the other ranks are not to suffer from it
+        return {"error": f"{request['path']} needs more memory to read than this process may use"}
+    except Exception as error:  # An unexpected kind of file must not affect the other ranks.
         return {"error": f"{request['path']} cannot be explained: {type(error).__name__}: {error}"}

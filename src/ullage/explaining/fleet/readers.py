@@ -1,4 +1,4 @@
-"""Several processes that read snapshots: one rank at a time each, within a budget of memory for all of them."""
+"""A pool of processes that read snapshots, each one rank at a time, within a shared memory budget."""
 
 import json
 import os
@@ -16,28 +16,30 @@ from ullage.explaining.fleet.rank_summary import RankSummary
 MOST_WORKERS: Final = 8
 _PIECES_A_WORKER: Final = 4
 _MOST_IN_A_PIECE: Final = 64
-"""The most ranks that one piece of an engine's work reads, where its worker is a process that has to start first."""
+"""The largest number of ranks in one task of an execution engine whose workers must first start a process."""
 _BUDGET_BYTES: Final = 1 << 30
-"""The memory that all readers together may take; a file that takes more is read alone."""
+"""The memory in bytes that all readers together may use; a file that needs more is read while no other file is."""
 _TIMES: Final = {False: 6, True: 60}
-"""The memory that reading takes, as a multiple of the file's size: of a plain file, and of a packed one."""
+"""The memory that reading a file needs, as a multiple of its size: for an uncompressed file, and for a compressed
+one.
+"""
 
 
 def default_workers() -> int:
-    """Return how many processes read at once: one for each core that this process may use."""
+    """Return how many processes read at the same time: one for each core that this process may use."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def read_ranks(
     files: Sequence[RankFile], *, workers: int, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return of each rank, by the file's path, its figures or a sentence that says why it has none.
+    """Return a dict from each file's path to the figures of its rank, or to a sentence that says why there are none.
 
     Args:
-        files: what to read.
-        workers: how many processes read at once.
-        is_whole: whether each is explained too.
-        done: called with the number of files that were read.
+        files: the snapshots to read.
+        workers: the number of processes that read at the same time.
+        is_whole: whether each snapshot is explained too.
+        done: called with the number of files that have been read.
     """
     workers = max(1, min(workers, len(files)))
     budget = _Budget(_BUDGET_BYTES)
@@ -59,10 +61,11 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return what `read_ranks` does, read where an engine has its workers, which see the same paths.
+    """Return what `read_ranks` returns, but read the files on the workers of an execution engine, which see the same
+    paths.
 
     Raises:
-        EngineError: the engine does not answer any more.
+        EngineError: the engine no longer responds.
     """
     size = max(1, min(_MOST_IN_A_PIECE, len(files) // (_PIECES_A_WORKER * engine.at_once)))
     pieces = [files[first : first + size] for first in range(0, len(files), size)]
@@ -78,7 +81,7 @@ def read_ranks_on(
         piece = futures[future]
         try:
             told = future.result()["answers"]
-        except EngineError as error:  # the rest goes on
+        except EngineError as error:  # The remaining files are still read.
             told = [{"error": f"{file.path} was not read: {error}"} for file in piece]
         found |= {str(file.path): _told(answer) for file, answer in zip(piece, told, strict=True)}
         done(len(found))
@@ -94,12 +97,12 @@ def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: b
     with budget.of(file.size_bytes * _TIMES[is_packed]), readers.one() as reader:
         answer = reader.ask({"path": str(file.path), "is_whole": is_whole})
     if answer is None:
-        return f"{file.path} cannot be read: the process that read it was killed, perhaps for lack of memory"
+        return f"{file.path} cannot be read: the process that read it was killed, perhaps because memory ran out"
     return _told(answer)
 
 
 class _Reader:
-    """A process that reads, and the pipes to it."""
+    """A process that reads snapshots, and the pipes to it."""
 
     def __init__(self) -> None:
         requests_end, requests = new_pipe()
@@ -118,10 +121,12 @@ class _Reader:
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
         self.is_broken = False
-        """Whether the process has ended without an answer; the kernel may tell that a moment later than its pipe."""
+        """Whether the process has ended without a response. The kernel may report that slightly later than it closes
+        the pipe.
+        """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
-        """Return the answer; None where the process has ended."""
+        """Return the reader process's response; None if the process has ended."""
         try:
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
@@ -135,7 +140,7 @@ class _Reader:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the reader process."""
         self.process.end()
         for pipe in (self._requests, self._answers):
             try:
@@ -145,7 +150,7 @@ class _Reader:
 
 
 class _Readers:
-    """Readers that wait for a request; one that has ended is left, and another started in its place."""
+    """Reader processes that wait for a request; a process that has ended is replaced by a new process."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -155,7 +160,7 @@ class _Readers:
 
     @contextmanager
     def one(self) -> Iterator[_Reader]:
-        """Lend a reader to one thread."""
+        """Give a reader process to one thread until the `with` block ends."""
         with self._lock:
             reader = self._waiting.pop() if self._waiting else None
             if reader is None:
@@ -167,13 +172,15 @@ class _Readers:
                 self._waiting.append(reader)
 
     def stop(self) -> None:
-        """End them all, so that no thread waits for one."""
+        """End all reader processes, so that no thread waits for a response."""
         with self._lock:
             self._stack.close()
 
 
 class _Budget:
-    """Bytes that may be in use at once; whoever needs more than there are waits, and goes on alone."""
+    """The budget in bytes that readers share. A reader that needs more than the whole budget waits until it can run
+    alone.
+    """
 
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
@@ -182,7 +189,7 @@ class _Budget:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until so many bytes are free, or nothing is in use."""
+        """Wait until this number of bytes is free, or until no bytes are in use."""
         size_bytes = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._used + size_bytes <= self._total)

@@ -1,6 +1,7 @@
-"""The test of whether a sketch fails as a recorded run did.
+"""The test of whether a sketch (a short list of allocations and frees) fails as a recorded run did.
 
-A script limits itself to the room that the run had, by PyTorch's own memory fraction; every replay here has that limit.
+The generated script limits itself to the capacity that the run had, with PyTorch's memory fraction; every replay here
+has the same limit.
 """
 
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from ullage.recorded.allocator.placement import PLACEMENTS
 from ullage.recorded.allocator.replay import Replay, ReplayDevice, replay
 from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
 
-_CARD_BYTES: Final = 1 << 50  # the room is a share of it, as it is of a real card
+_CARD_BYTES: Final = 1 << 50  # The capacity is a fraction of this total, as on a real GPU.
 _PAGES_TRIED: Final = 100
 
 
 def as_a_script_sets_them(settings: Settings) -> Settings:
-    """Return a run's settings for a script, which always has a limit of its own.
+    """Return a run's settings for a script, which always sets a memory limit.
 
-    A limit has PyTorch collect garbage; a run without one collects none.
+    With a limit, PyTorch collects garbage in the cache; a run without a limit collects none.
     """
     collects = settings.per_process_memory_fraction < 1
     return replace(
@@ -34,10 +35,11 @@ def as_a_script_sets_them(settings: Settings) -> Settings:
 
 
 def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
-    """Yield limits under which the run may fail at the same request.
+    """Yield memory limits under which the run may fail at the same request.
 
-    With expandable segments PyTorch's limit is not a card's end: it counts a request whole, though a part of what the
-    request gets may be mapped already. So the cache is given back at other moments; the limit that matches is near by.
+    With expandable segments, PyTorch's limit is not the same as the end of the GPU's memory: PyTorch counts the whole
+    request, though some pages of the chosen range may already be mapped. So the cache is emptied at different points in
+    time. The limit that matches the run is close to the capacity.
     """
     yield room_bytes
     if settings.expandable_segments:
@@ -48,21 +50,23 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """Decides whether a sketch fails as the run did: at its last request, for the same cause, in the same room."""
+    """A function object that decides whether a sketch fails as the run did: at its last request, for the same cause,
+    and with the same capacity.
+    """
 
     recording: Recording
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """Placements of segments under which the whole run fails."""
+    """The rules of segment placement under which the whole run fails."""
     expandable_helps: bool
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Create an oracle from a run that failed, and from that run as a script could do it.
+        """Create the test for one run that failed, from the recording and the run rewritten as a script can execute it.
 
         Raises:
-            UsageError: the request does not fail in a script, or for another cause.
+            UsageError: the request does not fail in a script, or it fails for another cause.
         """
         rebuilt = recording.rebuilt
         fraction = rebuilt.settings.per_process_memory_fraction
@@ -80,12 +84,14 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a sketch fails as the run did under every placement, and is cured where the run is."""
+        """Return whether a sketch fails as the run did under every placement rule, and whether expandable segments
+        prevent the failure exactly when they do so for the run.
+        """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Replay a sketch within the room, to the first request that fails."""
+        """Replay a reduced program with the run's capacity, up to the first request that fails."""
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
@@ -96,17 +102,17 @@ class Oracle:
         return replay(sketch.program(), settings, device, stop_after_ooms=1)
 
     def is_same(self, done: Replay, sketch: Sketch) -> bool:
-        """Return whether a replay ended at the last request, for the same cause."""
+        """Return whether a replay ended at the last request of its program, for the same cause as the recorded run."""
         if done.broken or not done.ran_out or done.done != len(sketch):
             return False
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
 
     def evidence(self, done: Replay) -> dict[str, int]:
-        """Return the numbers at the moment at which a replay failed."""
+        """Return the allocator's figures at the point where a replay failed."""
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with another replay: the failing request is always the recorded one."""
+        """Return the recording with this replay instead of the run's; the failing request stays the recorded one."""
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 
@@ -121,13 +127,13 @@ class Oracle:
         if not done.ran_out:
             what = "succeeds"
         elif done.done < len(sketch):
-            what = f"is not reached: an earlier one fails, at operation {done.done:,} of {len(sketch):,}"
+            what = f"is not reached, because an earlier request fails at operation {done.done:,} of {len(sketch):,},"
         else:
             what = f"fails for another cause ({cause_of(self._as_recording(done), self.evidence(done), None).value})"
         middle = "" if self.recording.rebuilt.is_whole else ", whose recording began in the middle,"
         return (
-            f"the request that failed in this run{middle} {what} when the run is repeated as a script would do it, "
-            f"from an empty allocator on in {text_of_bytes(self.room_bytes)}; expected {self.cause.value}. Record from "
-            "the start of the process, or give what the snapshot does not tell (--capacity, --alloc-conf, "
-            "--torch-version)"
+            f"the request that failed in this run{middle} {what} when a script repeats the run with an empty "
+            f"allocator and a capacity of {text_of_bytes(self.room_bytes)}; expected {self.cause.value}. Record from "
+            "the start of the process, or specify what the snapshot does not record (capacity=, alloc_conf=, "
+            "torch_version=)"
         )

@@ -1,8 +1,9 @@
-"""The same failure in as few requests as possible: a recorded run, shrunk under replay.
+"""The reduction of a recorded run to as few requests as possible that fail in the same way, tested by replay.
 
-What a script cannot do as the run did is done in another way, and the whole run has to fail in the same way before
-anything is left out: a block that other streams still used is freed when it came back, an earlier request that failed
-empties the cache, and what was there when recording began is made first.
+A script cannot repeat every operation of a run. So some operations are replaced before anything is left out, and the
+whole run must still fail in the same way: a block that other streams still used is freed when its memory became
+reusable; an earlier request that failed empties the cache; and memory that existed when recording began is allocated
+first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,25 +27,25 @@ from ullage.recorded.program import UNMAPPED_KEY, Column, Op, StartSegment
 from ullage.recorded.settings import BLOCK_UNIT_BYTES, LARGE_SEGMENT_BYTES, LARGEST_SMALL_BYTES, Settings
 
 SCHEMA: Final = 1
-_OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # from here on a request gets a segment of its own size
+_OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this size or more gets its own segment.
 Row = tuple[int, int, int, int]
-"""An operation as (op, key, bytes, stream)."""
+"""An allocator operation, as (op, key, bytes, stream)."""
 _Piece = tuple[int, int, int]
-"""A piece of a segment as (bytes, bytes asked for, key or -1 for a hole)."""
+"""A piece of a segment, as (bytes, requested bytes, key); the key is -1 for a hole."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A sketch that fails as a recorded run did, and the numbers at that moment; sizes in bytes."""
+    """A sketch that fails as a recorded run did, with the allocator's figures when it fails; sizes in bytes."""
 
     sketch: Sketch
     settings: Settings
-    """The allocator settings of the script; its memory limit is set separately."""
+    """The allocator settings that the generated script sets; its memory limit is set separately."""
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """Bytes that the request needs from the driver."""
+    """The bytes that the allocator needs from the driver for the failing request."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -52,15 +53,16 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """Number of allocations in the script, the failing one included."""
+    """The number of allocations in the generated script, including the one that fails."""
     recorded_allocations: int
-    """Number of allocations in the recording up to and including the failing request, with the blocks that were there
-    when recording began."""
+    """The number of allocations in the recording up to and including the failing request, plus the number of blocks
+    that existed when recording began.
+    """
     expandable_helps: bool
-    """Whether both the run and the script succeed with expandable segments."""
+    """Whether expandable segments prevent the failure both in the run and in the generated script."""
     trials: int
     finished: bool
-    """Whether the search finished in time: then no allocation can be left out."""
+    """Whether the search for a shorter script finished in time; if so, no further allocation can be left out."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -80,20 +82,20 @@ def reproduce(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Shrink a recorded run to what is needed for its last request to fail as it did.
+    """Shrink a recorded run to the allocations that make its last request fail as it did.
 
     Args:
         history: the recording of one device.
         semantics: the allocator's version: one of `ullage.recorded.settings.SEMANTICS`.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator could reserve at most, where no request failed.
-        seconds: time for shrinking; the best so far is returned after that.
-        keep_sizes: only leave allocations out; do not merge them nor round their sizes.
+        alloc_conf: the allocator settings of the run, if the snapshot does not record them.
+        capacity_bytes: the most bytes that the allocator could reserve, if no request failed.
+        seconds: the time limit for shrinking; the smallest sketch so far is returned when it ends.
+        keep_sizes: only leave allocations out; do not merge allocations or round their sizes.
         progress: called with a short text at every step.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
-        UsageError: no request failed, or it does not fail in a script.
+        UsageError: no request failed, or the request does not fail in a script.
     """
     progress("rebuilding the run")
     assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
@@ -131,27 +133,33 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
     notes = []
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
     if failures > 1:
-        which = "last one" if recording.is_recorded_failure else "first one that fails with the given capacity"
-        notes.append(f"{failures} requests failed in the run; this is about the {which}")
+        which = "last one" if recording.is_recorded_failure else "first request that fails with the given capacity"
+        notes.append(f"{failures} requests failed in the run; this script reproduces the {which}")
     if not recording.rebuilt.is_whole:
         segments = recording.program.start
         blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)
         notes.append(
-            f"recording began in the middle: {blocks:,} blocks in {len(segments):,} segments were there; what is "
-            "needed of them is made first"
+            f"recording began after the start of the process: {blocks:,} blocks in {len(segments):,} segments existed; "
+            "those that are needed are allocated first"
         )
     if recording.refused_bytes:
         spare = text_of_bytes(recording.refused_bytes)
-        notes.append(f"the driver refused with {spare} to spare; the script's own limit stands for that")
+        notes.append(
+            f"the driver refused the request with {spare} of its memory still free; the script sets a limit instead"
+        )
     if oracle.room_bytes != recording.rebuilt.room_bytes:
         notes.append(
-            f"the limit is {text_of_bytes(oracle.room_bytes)}, while the run had "
-            f"{text_of_bytes(recording.rebuilt.room_bytes)}: PyTorch's own limit is not a card's end"
+            f"the script's limit is {text_of_bytes(oracle.room_bytes)}, while the run's capacity was "
+            f"{text_of_bytes(recording.rebuilt.room_bytes)}: PyTorch's limit is not the same as the end of the GPU's "
+            "memory"
         )
     if len(oracle.placements) < len(PLACEMENTS):
-        notes.append(f"it depends on where the driver puts segments: {', '.join(oracle.placements)}")
+        notes.append(f"the failure depends on where the driver places segments: {', '.join(oracle.placements)}")
     if late_seconds is not None:
-        notes.append(f"the {late_seconds:g} seconds ran out; with more time it may get smaller (--budget)")
+        notes.append(
+            f"the time limit of {late_seconds:g} seconds ended the search; with more time the script may get shorter "
+            "(--budget)"
+        )
     return tuple(notes)
 
 
@@ -161,19 +169,21 @@ def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
     reserved_bytes = recording.done.peak.reserved_bytes
     there_bytes = sum(segment.reserved_bytes for segment in recording.program.start)
     peak, there = text_of_bytes(reserved_bytes), text_of_bytes(there_bytes)
-    capacity = f" within --capacity {text_of_bytes(capacity_bytes)}" if capacity_bytes is not None else ""
+    capacity = f" with capacity={text_of_bytes(capacity_bytes)}" if capacity_bytes is not None else ""
     if reserved_bytes and reserved_bytes == there_bytes:
         return (
-            f"no request fails{capacity}, nor in less: all of the {there} that the run used were reserved before "
-            "recording began, and it asked the driver for nothing more; record from the start of the process"
+            f"no request fails{capacity} or with a lower capacity: all of the {there} that the run used were "
+            "reserved before recording began, and the run requested no more from the driver; record from the start "
+            "of the process"
         )
     if capacity_bytes is None:
         return (
             f"no request fails in this recording (at most {peak} are reserved), so there is nothing to reproduce; "
-            "record until the error, or give --capacity below that to see what would fail on a smaller card"
+            "record until the error occurs, or give a lower value as capacity= to see which request would fail on a "
+            "smaller GPU"
         )
-    least = f", and more than the {there} that were there when recording began" if there_bytes else ""
-    return f"no request fails{capacity}: at most {peak} are reserved; expected less than that{least}"
+    least = f" and more than the {there} that were reserved when recording began" if there_bytes else ""
+    return f"no request fails{capacity}: at most {peak} are reserved; expected a capacity below that{least}"
 
 
 def _recorded_allocations(recording: Recording) -> int:
@@ -181,13 +191,14 @@ def _recorded_allocations(recording: Recording) -> int:
     return before + int(np.count_nonzero(recording.program.op == Op.ALLOCATE))
 
 
-# ---- the run as a script could do it
+# ---- the run, written as a script could execute it
 
 
 def sketch_of(recording: Recording) -> Sketch:
-    """Return a run that fails as allocations, frees and empty_cache, from an empty allocator on.
+    """Return a run that fails as a list of allocations, frees and `empty_cache` calls that begins with an empty
+    allocator.
 
-    A block that is still in use on another stream when the request fails stays allocated.
+    A block that is still in use on another stream when the request fails remains allocated.
     """
     program, settings = recording.program, recording.rebuilt.settings
     op, key = program.op.copy(), program.key.copy()
@@ -216,7 +227,7 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Free a block where it became reusable after other streams had finished with it."""
+    """Free a block at the point where its memory became reusable, after other streams had finished with it."""
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
         stream = int(streams[row])
@@ -227,16 +238,17 @@ def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows:
 
 
 def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key: int) -> list[Row]:
-    """Return operations that lead from an empty allocator to the segments that were there.
+    """Return the operations that create the recorded segments, beginning with an empty allocator.
 
-    A segment is asked for whole and given back to the cache, then its blocks are asked for in order of their addresses,
-    with something in every hole; at the end the holes are freed. Where a hole is so small that nothing can be put into
-    it, the block before it is larger by that. Unmapped pages inside an expandable segment are not made again.
+    A segment is allocated as a whole and freed to the cache. Then its blocks are allocated in order of their addresses,
+    with a temporary block in every hole; at the end, these temporary blocks are freed. If a hole is too small for a
+    block, the block before it is enlarged by the size of the hole. Unmapped pages inside an expandable segment are not
+    recreated.
 
     Args:
-        start: the segments, with blocks of the program's keys.
+        start: the segments, with blocks whose keys are those of the program.
         settings: the run's settings.
-        first_key: the first key that is free for what is put into holes.
+        first_key: the first unused key, for the temporary blocks.
     """
     rows: list[Row] = []
     holes: list[Row] = []
@@ -259,7 +271,7 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Return whether the first block alone would get another segment."""
+    """Return whether a request for the first block alone would allocate a different segment."""
     if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
     first = pieces[0][0]
@@ -267,7 +279,7 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield the blocks of a segment and what fills its holes, in order."""
+    """Yield, in address order, the blocks of a segment and the temporary blocks that fill its holes."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

@@ -1,8 +1,8 @@
-"""Make a failing program small: delta debugging over its allocations, then over their sizes.
+"""The reduction of a failing program by delta debugging, first over its allocations and then over their sizes.
 
-An allocation goes together with its free. Whether what is left still fails in the same way is asked of a function; this
-module knows nothing of causes or cards. Steps are tried in a fixed order, so the same program gives the same result as
-long as the time suffices.
+An allocation is removed together with its free. A function that the caller passes decides whether the rest still fails
+in the same way; this module knows nothing about causes or GPUs. Steps are tried in a fixed order, so the same program
+gives the same result unless the time limit ends the search.
 """
 
 import time
@@ -17,22 +17,24 @@ from ullage.base.units import GIB, KIB, MIB
 from ullage.recorded.program import Column, Op, Program
 
 _UNITS: Final = (GIB, 256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, 2 * MIB, MIB, 128 * KIB, 16 * KIB, 4 * KIB, 512)
-_MOST_IN_PAIRS: Final = 250  # allocations: all pairs of more would take longer than they are worth
+_MOST_IN_PAIRS: Final = (
+    250  # The most allocations for which all pairs are tried; for more allocations, that takes too long.
+)
 _SPARSE_KEYS_FACTOR: Final = 16
 _PROGRESS_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Operations that can be left out: ALLOCATE, FREE and EMPTY_CACHE, each with a key.
+    """A list of operations that can be left out: ALLOCATE, FREE and EMPTY_CACHE, each with a key.
 
-    A key stands for one allocation with its free, or for one EMPTY_CACHE. The last operation is the request that fails.
+    A key identifies an allocation and its free, or one EMPTY_CACHE. The last operation is the request that fails.
     """
 
     op: Column
     key: Column
     size: Column
-    """Bytes asked for; used by ALLOCATE only."""
+    """The requested bytes of each operation; used by ALLOCATE only."""
     stream: Column
 
     def __len__(self) -> int:
@@ -40,36 +42,35 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys that can be left out, in order of the operations."""
+        """The keys of the operations that can be left out, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """Number of allocations, the failing one included."""
+        """The number of allocations in the reduced program, including the one that fails."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return the sketch of some rows only: their indices, or a boolean for each."""
+        """Return a reduced program with only the given rows: row indices, or a boolean for each row."""
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return the sketch without some keys."""
+        """Return a reduced program without the operations of the given keys."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return the sketch with another size of one allocation."""
+        """Return a reduced program in which one allocation has a new size."""
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the bytes that an allocation asks for; 0 for an EMPTY_CACHE."""
+        """Return the bytes that the allocation with a key requests; 0 for an EMPTY_CACHE."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return the sketch as a program whose keys count from 0."""
+        """Convert the sketch to a `Program` whose keys count from 0."""
         highest = int(self.key.max())
-        if highest > _SPARSE_KEYS_FACTOR * len(
-            self
-        ):  # little is left of a long run: a table of all keys would take longer
+        # Few keys of a long run are left, so a table indexed by all keys would be slower.
+        if highest > _SPARSE_KEYS_FACTOR * len(self):
             numbers = np.unique(self.key, return_inverse=True)[1]
         else:
             there = np.zeros(highest + 1, bool)
@@ -80,13 +81,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest sketch that was found."""
+    """The smallest failing program that was found."""
 
     sketch: Sketch
     trials: int
-    """Number of sketches tried."""
+    """The number of candidate programs that were tested."""
     finished: bool
-    """Whether the search finished in time: then no single allocation can be left out."""
+    """Whether the search for a smaller program finished in time; if so, no single allocation can be left out."""
 
 
 def shrink(
@@ -97,13 +98,13 @@ def shrink(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Shrunk:
-    """Make a sketch small: merge allocations, round sizes, and leave out all that can be left out alone.
+    """Make a sketch small: merge allocations, round sizes, and leave out each operation that the failure does not need.
 
     Args:
-        sketch: one for which `fails` is true.
-        fails: a function that returns whether a sketch fails as it should.
-        seconds: after which the best so far is returned.
-        keep_sizes: only leave out; nothing is merged and every size stays.
+        sketch: a sketch for which `fails` returns true.
+        fails: a function that returns whether a sketch fails as required.
+        seconds: the time limit; the smallest sketch so far is returned when it ends.
+        keep_sizes: only leave operations out; do not merge allocations or change sizes.
         progress: called with a short text about every second.
     """
     search = _Search(sketch, fails, time.monotonic() + seconds, progress)
@@ -112,11 +113,11 @@ def shrink(
 
 
 class _LateError(Exception):
-    """The time ran out."""
+    """Raised when the time limit ends the search."""
 
 
 class _Search:
-    """The best sketch so far, and the steps that try to shrink it."""
+    """The smallest failing program so far, and the steps that try to shrink it."""
 
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
@@ -124,14 +125,14 @@ class _Search:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the time ran out."""
+        """Whether the time limit has ended the search for a smaller program."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps until none of them finds anything."""
+        """Repeat all shrinking steps until no step makes the program smaller."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -147,7 +148,7 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Accept a candidate if it fails as it should."""
+        """Replace the smallest program by a candidate if the candidate fails as required."""
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -161,7 +162,7 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out what can be left out: in halving chunks, finally one by one until each allocation is needed."""
+        """Leave operations out in chunks of halving size, finally singly, until every allocation left is needed."""
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -174,7 +175,7 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Remove streams: all at once, or one after the other."""
+        """Move allocations to the default stream: all of them together, or one stream after another."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -183,7 +184,7 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Merge consecutive allocations into one, in place of the first or of the last of them."""
+        """Merge consecutive allocations into a single allocation, at the position of the first or the last of them."""
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -194,7 +195,7 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Merge any two allocations into one."""
+        """Merge any two allocations of the program into a single one."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -215,16 +216,16 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of allocations that can be left out."""
+        """Return the keys of the allocations that can be left out of the program."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove frees that are not needed."""
+        """Remove frees that the failure does not need."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Round sizes, the largest allocations first."""
+        """Round the sizes of allocations, the largest allocations first."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -234,10 +235,10 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield rounder sizes near a size, the roundest first."""
+    """Yield rounder sizes near the given size in bytes, the roundest first."""
     for unit in _UNITS:
         if size % unit == 0:
             return
         low = size // unit * unit
-        if size >= unit // 2:  # a small allocation does not become a large one
+        if size >= unit // 2:  # A small allocation must not become a large one.
             yield from (low, low + unit) if low else (unit,)

@@ -1,6 +1,7 @@
-"""The written form of a reproduction: a Python script that needs only torch, and a report.
+"""The output of a reproduction: a Python script that needs only torch, and a report.
 
-Only numbers go into it, and words of ours: nothing that stands in a snapshot, such as a file's name, can get there.
+The script contains only numbers and ullage's fixed texts, so nothing else from a snapshot, such as a file name, can get
+into it.
 """
 
 import textwrap
@@ -14,12 +15,14 @@ from ullage.recorded.program import Op
 from ullage.recorded.settings import text_of_settings
 from ullage.report.report import Remarks, Report, Table, TableRow, Tone
 
-_MOST_STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again
+_MOST_STREAMS: Final = (
+    32  # The number of different streams that torch.cuda.Stream() returns before it returns the first stream again.
+)
 
 _WIDTH: Final = 118
 _EXPECTED: Final = (
     '"reproduced: CUDA out of memory. Tried to allocate ..." and exit code 0; "not reproduced: ..." and exit code 1 '
-    "where the allocator finds a place; exit code 2 where it cannot be tried."
+    "if the request succeeds; exit code 2 if the script cannot run here."
 )
 
 _SCRIPT: Final = """\
@@ -27,11 +30,11 @@ _SCRIPT: Final = """\
 import os
 import sys
 
-# What the run had set; an argument sets something else.
+# The settings of the recorded run; an argument replaces them.
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1] if len(sys.argv) > 1 else "{settings}"
 
 settings = os.environ["PYTORCH_CUDA_ALLOC_CONF"] or "none"
-print(f"settings: {{settings}} (an argument sets others, the environment does not)")
+print(f"settings: {{settings}} (an argument replaces them; the environment variable is ignored)")
 
 import torch  # noqa: E402  the settings come first
 
@@ -45,10 +48,10 @@ def stop(code, text):
 
 
 if not torch.cuda.is_available():
-    stop(2, "this script needs a CUDA card, and torch finds none")
-on_card = torch.cuda.mem_get_info()[0]
-if on_card < ROOM:
-    stop(2, f"this script needs {{ROOM:,}} bytes, and {{on_card:,}} are free on the card; use a larger or an idle one")
+    stop(2, "this script needs a CUDA GPU, and torch finds none")
+on_gpu = torch.cuda.mem_get_info()[0]
+if on_gpu < ROOM:
+    stop(2, f"this script needs {{ROOM:,}} bytes, but only {{on_gpu:,}} are free on the GPU; use a larger or idle GPU")
 torch.cuda.set_per_process_memory_fraction((ROOM + 0.5) / torch.cuda.get_device_properties(0).total_memory)
 {streams}
 is_last = False
@@ -63,7 +66,7 @@ except torch.cuda.OutOfMemoryError as error:
 {check}    stop(0, f"{{numbers}}\\nreproduced: {{error}}")
 stop(1, "not reproduced: every request succeeded")
 """
-_NEEDED: Final = "NEEDED = {size}  # bytes that the last request needs in one piece\n"
+_NEEDED: Final = "NEEDED = {size}  # contiguous bytes that the last request needs\n"
 _CHECK: Final = """\
     if ROOM - allocated < NEEDED:
         stop(1, f"not reproduced: memory is full, not fragmented ({numbers}): {error}")
@@ -71,10 +74,10 @@ _CHECK: Final = """\
 
 
 def script_of(reproduction: Reproduction) -> str:
-    """Write a reproduction as a script.
+    """Return a reproduction as the source text of a script.
 
     Raises:
-        UsageError: it needs more streams than torch has.
+        UsageError: the script would need more streams than torch has.
     """
     body, last, streams = _body(reproduction)
     is_cut_up = reproduction.cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
@@ -91,46 +94,60 @@ def script_of(reproduction: Reproduction) -> str:
 
 
 def _comment(reproduction: Reproduction) -> str:
-    shrunk = "none can be left out" if reproduction.finished else "the time ran out before the smallest was found"
+    shrunk = (
+        "no allocation can be left out"
+        if reproduction.finished
+        else "the time limit ended the search before the smallest script was found"
+    )
     items = [
-        ("Shows", f"{statement_of(reproduction)} Only sizes and their order are left of the recording."),
+        ("Shows", f"{statement_of(reproduction)} Only sizes and their order are taken from the recording."),
         ("Size", f"{counts_of(reproduction)}; {shrunk}."),
-        ("Needs", f"torch, and a CUDA card with {text_of_bytes(reproduction.room_bytes)} free: its limit for itself."),
+        (
+            "Needs",
+            f"torch, and a CUDA GPU with {text_of_bytes(reproduction.room_bytes)} free, which the script sets as its "
+            "limit.",
+        ),
         ("Run", "python THIS_FILE"),
         ("Expected", _EXPECTED),
     ]
     if reproduction.expandable_helps:
-        items.append(("Helps", "python THIS_FILE expandable_segments:True (not reproduced then, nor did the run fail)"))
+        items.append(
+            (
+                "Helps",
+                'python THIS_FILE expandable_segments:True (prints "not reproduced"; the recorded run would succeed, '
+                "too)",
+            )
+        )
     items += [("Note", note) for note in reproduction.notes]
-    lines = ["Made by `ullage repro` from a recording of PyTorch's allocator.", ""]
+    lines = ["Generated by `ullage repro` from a recording of PyTorch's allocator.", ""]
     for label, text in items:
         lines += textwrap.wrap(text, _WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10)
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def statement_of(reproduction: Reproduction) -> str:
-    """Return one sentence about what the script shows."""
+    """Return one sentence about the failure that the script shows."""
     free, cached = text_of_bytes(reproduction.free_bytes), text_of_bytes(reproduction.cached_bytes)
     request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
     if reproduction.cause is Cause.FRAGMENTED:
         return f"Memory is fragmented: {needed} are needed in one piece; {free} are free and {cached} cached."
     name = reproduction.cause.value.replace("_", " ")
-    of_driver = f", for which the driver is asked for {needed}," if needed != request else ""
-    return f"The cause is {name}: {request} are asked for{of_driver} with {free} free and {cached} cached."
+    of_driver = f" (the allocator requests {needed} from the driver)" if needed != request else ""
+    return f"The cause is {name}: the request for {request}{of_driver} fails with {free} free and {cached} cached."
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Return how much of the recording is left, in words."""
+    """Return how many allocations of the recording are left, as text."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
 
 def describe(reproduction: Reproduction, *, source: str) -> Report:
-    """Return the report of a reproduction: the recording and the script in comparison."""
+    """Return the report of a reproduction, which compares the recording with the script."""
     pairs = (
-        ("asked for", reproduction.requested_bytes, reproduction.requested_bytes),
-        ("the driver is asked for", reproduction.needed_bytes, reproduction.needed_bytes),
-        ("free on the card", reproduction.recorded_free_bytes, reproduction.free_bytes),
+        ("requested", reproduction.requested_bytes, reproduction.requested_bytes),
+        ("requested from the driver", reproduction.needed_bytes, reproduction.needed_bytes),
+        ("free on the GPU", reproduction.recorded_free_bytes, reproduction.free_bytes),
         ("cached", reproduction.recorded_cached_bytes, reproduction.cached_bytes),
     )
     rows = [TableRow(cells=(name, text_of_bytes(run), text_of_bytes(script))) for name, run, script in pairs]
@@ -155,7 +172,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
-    """Return the lines of all operations but the last, the last line, and the number of streams needed."""
+    """Return the lines of all operations except the last, the last line, and the number of streams needed."""
     sketch = reproduction.sketch
     names: dict[int, str] = {}
     streams: dict[int, int] = {}
@@ -175,14 +192,14 @@ def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
             lines.append("torch.cuda.empty_cache()")
     if len(streams) > _MOST_STREAMS:
         raise UsageError(
-            f"the failure needs {len(streams)} streams, but torch has at most {_MOST_STREAMS} different ones: a script "
-            "cannot reproduce it"
+            f"the failure needs {len(streams)} streams, but torch has at most {_MOST_STREAMS} different streams, so "
+            "a script cannot reproduce it"
         )
     return lines[:-1], lines[-1], len(streams)
 
 
 def _size(n_bytes: int) -> str:
-    """Return bytes as Python source: "36 * MIB" where it is a whole number of MiB."""
+    """Return a number of bytes as Python source: "36 * MIB" if it is a whole number of MiB."""
     for unit_bytes, unit in ((GIB, "GIB"), (MIB, "MIB"), (KIB, "KIB")):
         if n_bytes and n_bytes % unit_bytes == 0:
             return f"{n_bytes // unit_bytes} * {unit}"

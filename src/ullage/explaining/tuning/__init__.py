@@ -1,1 +1,1 @@
-"""The allocator settings under which a recorded run needs least memory, found by replaying it."""
+"""The search for the allocator settings with which a recorded run needs the least memory, by replaying the run."""

@@ -1,6 +1,7 @@
-"""The settings that a search may try, each a text for PYTORCH_CUDA_ALLOC_CONF.
+"""The allocator settings that a search may try, each as a value for PYTORCH_CUDA_ALLOC_CONF.
 
-The module runs nothing and ranks nothing."""
+This module does not replay runs and does not rank settings.
+"""
 
 import re
 from collections.abc import Iterator
@@ -20,39 +21,39 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""The values that are tried for each option, in this order; leaving the option out is tried too."""
-_LARGE_STEP: Final = 2  # MiB; the driver maps memory in pages of 2 MiB
-_SPLIT_STEP: Final = 4  # MiB; where the search for a number ends
+"""The values that are tried for each option, in this order, in addition to leaving the option out."""
+_LARGE_STEP: Final = 2  # In MiB; the driver maps memory in pages of 2 MiB.
+_SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Options to set when the process starts: those that are searched, and those of the run that stay."""
+    """The options to set when the process starts: the searched options, and the run's other options, which remain."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """The options that are searched, as (name, value) in the order of `_CHOICES`."""
+    """The searched allocator options, as (name, value) in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """The text for PYTORCH_CUDA_ALLOC_CONF."""
+        """The settings of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
         pairs = [*self.options, *self.kept]
         if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
-            pairs.append((_FRACTION, "0.95"))  # without a limit PyTorch collects nothing
+            pairs.append((_FRACTION, "0.95"))  # Without a memory limit PyTorch does not collect garbage.
         return ",".join(f"{name}:{value}" for name, value in pairs)
 
     def value_of(self, name: str) -> str | None:
-        """The value of an option that is searched; None where it is not set."""
+        """The value of a searched allocator option; None if the option is not set."""
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return the candidate with another value of one option; None removes the option."""
+        """Return a candidate with a new value for one allocator option; None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """Return the candidate as settings; None where PyTorch would refuse them."""
+        """Return the candidate as allocator settings; None if PyTorch would reject them."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -61,21 +62,23 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All candidates that make sense for a run: its torch version, fixed options, and whether the room is known."""
+    """All candidates that are useful for a run, given its torch version, its fixed options, and whether its capacity is
+    known.
+    """
 
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether the most bytes that can be reserved are known; options that set a share of them need that."""
+    """Whether the allocator's capacity is known; options that are a fraction of the capacity need it."""
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield the candidate without options, then every option alone."""
+        """Yield the candidate without searched options, then each option alone."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield every candidate that differs in one option."""
+        """Yield every candidate that differs from the given one in one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -85,14 +88,14 @@ class Space:
 
     def _makes_sense(self, candidate: Candidate) -> bool:
         if candidate.value_of("max_non_split_rounding_mb") and not candidate.value_of("max_split_size_mb"):
-            return False  # it says which blocks above that size may be used
+            return False  # It decides which free blocks above max_split_size_mb may be used.
         if candidate.value_of(_GARBAGE) and not self.has_limit:
             return False
         return all(self.version >= since for name, since in SINCE.items() if f"{name}:" in candidate.text)
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return numbers around one that is in use, for options in MiB."""
+    """Return values near the present value of an allocator option in MiB."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()
@@ -101,7 +104,7 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return the settings of a run as a candidate: options that are searched, and options that stay."""
+    """Return the settings of a run as a candidate: the searched options, and the options that remain unchanged."""
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}
     kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)

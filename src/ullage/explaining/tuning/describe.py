@@ -1,4 +1,4 @@
-"""Arrange what a search for settings found into a report: what first, in which words."""
+"""The report on a search for allocator settings."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,14 +11,16 @@ from ullage.recorded.settings import split_options
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 
 _ROWS_SHOWN: Final = 10
-_WELL_KNOWN: Final = "expandable_segments:True"  # what PyTorch's own error names: always shown
+_WELL_KNOWN: Final = (
+    "expandable_segments:True"  # PyTorch's own error suggests this setting, so the table always shows it.
+)
 _FRONTIER_ROWS: Final = 4
 _NEARLY_ALL_REACHED: Final = 0.995
 _NOTHING: Final = "(nothing set)"
 
 
 def describe(tuning: Tuning) -> Report:
-    """Make the report of a search."""
+    """Return the report on a search for allocator settings."""
     return Report(
         headline=_headline(tuning),
         tone=_tone(tuning),
@@ -32,13 +34,13 @@ def describe(tuning: Tuning) -> Report:
 def _headline(tuning: Tuning) -> str:
     best, now = tuning.best, tuning.present
     if best is None and _is_all_before(tuning):
-        return "CANNOT TELL"
+        return "UNCERTAIN"
     if best is None:
         return "NOTHING BETTER" if now.fits else "NO SETTING HELPS"
     if not now.fits:
         return "PASSES THE FAILED REQUEST" if _is_thin(tuning, best) else "FITS WITH OTHER SETTINGS"
     saved = now.peak_reserved_bytes - best.peak_reserved_bytes
-    return f"{text_of_bytes(saved)} LESS" if saved else f"{now.driver_calls - best.driver_calls:,} DRIVER CALLS FEWER"
+    return f"{text_of_bytes(saved)} LESS" if saved else f"{now.driver_calls - best.driver_calls:,} FEWER DRIVER CALLS"
 
 
 def _tone(tuning: Tuning) -> Tone:
@@ -50,13 +52,15 @@ def _tone(tuning: Tuning) -> Tone:
 
 
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Return whether the failing request passes with next to nothing left, though the step was not over."""
+    """Return whether the failing request succeeds with almost no memory left, although the training step was not
+    finished.
+    """
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
-    """Return whether the run took nothing more from the driver than it had when recording began."""
+    """Return whether the run reserved no more memory than it had reserved when recording began."""
     return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
 
 
@@ -66,49 +70,47 @@ def _sentence(tuning: Tuning) -> str:
         return f"{_gain(tuning, best)}{_need(tuning)} Before the process starts:\n\n  {tuning.line}"
     tried = f"{len(tuning.trials)} settings were replayed"
     if not now.fits:
-        room = text_of_bytes(tuning.room_bytes) if tuning.room_bytes is not None else "any room"
-        return f"The run does not go through in {room} under any: {tried}.{_need(tuning)}"
+        room = text_of_bytes(tuning.room_bytes) if tuning.room_bytes is not None else "any capacity"
+        return f"The run does not fit in {room} with any settings: {tried}.{_need(tuning)}"
     if _is_all_before(tuning):
         return (
-            f"Nothing can be concluded: all of the {text_of_bytes(tuning.start_bytes)} were reserved before recording "
-            "began, and the run took no more. Record from the start of the process to see what settings would change."
+            f"All of the {text_of_bytes(tuning.start_bytes)} were reserved before recording began, and the run "
+            "reserved no more. Record from the start of the process to see the effect of other settings."
         )
     return (
-        f"The present settings ({now.text or 'nothing set'}) reserve {text_of_bytes(now.peak_reserved_bytes)} at most, "
-        f"and no others are worth a change: {tried}.{_need(tuning)}"
+        f"The present settings ({now.text or 'nothing set'}) reserve at most {text_of_bytes(now.peak_reserved_bytes)}, "
+        f"and no other settings are enough of an improvement: {tried}.{_need(tuning)}"
     )
 
 
 def _gain(tuning: Tuning, best: Trial) -> str:
-    now, until = tuning.present, ", up to and including the request that failed" if tuning.is_cut_short else ""
+    now, until = tuning.present, " up to and including the request that failed" if tuning.is_cut_short else ""
     peak = text_of_bytes(best.peak_reserved_bytes)
     if not now.fits:
         room = f" of {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes is not None else ""
         thin = (
-            " Little is left, and the step was not over: a smaller batch is the surer way."
+            " Little memory is left, and the step was not finished, so a smaller batch is safer."
             if _is_thin(tuning, best)
             else ""
         )
-        return (
-            f"With {best.text or 'nothing set'} this run goes through{until}; it reserves {peak}{room} at most.{thin}"
-        )
+        return f"With {best.text or 'nothing set'} this run fits{until}; it reserves at most {peak}{room}.{thin}"
     before = text_of_bytes(now.peak_reserved_bytes)
-    calls = f"calls the driver {best.driver_calls:,} times in place of {now.driver_calls:,}"
+    calls = f"makes {best.driver_calls:,} driver calls in place of {now.driver_calls:,}"
     if best.peak_reserved_bytes == now.peak_reserved_bytes:
-        return f"With {best.text or 'nothing set'} this run {calls}, and reserves as much: {peak}."
-    return f"With {best.text or 'nothing set'} this run reserves {peak} at most in place of {before}, and {calls}."
+        return f"With {best.text or 'nothing set'} this run {calls}, and reserves the same amount: {peak}."
+    return f"With {best.text or 'nothing set'} this run reserves at most {peak} in place of {before}, and {calls}."
 
 
 def _need(tuning: Tuning) -> str:
     if not tuning.needs:
         return ""
     present, best = tuning.needs[0], tuning.needs[-1]
-    verb = "needs at least" if all(need.is_exact for need in tuning.needs) else "goes through in"
+    verb = "needs at least" if all(need.is_exact for need in tuning.needs) else "fits in"
     if present == best:
-        return f" It {verb} {text_of_bytes(present.room_bytes)}."
+        return f" The run {verb} {text_of_bytes(present.room_bytes)}."
     with_what = "" if tuning.best is not None else f" with {best.text or 'nothing set'}"
     return (
-        f" It {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
+        f" The run {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
         f"with the present settings {text_of_bytes(present.room_bytes)}."
     )
 
@@ -119,12 +121,17 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
     yield _table(tuning)
     notes = list(tuning.notes)
     if not tuning.is_complete:
-        notes.append(f"time ran out after {len(tuning.trials)} settings; more time may find better ones (--budget)")
+        notes.append(
+            f"the time limit ended the search after {len(tuning.trials)} settings; more time may find better "
+            "settings (--budget)"
+        )
     yield Remarks(title="To know", items=tuple(notes))
 
 
 def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
-    """Return the comparison table; the peak of a run that failed is not compared with one that went on."""
+    """Return the table that compares the present with the best settings. If the run fails with the present settings,
+    the peaks are not compared.
+    """
     more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
     rows = [
         ("requests that fail", str(now.ooms), str(best.ooms), _more(best.ooms - now.ooms)),
@@ -139,10 +146,10 @@ def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Tabl
     ]
     if len(needs) == 2:
         before, after = (need.room_bytes for need in needs)
-        name = "needs at least" if all(need.is_exact for need in needs) else "goes through in"
+        name = "needs at least" if all(need.is_exact for need in needs) else "fits in"
         rows.append((name, text_of_bytes(before), text_of_bytes(after), _more_bytes(after - before)))
     return Table(
-        title="Head to head, both replayed",
+        title="Present and best settings, both replayed",
         columns=("", "now", "best", "change"),
         rows=tuple(TableRow(cells=cells) for cells in rows),
     )
@@ -157,21 +164,24 @@ def _more_bytes(number: int) -> str:
 
 
 def _table(tuning: Tuning) -> Table:
-    where = " (in any room)" if tuning.in_any_room else ""
+    where = " (with unlimited capacity)" if tuning.in_any_room else ""
     return Table(
-        title=f"What was tried{where}, the best first; ◆ nothing takes less of both",
+        title=f"Settings that were tried{where}, best first (◆: unbeaten in peak and driver calls)",
         columns=("settings", "", "peak reserved", "driver calls", "retries"),
         rows=tuple(_row(trial, tuning) for trial in _shown(tuning)),
     )
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the trials to show: best, present, the frontier, and the best of each set of options that is better."""
+    """Return the trials to show: the best, the present, the frontier, and for each set of options the best trial if it
+    improves on the present.
+    """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)
     top = [now] if tuning.best is None else [tuning.best, now]
     frontier = [trial for trial in tuning.frontier if trial not in top]
-    thinned = frontier[:: max(1, -(-len(frontier) // _FRONTIER_ROWS))] + frontier[-1:]  # both ends stay
+    # The slice and the sum keep both ends of the frontier.
+    thinned = frontier[:: max(1, -(-len(frontier) // _FRONTIER_ROWS))] + frontier[-1:]
     chosen = [trial for trial in trials if trial in thinned or (trial.text == _WELL_KNOWN and trial not in top)]
     leaders: dict[frozenset[str], Trial] = {}
     for trial in trials:
@@ -204,7 +214,7 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
 
 
 def _shown_text(trial: Trial) -> str:
-    """Return the settings with spaces, so that a narrow terminal breaks between options."""
+    """Return the settings with spaces, so that a narrow terminal breaks lines between options."""
     return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
 
 
@@ -213,7 +223,7 @@ def _pictures(tuning: Tuning) -> Iterator[Picture]:
     if not fitting:
         return
     yield Plot(
-        title="Peak reserved and calls of the driver, each point settings that were replayed",
+        title="Peak of reserved memory and number of driver calls; each point is a replay with different settings",
         x_label="driver calls",
         y_label="peak reserved",
         y_is_bytes=True,
@@ -227,7 +237,7 @@ def _pictures(tuning: Tuning) -> Iterator[Picture]:
             for trial in fitting
         ),
         line=tuple((trial.driver_calls, trial.peak_reserved_bytes) for trial in tuning.frontier),
-        line_label="nothing takes fewer of both",
+        line_label="no settings have less of both",
         limit=tuning.room_bytes,
-        limit_label=f"what can be reserved: {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes else "",
+        limit_label=f"capacity: {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes else "",
     )

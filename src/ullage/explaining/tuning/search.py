@@ -1,7 +1,7 @@
-"""The search itself: which settings to replay next, and which of those that were are best.
+"""The search strategy: which settings to replay next, and which of the replayed settings are best.
 
-It does not know what a call of the driver costs in time: calls are counted, and settings that need many more of them
-than now are tried but not recommended.
+The search does not know how long a driver call takes. It counts the calls: settings that need many more calls than the
+present settings are tried but not recommended.
 """
 
 import os
@@ -19,10 +19,12 @@ from ullage.recorded.settings import Settings
 
 _GAIN_ONE_PART_IN: Final = 100
 _GAIN_ENOUGH_BYTES: Final = GIB // 2
-"""Settings that save less than one of so many parts of what is reserved now, and less than these bytes, are not worth a
-change. On a large card a part is more than a batch may need, so that a part alone would hide what can be used."""
+"""The smallest saving that justifies a change of settings: 1 / `_GAIN_ONE_PART_IN` of the reserved bytes, or
+`_GAIN_ENOUGH_BYTES` if that is less. On a GPU with much memory, a fraction alone could exceed the memory of a batch and
+hide a useful saving.
+"""
 _GAINS_PER_OPTION: Final = 2
-"""Number of such savings that each further option must bring to be worth it: 2 %, or 1 GiB where that is less."""
+"""The number of smallest savings that each further option must bring to be included: 2 %, or 1 GiB if that is less."""
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
@@ -30,7 +32,7 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """The trials so far, one for each settings, and what to try next."""
+    """The replays that were tried so far, one for each settings value, and the choice of what to try next."""
 
     run: RecordedRun
     space: Space
@@ -45,13 +47,15 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Try the present settings, and start the clock."""
+        """Replay the run with its present settings, and start the clock."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Try every option alone, then go on from the best few, option by option, until nothing is better."""
+        """Try each option alone, then vary the best few candidates one option at a time until no change improves
+        them.
+        """
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
             current = first
@@ -64,7 +68,7 @@ class SettingsSearch:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay the candidates that were not tried yet, in parallel, as long as there is time."""
+        """Replay the candidates that have not been tried yet, in parallel, until the time limit."""
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
             settings = candidate.settings(self.semantics)
@@ -92,10 +96,10 @@ class SettingsSearch:
         self._progress_at = time.monotonic()
         best = self.choose(list(self.trials.values()))
         what = f"{text_of_bytes(best.peak_reserved_bytes)} reserved" if best.fits else "none fits"
-        self.progress(f"{len(self.trials)} settings replayed; so far {what} with {best.text or 'nothing set'}")
+        self.progress(f"{len(self.trials)} settings replayed; best so far: {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return the settings of a trial."""
+        """Return the settings that a trial was replayed with."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -103,7 +107,7 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best settings so far, one for each set of options."""
+        """Return the best settings so far, one candidate for each set of options."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -112,7 +116,9 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return the sort key: trials that fit come first, then those without many more calls, then least reserved."""
+        """Return the sort key: trials that fit come first, then those without many more driver calls, then the least
+        reserved bytes.
+        """
         assert self.present is not None
         if not trial.fits:
             return (True, -trial.reached, trial.ooms, trial.options, trial.text)
@@ -126,19 +132,22 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a trial calls the driver far more often: over twice, and once per 100 requests."""
+        """Return whether a trial makes far more driver calls than the present settings: over twice as many, and over
+        one per 100 requests.
+        """
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all trials, the best first."""
+        """Return all replays that were tried, the best first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best trial; of those nearly as good with as many options, the one with the fewest retries.
+        """Return the best trial; among the trials with as many options that are nearly as good, return the trial with
+        the fewest retries.
 
-        Every option has to earn its place: the more are set, the more they are fitted to this one run.
+        Each option must bring a saving, because the more options are set, the more they are fitted to this one run.
         """
         found = sorted((trial for trial in trials if trial is not None), key=self._key)
         first = found[0]
@@ -153,7 +162,7 @@ class SettingsSearch:
             return trial.peak_reserved_bytes + trial.options * price, trial.options
 
         first = min(found, key=score)
-        # With fewer options a trial would be as good only if the price of the others were counted twice.
+        # A trial with fewer options would be as good only if the price of the further options were counted twice.
         near = [
             trial
             for trial in found
@@ -167,7 +176,7 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return a trial to recommend: it fits where the present settings do not, or saves bytes or calls."""
+        """Return a trial to recommend: it fits while the present settings do not, or it saves bytes or driver calls."""
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
         if not best.fits:
@@ -193,7 +202,9 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that fit and that no other beats in both bytes and calls; of equals the simplest."""
+    """Return the trials that fit and that no other trial beats in both bytes and driver calls; of equal trials, the
+    simplest.
+    """
     order = sorted(
         (trial for trial in trials if trial.fits),
         key=lambda trial: (trial.driver_calls, trial.peak_reserved_bytes, trial.options, trial.text),

@@ -1,4 +1,4 @@
-"""A recorded run, tried again under other settings or in other room."""
+"""A replay of a recorded run with other allocator settings or another capacity."""
 
 import math
 import time
@@ -13,47 +13,48 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
 
 ROOM_STEP_BYTES: Final = LARGE_UNIT_BYTES
-"""Precision of the search for the least room."""
+"""The precision in bytes of the search for the least capacity."""
 _MOST_ENLARGEMENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The outcome of a run under some settings."""
+    """The outcome of replaying a run with given allocator settings."""
 
     text: str
-    """The text for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
+    """The replayed settings as a value for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
     fits: bool
     ooms: int
-    """Number of requests that fail."""
+    """The number of requests that fail in the replay."""
     retries: int
-    """Times the cache was freed to make room."""
+    """The number of times that the allocator freed its cache to satisfy a request."""
     peak_reserved_bytes: int
     driver_calls: int
     reached: float
-    """Share of the run that was done when the first request failed, from 0 to 1; 1 where none did."""
+    """The fraction of the run, from 0 to 1, that was complete when the first request failed; 1 if no request failed."""
 
     @property
     def options(self) -> int:
-        """Number of options that are set."""
+        """The number of allocator options that are set."""
         return self.text.count(":") - self.text.count("[") if self.text else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recorded run that can be repeated.
+    """A recorded run that can be replayed.
 
-    A request that failed is freed again at once where it succeeds: the program had nothing of it.
+    If a request that failed in the recording succeeds in a replay, its memory is freed at once, because the program did
+    not receive it.
     """
 
     program: Program
     allocations: int
     start_bytes: int
-    """Bytes reserved before recording began; they stay as they are under all settings."""
+    """The bytes that were reserved before recording began; they stay the same with all settings."""
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
-        """Create it from a program."""
+        """Return a run that can be replayed, made from a program."""
         program = rebuilt.program
         return cls(
             program=program,
@@ -62,7 +63,7 @@ class RecordedRun:
         )
 
     def attempt(self, text: str, settings: Settings, room_bytes: int) -> Trial:
-        """Run the program once."""
+        """Replay the recorded run once."""
         done = replay(self.program, settings, ReplayDevice(total_bytes=room_bytes))
         failed = sorted([*done.oom_ops.tolist(), *done.rejected_ops.tolist()])
         ended = failed[0] if failed else done.done if done.broken else len(self.program)
@@ -77,21 +78,24 @@ class RecordedRun:
         )
 
     def smallest_room(self, settings: Settings, *, deadline: float = math.inf) -> tuple[int, bool] | None:
-        """Find the least room that the allocator needs, in steps of `ROOM_STEP_BYTES`.
+        """Find the least capacity that the allocator needs, in multiples of `ROOM_STEP_BYTES`.
 
-        With it no request fails and with one step less one does; both are replayed. None where the run fails in any.
+        With this capacity no request fails, and with one step less a request does; both are replayed. Return None if
+        the run fails with any capacity.
 
         Args:
             settings: the allocator's settings.
-            deadline: when to end (time.monotonic()): the run fits in what is returned then, and perhaps in less.
+            deadline: when to end the search (time.monotonic()). The run then fits in the returned capacity, and perhaps
+                in less.
 
         Returns:
-            The bytes, and whether less is known to fail.
+            The bytes, and whether a smaller capacity is known to fail.
         """
         free = replay(self.program, settings, ReplayDevice(total_bytes=UNBOUNDED_BYTES))
-        low = (max(free.peak.active_bytes, self.start_bytes) - 1) // ROOM_STEP_BYTES  # less cannot hold it
+        # A smaller capacity cannot hold the run.
+        low = (max(free.peak.active_bytes, self.start_bytes) - 1) // ROOM_STEP_BYTES
         high = max(low + 1, -(-free.peak.reserved_bytes // ROOM_STEP_BYTES))
-        for _ in range(_MOST_ENLARGEMENTS):  # a share of the room may be all that is allowed
+        for _ in range(_MOST_ENLARGEMENTS):  # The settings may allow only a fraction of the capacity.
             if self._fits_in(settings, high):
                 break
             low, high = high, high + max(1, high // 4)

@@ -1,6 +1,7 @@
-"""The best allocator settings for a recorded run: a search by replaying it, and the least room that it needs.
+"""The search for the best allocator settings for a recorded run, and for the least capacity that the run needs, by
+replay.
 
-It proves what it says of this run alone.
+The results are proved for this run only.
 """
 
 import time
@@ -25,23 +26,25 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _UNKNOWN_VERSION: Final = (2, 9)
-"""The version that is assumed where it is not known: only options that every torch since then knows are searched."""
+"""The torch version that is assumed if the version is unknown; then only options that exist in every version since are
+tried.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastRoom:
-    """The least room that the allocator needs for the run to succeed, in bytes."""
+    """The least capacity with which the run succeeds, in bytes."""
 
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether a smaller room is known to fail; False where time ran out first."""
+    """Whether a smaller capacity is known to fail; False if the time limit ended the search first."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Answer):
-    """The result of a search; `best` is None where nothing is better than the present settings."""
+    """The result of a search for allocator settings; `best` is None if no settings improve on the present ones."""
 
     described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
@@ -49,25 +52,27 @@ class Tuning(Answer):
     device: int
     torch_version: str
     room_bytes: int | None
-    """The most bytes that can be reserved; None where that is not known."""
+    """The capacity in bytes: the most that the allocator can reserve; None if it is unknown."""
     start_bytes: int
-    """Bytes reserved before recording began."""
+    """The bytes reserved before recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a request that failed: what the run needs after it is not known."""
+    """Whether the recording ends with a request that failed, so that the run's later need for memory is unknown."""
     present: Trial
     best: Trial | None
     line: str | None
     """The shell line to run before the process starts."""
     trials: tuple[Trial, ...]
-    """All trials, the best first."""
+    """All replays that were tried, the best first."""
     in_any_room: tuple[Trial, ...]
-    """The same trials with unlimited room, where no settings fit."""
+    """Replays of the same settings with unlimited capacity, if no settings fit."""
     frontier: tuple[Trial, ...]
-    """Trials that no other beats in both bytes and driver calls, sorted by calls."""
+    """The trials that no other trial beats in both bytes and driver calls, sorted by driver calls."""
     needs: tuple[LeastRoom, ...]
-    """The least room, first of the present settings, then of the best; shorter where that is not known."""
+    """The least capacity with the present settings, followed by that with the best; entries are missing if they are
+    unknown.
+    """
     is_complete: bool
-    """Whether the search finished before its time ran out."""
+    """Whether the search for settings finished before the time limit."""
     notes: tuple[str, ...]
 
     @property
@@ -92,21 +97,21 @@ def tune(
     budget_seconds: float = 20.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
-    """Search the settings of the allocator for those under which a run reserves least, and fits.
+    """Search for the allocator settings with which a run fits and reserves the least.
 
     Args:
         history: the recording of one device.
-        source: the name under which it is shown.
-        torch_version: decides which allocator is modelled, and which options exist; None: inferred.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator may reserve at most; else inferred from a request that failed.
-        budget_seconds: how long to search, and again at most so long for the least room; the same file gets
-            the same answer unless this ends the search.
+        source: the name of the recording in the report.
+        torch_version: selects the allocator version that is modelled and the options that exist; None: inferred.
+        alloc_conf: the allocator settings of the run, if the snapshot does not record them.
+        capacity_bytes: the most that the allocator may reserve; None: inferred from a request that failed.
+        budget_seconds: the time limit for the search; the search for the least capacity may take as long again. The
+            same file gives the same result unless this limit ends the search.
         progress: called with a short text as the search goes on.
 
     Raises:
         SettingsError: `alloc_conf` or `torch_version` cannot be read.
-        UsageError: nothing was recorded, or the run had another allocator than PyTorch's own.
+        UsageError: nothing was recorded, or the run used a different allocator than PyTorch's own.
     """
     if not len(history):
         raise UsageError(without_trace("replay"))
@@ -121,7 +126,7 @@ def tune(
     rebuilt, room = _with_room(history, rebuilt)
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)
-    # Where no version is known, an option that older ones do not have would end the process there.
+    # If the version is unknown, an option that older versions do not have could end the user's process.
     version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
     space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
     search = SettingsSearch(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
@@ -150,21 +155,22 @@ def tune(
 
 
 def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
-    """Return the run's program and the room for it."""
-    if rebuilt.room_is_known:  # a request that was refused with memory free met a limit: that is the room
+    """Return the run's program and its capacity in bytes."""
+    # If a request was refused while memory was free, it met a limit, and that limit is the capacity.
+    if rebuilt.room_is_known:
         rebuilt = Recording.of(history, rebuilt).rebuilt
     if rebuilt.settings.backend != "native":
         raise UsageError(
-            f"backend:{rebuilt.settings.backend} hands every request to the driver, and these settings change nothing "
-            "there; expected a run of PyTorch's own allocator (backend:native)"
+            f"backend:{rebuilt.settings.backend} passes every request to the driver and ignores these settings; "
+            "expected a run with PyTorch's own allocator (backend:native)"
         )
     return rebuilt, rebuilt.room_bytes
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search again with unlimited room: which settings need least?"""
+    """Search again with unlimited capacity for the settings that need the least memory."""
     assert search.present is not None
-    search.progress("nothing fits: looking for what needs least")
+    search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text
     wide = SettingsSearch(
         run=search.run,
@@ -179,12 +185,12 @@ def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearc
 
 
 def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
-    """Return the least room under the present settings and under the best; half of the time for each."""
+    """Return the least capacity with the present settings and with the best; each search gets half of the time."""
     assert search.present is not None
     best = search.better() or search.present
     found = []
     for trial in dict.fromkeys((search.present, best)):
-        search.progress(f"looking for the least room with {trial.text or 'nothing set'}")
+        search.progress(f"looking for the least capacity with {trial.text or 'nothing set'}")
         deadline = time.monotonic() + budget_seconds / 2
         room = search.run.smallest_room(search.settings_of(trial), deadline=deadline)
         if room is not None:
@@ -199,43 +205,46 @@ def _is_cut_short(history: History) -> bool:
 
 
 def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | None, *, room: int) -> tuple[str, ...]:
-    is_given = room != rebuilt.room_bytes  # what was told of the room is of another card, or is known now
-    notes = [note for note in rebuilt.notes if not (is_given and ("capacity" in note or "could reserve" in note))]
+    # The notes on the capacity concern another GPU, or the capacity is known now.
+    is_given = room != rebuilt.room_bytes
+    notes = [note for note in rebuilt.notes if not (is_given and "capacity" in note)]
     failures = int((history.action == Action.OOM).sum())
     if _is_cut_short(history):
-        notes.append("the recording ends with a request that failed: the answer is valid up to and including it")
+        notes.append(
+            "the recording ends with a request that failed: the result is valid up to and including that request"
+        )
     if failures > _is_cut_short(history):
         notes.append(
-            f"{failures} request{'s' if failures > 1 else ''} failed while recording and the program went on; what it "
-            "did then is repeated, and a request that succeeds here is given back at once"
+            f"{failures} request{'s' if failures > 1 else ''} failed while recording, and the program continued; its "
+            "later requests are replayed, and a failed request that succeeds in the replay is freed at once"
         )
     if not rebuilt.is_whole:
         notes.append(
-            f"recording began in the middle: {text_of_bytes(run.start_bytes)} were reserved then, and stay where they "
-            "are under all settings; record from the start of the process to see what they would have changed"
+            f"recording began after the start of the process: {text_of_bytes(run.start_bytes)} were reserved by that "
+            "time and stay the same with all settings; record from the start of the process to see the effect of "
+            "settings on them"
         )
     gave_back = int((rebuilt.program.op == Op.EMPTY_CACHE).sum())
     if gave_back and room == UNBOUNDED_BYTES:
         notes.append(
-            f"memory was given back {gave_back} times without a request that failed: assumed to be empty_cache(). If "
-            "the "
-            "card was full then, say how much can be reserved (--capacity)"
+            f"memory was returned to the driver {gave_back} times without a failed request, which is assumed to be "
+            "empty_cache(). If the GPU was full at that time, specify the allocator's capacity (--capacity)"
         )
     if best is not None:
-        notes += ["proved for this very run: with other shapes other settings may be better", *_notes_of(best)]
+        notes += ["proved for this run only: with other shapes, other settings may be better", *_notes_of(best)]
     return tuple(notes)
 
 
 def _notes_of(best: Trial) -> list[str]:
-    """Return notes to read before the settings are used."""
+    """Return notes that users should read before they use the found settings."""
     notes = []
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:
             notes.append(f"torch before {major}.{minor} does not know {name} and would abort")
     if "per_process_memory_fraction:" in best.text:
         notes.append(
-            "per_process_memory_fraction is a share of all of the card's memory; here it was taken of what can be "
-            "reserved, so write less on a card that holds other things too"
+            "per_process_memory_fraction is a fraction of the GPU's total memory; here it was computed from the "
+            "capacity, so set a lower value if other processes use the GPU, too"
         )
     if "expandable_segments:True" in best.text:
         notes.append("expandable segments need Linux")

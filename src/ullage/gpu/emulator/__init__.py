@@ -1,4 +1,4 @@
-"""A GPU that is not there: PyTorch's own CUDA build on top of our CUDA libraries, which launch nothing."""
+"""The emulator of a GPU: PyTorch's own CUDA build runs on ullage's CUDA libraries, which run no kernels."""
 
 from ullage.gpu.emulator.emulate import Emulation, emulate
 

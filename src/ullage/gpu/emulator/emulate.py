@@ -1,8 +1,9 @@
-"""Emulation of a card in this process and in every process that it starts.
+"""The emulation of a GPU in this process and in every process that it starts.
 
-A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
-inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
-`_child/hooks/sitecustomize.py`, which loads it. What is read back from the card is worked out by `ullage.gpu.values`.
+A process emulates until it ends, because torch binds to the libraries that it finds when it is imported. Child
+processes inherit the GPU through two environment variables: `ULLAGE_EMULATED_CARD` describes it, and `PYTHONPATH` leads
+to `_child/hooks/sitecustomize.py`, which loads it. `ullage.gpu.values` computes the values that are read back from the
+GPU.
 """
 
 import atexit
@@ -36,32 +37,33 @@ USE_VARIABLE: Final = "ULLAGE_EMULATED_USE"
 PYTHON_VARIABLE: Final = "ULLAGE_PYTHON"
 SMI_FOLDER: Final = str(Path(__file__).parent / "nvidia_smi" / "bin")
 _MAX_COUNT: Final = 16
-_CUDNN_DECIDES: Final = -1  # the figure of a card whose workspaces nobody has given
+_CUDNN_DECIDES: Final = -1  # the value that means that the user has not set the workspaces
 
-# The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
-# "terminate called without an active exception". A real card is slow enough to hide it; ours is not.
+# PyTorch's autograd thread may still request Python's global interpreter lock while the interpreter shuts down, which
+# ends the process with "terminate called without an active exception". A real GPU is slow enough to hide this race; the
+# emulated GPU is not.
 _EXIT_PAUSE_SECONDS: Final = 0.05
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """The emulated card of this process; sizes in bytes."""
+    """The emulated GPU of this process; sizes in bytes."""
 
     gpu: str
     count: int
     total_memory_bytes: int
     context_bytes: int
     cudnn_workspace_bytes: int | None
-    """The workspace given for every cuDNN plan; None: cuDNN's own answers."""
+    """The workspace that was set for every cuDNN plan; None: cuDNN's own answers."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose addresses are emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose placement of memory is emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """The way in which values that are read back from the card are answered."""
+    """The way in which values that are read back from the GPU are determined."""
 
     def __post_init__(self) -> None:
-        """Take plain data, as `dataclasses.asdict` gives it, for what was chosen."""
+        """Convert `values` from plain data, as `dataclasses.asdict` returns it."""
         if isinstance(self.values, dict):
             object.__setattr__(self, "values", ValuesChoice(**self.values))
 
@@ -73,7 +75,7 @@ class Emulation:
 
 _current: Emulation | None = None
 _shown: object = None
-"""The memory that C writes into for the emulated nvidia-smi, kept for the life of the process."""
+"""The memory that the C code writes the GPU's use to, for the emulated nvidia-smi; kept until the process ends."""
 
 
 @public
@@ -89,31 +91,32 @@ def emulate(
     values_seed: int = 0,
     routing: str = "drawn",
 ) -> Emulation:
-    """Emulate `count` cards in this process and its children, for the rest of its life.
+    """Emulate `count` GPUs in this process and its children until they end.
 
-    Call it before torch is imported. Every byte that torch then reports is its own allocator's answer.
+    Call this function before torch is imported. Every byte that torch then reports comes from PyTorch's own allocator.
 
     Args:
-        gpu: a card's name ("RTX 4090") or size ("24GiB"), see `ullage.gpu.gpus.find_gpu`.
-        total_memory_bytes: the card's memory as the driver reports it; None: the card's own.
-        context_bytes: what the CUDA context takes of it; None: from the card's profile.
-        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed beside
-            torch or where the environment variable ULLAGE_CUDNN names it, else an estimate from graphs like it.
-        placement: whose driver puts memory at its addresses: "linux", "wsl", "windows" or "linux-host" (beside what
-            the process itself maps). Up to torch 2.11 PyTorch takes the lower one of equally large free blocks, so what
-            it reserves depends on it.
-        count: how many such cards.
-        values: what is read back from the card. "on": what follows from what the host has sent, and plausible numbers
-            for the rest; "off": zero; "all": everything is computed on the host, whatever it costs.
-        values_seed: what plausible numbers are drawn from.
-        routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
-            exponent of a Zipf law.
+        gpu: a GPU's name ("RTX 4090") or size ("24GiB"), see `ullage.gpu.gpus.find_gpu`.
+        total_memory_bytes: the GPU's memory as the driver reports it; None: the value in ullage's table of GPUs.
+        context_bytes: the memory that the CUDA context uses; None: the value in the GPU's profile.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, if cuDNN is installed with
+            torch or if the environment variable ULLAGE_CUDNN names its folder, or else an estimate from similar graphs.
+        placement: the driver whose placement of memory is emulated: "linux", "wsl", "windows" or "linux-host" (memory
+            shares the address space with the process's own mappings). Up to torch 2.11, PyTorch chooses the block with
+            the lower address among free blocks of equal size, so the reserved memory depends on the placement.
+        count: the number of GPUs.
+        values: the values that are read back from the GPU. "on": values that follow from the data that the host has
+            sent are computed, and other values are plausible random numbers; "off": zero; "all": all values are
+            computed on the host, however long that takes.
+        values_seed: the seed of the plausible random numbers.
+        routing: the experts that a router with random scores chooses: "drawn", "balanced", "worst", or a number, the
+            exponent of a Zipf distribution.
 
     Raises:
-        EmulationError: torch is imported already, or this process emulates another card already.
-        TorchMissingError: there is no torch built for CUDA.
-        UnknownGpuError: no card has that name.
-        UsageError: a size, the placement, the count or the choice of values cannot be.
+        EmulationError: torch is imported already, or this process emulates a different GPU already.
+        TorchMissingError: torch is not installed, or not built for CUDA.
+        UnknownGpuError: no GPU has that name.
+        UsageError: a size, the placement, the count or the choice of values is invalid.
     """
     emulation = _emulation_of(
         gpu,
@@ -125,23 +128,24 @@ def emulate(
         values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
     )
     _start(emulation)
-    # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
+    # CUDA_VISIBLE_DEVICES of this process selects among this machine's real GPUs and does not apply to emulated GPUs; a
+    # launcher's value, in a child process, does.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return emulation
 
 
 def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices: Any) -> Emulation:
-    """Make every Python process with this environment, and its children, emulate cards; not this process.
+    """Make every Python process with this environment, and its children, emulate GPUs; this process is not affected.
 
     Args:
         environment: the environment of a process that is about to be started.
         gpu: see `emulate`.
         **choices: total_memory_bytes, context_bytes, cudnn_workspace_bytes, placement, count, and values (a
-            `ValuesChoice`), as of `emulate`.
+            `ValuesChoice`), as for `emulate`.
 
     Raises:
-        UnknownGpuError: no card has that name.
-        UsageError: the count, a size or the placement cannot be.
+        UnknownGpuError: no GPU has that name.
+        UsageError: the count, a size or the placement is invalid.
     """
     emulation = _emulation_of(gpu, **choices)
     environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
@@ -152,13 +156,13 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
 
 
 def inherit() -> None:
-    """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
+    """Emulate the parent's GPU in a child process. `_child/hooks/sitecustomize.py` calls this function."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
 def inherited() -> Emulation:
-    """Return the emulation that this process has inherited from the one that started it."""
+    """Return the emulation that this process has inherited from its parent process."""
     inherit()
     assert _current is not None
     return _current
@@ -178,7 +182,7 @@ def _emulation_of(
     context = profile_of(card).context_bytes if context_bytes is None else context_bytes
     total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
     if not 1 <= count <= _MAX_COUNT:
-        raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
+        raise UsageError(f"count={count} is out of range; expected 1 to {_MAX_COUNT} emulated GPUs")
     check_placement("placement=", placement)
     values = values or ValuesChoice()
     values.check()
@@ -188,7 +192,7 @@ def _emulation_of(
         )
     if total <= context:
         raise UsageError(
-            f"a card of {text_of_bytes(total)} has no room left with a CUDA context of {text_of_bytes(context)}; "
+            f"a GPU of {text_of_bytes(total)} has no memory left with a CUDA context of {text_of_bytes(context)}; "
             "give a larger total or a smaller context"
         )
     workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
@@ -211,13 +215,13 @@ def _emulation_of(
 
 
 def check_placement(what: str, placement: str) -> None:
-    """Raise UsageError where a text names no placement."""
+    """Raise UsageError if a text is not the name of a placement (a driver whose addresses are emulated)."""
     if placement not in PLACEMENTS:
         raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return a card's `ullage.gpu.emulator.library.FIGURES`, without those that each emulation chooses."""
+    """Return a GPU's `ullage.gpu.emulator.library.FIGURES`, without those that each emulation chooses."""
     major, minor = card.compute_capability
     own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}
     return own | {"cc_major": major, "cc_minor": minor, "max_blocks_per_sm": _blocks_per_sm(card)}
@@ -229,13 +233,13 @@ def _start(emulation: Emulation) -> None:
         return
     if _current is not None:
         raise EmulationError(
-            f"this process emulates {_current.count} x {_current.gpu} already, and does so for its whole life; "
-            "use a fresh process for another card"
+            f"this process emulates {_current.count} x {_current.gpu} already, and cannot change that; "
+            "use a new process for a different GPU"
         )
     if "torch" in sys.modules:
         raise EmulationError(
-            "torch is imported already, so this process keeps the CUDA it found; call ullage.emulate(...) before the "
-            "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
+            "torch is imported already, so this process keeps the CUDA libraries it found; call ullage.emulate(...) "
+            "before the first `import torch`, or run the script with: ullage predict SCRIPT --gpu NAME"
         )
     torch = find_torch()
     library.describe_cards(
@@ -252,7 +256,7 @@ def _start(emulation: Emulation) -> None:
     reach_children(os.environ)
     _put_in_path(os.environ)
     _show_use()
-    if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
+    if HOOKS_FOLDER not in sys.path:  # The workers of torch.compile inherit this path.
         sys.path.append(HOOKS_FOLDER)
     ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
@@ -260,22 +264,23 @@ def _start(emulation: Emulation) -> None:
 
 
 def _put_in_path(environment: MutableMapping[str, str]) -> None:
-    """Have programs with this environment find the emulated nvidia-smi first."""
+    """Change PATH so that programs with this environment find the emulated nvidia-smi first."""
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
-    environment[PYTHON_VARIABLE] = sys.executable or "python3"  # a program that embeds Python may not know
+    # In a program that embeds Python, sys.executable may be empty.
+    environment[PYTHON_VARIABLE] = sys.executable or "python3"
 
 
 def _show_use() -> None:
-    """Have what this process uses of its cards written where `USE_VARIABLE` says, for what it starts."""
+    """Share this process's use of its GPUs with the processes that it starts, through `USE_VARIABLE`."""
     global _shown
     try:
         descriptor = os.memfd_create("ullage-card")
         os.truncate(descriptor, mmap.PAGESIZE)
         memory = mmap.mmap(descriptor, mmap.PAGESIZE)
     except OSError:
-        return  # no memory or no descriptor is left: nvidia-smi tells of no use
+        return  # No memory or file descriptor is left; nvidia-smi then shows no use.
     _shown = numbers = (ctypes.c_int64 * _MAX_COUNT).from_buffer(memory)
     library.show_use(ctypes.addressof(numbers))
     os.register_at_fork(after_in_child=lambda: library.show_use(None))
@@ -284,7 +289,7 @@ def _show_use() -> None:
 
 
 def _give_values(emulation: Emulation, torch: ModuleType) -> None:
-    """Have what is read back from the card worked out, once torch is there."""
+    """Compute the values that are read back from the GPU, once torch is imported."""
     from ullage.gpu.values.start import Values
 
     if emulation.values.mode == "all":

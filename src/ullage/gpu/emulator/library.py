@@ -1,6 +1,6 @@
-"""The emulated libraries as Python sees them: load them before torch, describe the cards, read the counters.
+"""The Python interface of the emulated CUDA libraries: load them before torch, describe the GPUs, read the counters.
 
-The libraries themselves are in `cuda/`, one C file a library.
+The libraries themselves are in `cuda/`, with one C file for each library.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _BY_MAJOR: Final = frozenset(
     f"libullage_{name}" for name in ("cudart", "cublas", "cublasLt", "cufft", "cusolver", "nvrtc", "nvJitLink")
 )
 
-# The order of `enum card_figure` in cuda/card.h.
+# The order of `enum card_figure` in the C header of the emulator.
 FIGURES: Final = (
     "total_memory_bytes",
     "context_bytes",
@@ -42,7 +42,7 @@ FIGURES: Final = (
 
 
 class PlanSource(IntEnum):
-    """The source of a cuDNN plan's workspace; the order is that of `enum plan_source` in cuda/card.h."""
+    """The source of a cuDNN plan's workspace; the order is that of `enum plan_source` in `cuda/card.h`."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -50,12 +50,12 @@ class PlanSource(IntEnum):
     CUDNN = 3
 
 
-# The order of `enum guess_kind` in cuda/card.h.
+# The order of `enum guess_kind` in the C header of the emulator.
 GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
 class _PlanStruct(ctypes.Structure):
-    """Field for field `struct cudnn_plan` of cuda/card.h."""
+    """The same fields as `struct cudnn_plan` in `cuda/card.h`."""
 
     _fields_ = (
         ("source", ctypes.c_int),
@@ -69,66 +69,69 @@ class _PlanStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """The guesses of one kind: sizes that a library reveals only on a real card.
+    """Totals of the guesses of one kind: sizes that a library reveals only on a real GPU.
 
-    Field for field `struct guess_figures` of cuda/card.h.
+    The fields are those of `struct guess_figures` in `cuda/card.h`.
     """
 
     count: int
     guessed_bytes: int
-    """The largest sum of guessed bytes in use at once."""
+    """The largest sum of guessed library sizes in use at the same time, in bytes."""
     below_bytes: int
-    """Bytes by which a real card may use less."""
+    """The number of bytes by which the real use of these libraries may be lower than the guess."""
     above_bytes: int
     expected_below_bytes: int
-    """Bytes by which a real card may use less, of the last request, over which memory ran out."""
+    """The number of bytes by which the last request, for which memory ran out, may be lower on a real GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """The communicators of NCCL, with more than one rank, that have done something; at most at once.
+    """The largest number of NCCL communicators with several ranks that had executed an operation at the same time, and
+    their traffic.
 
-    Field for field `struct communicator_figures` of cuda/card.h.
+    The fields are those of `struct communicator_figures` in `cuda/card.h`.
     """
 
     communicators: int
     peers: int
-    """The ranks that they send to or receive from, summed over communicators; collectives do not count."""
+    """The number of peer ranks that this rank sends to or receives from, summed over communicators; collectives are not
+    counted.
+    """
     sent_bytes: int = 0
-    """The bytes that this rank has sent since the beginning, where collectives go round in rings."""
+    """The bytes that this rank has sent since the process began, if collectives use rings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Figures of the cuDNN plans whose workspaces come from one source; a problem is a graph with its shapes.
+    """Totals of the cuDNN plans whose workspaces come from one source. A problem is a graph with its shapes.
 
-    Field for field `struct plan_figures` of cuda/card.h.
+    The fields are those of `struct plan_figures` in `cuda/card.h`.
     """
 
     runs: int
     problems: int
     largest_tensor_bytes: int
-    """Bytes of all tensors of the largest problem."""
+    """The bytes of all tensors of the largest graph that cuDNN ran."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """Largest number of bytes by which a workspace may be smaller than the one taken; 0 where it is known."""
+    """The largest number of bytes by which a workspace may be smaller than assumed; 0 if its size is known."""
     most_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object asked the driver for, outside PyTorch's allocator; bytes as requested.
+    """The memory that one shared object requested from the driver, outside PyTorch's allocator; bytes as requested.
 
-    Field for field `struct outside_figures` of cuda/card.h.
+    The fields are those of `struct outside_figures` in `cuda/card.h`.
     """
 
     calls: int
     bytes: int
-    """Bytes that are not freed yet."""
+    """The bytes that the shared object has requested and not freed yet."""
     peak_bytes: int
-    """The most bytes in use at once."""
+    """The most bytes that the shared object had in use at the same time."""
     managed_peak_bytes: int
-    """The most bytes of managed memory in use at once; they are the host's."""
+    """The most bytes of managed memory in use at the same time; managed memory is host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +139,13 @@ class CudnnPlans:
     """The cuDNN plans that were run."""
 
     by_source: dict[str, PlanFigures]
-    """Figures by the name of a `PlanSource`, in lower case; sources without a plan are left out."""
+    """Totals by the name of a `PlanSource`, in lower case; sources without a plan are left out."""
     reasons: tuple[str, ...]
-    """Reasons why some workspaces are not cuDNN's own."""
+    """The reasons why some workspace sizes do not come from cuDNN itself."""
 
     @property
     def count(self) -> int:
-        """Number of problems."""
+        """The number of different graphs that cuDNN ran."""
         return sum(figures.problems for figures in self.by_source.values())
 
 
@@ -193,29 +196,30 @@ def _card() -> ctypes.CDLL:
 
 
 def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_number: int, cudnn: int) -> None:
-    """Set the properties of this process's cards, before anything asks for them."""
+    """Set the properties of this process's GPUs, before the process reads them for the first time."""
     card = _card()
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     described = card.card_configure(count, cuda_number, cudnn) and all(
         card.card_describe(device, name.encode(), values, len(FIGURES)) for device in range(count)
     )
     if not described:
-        raise EmulationError(f"{count} cards cannot be emulated; expected 1 to 16")
+        raise EmulationError(f"{count} GPUs cannot be emulated; expected 1 to 16")
 
 
 def change_cards(name: str, figures: dict[str, int], *, count: int) -> None:
-    """Change the properties of cards that may be in use: what is asked for from now on is answered by these."""
+    """Change the properties of GPUs that may already be in use; later queries return the new properties."""
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     for device in range(count):
         _card().card_describe(device, name.encode(), values, len(FIGURES))
 
 
 def load(cuda_major: int) -> Path:
-    """Load the emulated libraries for a CUDA version into the process; returns their folder.
+    """Load the emulated libraries for a CUDA version into the process; return their folder.
 
-    The dynamic linker matches what torch needs by SONAME with what is loaded already, so torch's own search path
-    never comes into play, and an installed nvidia-* wheel or driver stays untouched. A package beside torch may be
-    built for the other CUDA version: what has another SONAME and symbol version there is loaded, too, behind the first.
+    The dynamic linker resolves torch's dependencies by SONAME from libraries that are already loaded. So torch's own
+    search path is not used, and installed nvidia-* wheels and drivers remain unchanged. A package installed with torch
+    may be built for the other CUDA version. Therefore libraries that have another SONAME and other symbol versions
+    there are loaded, too, after the first.
     """
     folder = FOLDER / str(cuda_major)
     for path in sorted(folder.iterdir()):
@@ -227,10 +231,10 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Tell the emulated cuDNN how to start the planner process; see `ullage.gpu.emulator.cudnn`.
+    """Set the command with which the emulated cuDNN starts the planner process; see `ullage.gpu.emulator.cudnn`.
 
     Raises:
-        MemoryError: there is none for it.
+        MemoryError: the C library cannot allocate memory for it.
     """
     library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
     library.cudnn_planner_configure.restype = ctypes.c_bool
@@ -239,48 +243,55 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def answer(number: int | None, /) -> None:
-    """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+    """Set the number that the calling thread reads back from the GPU; None: zero again."""
     _card().card_answer(number is not None, number or 0)
 
 
 def show_use(address: int | None) -> None:
-    """Have what is used of each card, without contexts, written to memory at an address; None: no longer."""
+    """Write each GPU's memory use, without CUDA contexts, to memory at an address from now on; None: stop."""
     _card().card_show_use(address)
 
 
 def hold_values() -> None:
-    """Give the card the host's memory, so that values can be computed in it; before any memory is handed out."""
+    """Use host memory for all memory of the GPU, so that values can be computed in it; call this before any memory is
+    allocated.
+    """
     _card().card_hold_values()
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
+    """Set whether copies and fills by the calling thread leave the emulated GPU's memory unchanged."""
     _card().card_leave_memory(leaves)
 
 
 def remember_sent(*, on: bool) -> None:
-    """Keep what each thread sends to the card last, for `take_sent`; or no longer."""
+    """Set whether each thread's last copy to the emulated GPU is kept for `take_sent`."""
     _card().card_remember_sent(on)
 
 
 def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
-    """Have what the calling thread sends not be kept for `take_sent`, as the caller has noted it; or again."""
+    """Set whether copies by the calling thread are excluded from `take_sent`, because the caller has recorded them
+    itself.
+    """
     _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
+    """Write the calling thread's last copy to the GPU to a host address; return False if the last copy was a different
+    one.
+    """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 
 
 def sent_at_high(high_bytes: int) -> tuple[int, int]:
-    """Return what is remembered of what was sent to the card, as far as it is in the most that was resident.
+    """Return how many bytes the process's peak of resident memory includes for remembered copies to the GPU.
 
     Args:
-        high_bytes: the most that this process had resident, by the kernel.
+        high_bytes: the peak of resident bytes of this process, as the kernel reports it.
 
     Returns:
-        what of it was remembered; and the most that was resident without that, at moments before it was.
+        the bytes of remembered copies within that peak; and the largest resident size measured just before a copy was
+        remembered, without remembered copies.
     """
     of_high, before = ctypes.c_int64(), ctypes.c_int64()
     _card().card_sent_at_high(high_bytes, ctypes.byref(of_high), ctypes.byref(before))
@@ -288,11 +299,14 @@ def sent_at_high(high_bytes: int) -> tuple[int, int]:
 
 
 def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
-    """Count writes on the card by threads that are not seen; returns the count, which goes on.
+    """Start counting writes to the GPU by threads that PyTorch's dispatcher hooks do not see; return the counter, which
+    keeps counting.
 
     Args:
-        is_seen: the address of a function that tells, of a number, whether the calling thread is; None: count no more.
-        key: the number that it is given.
+        is_seen: the address of a C function that takes a dispatch key and returns whether the calling thread includes
+            it;
+            None: stop counting.
+        key: the dispatch key that is passed to the function.
     """
     card = _card()
     card.card_watch_writes(is_seen, key)
@@ -300,12 +314,12 @@ def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
 
 
 def note_reason(text: str) -> None:
-    """Record a reason why workspaces are not cuDNN's own; `cudnn_plans` reports it."""
+    """Record a reason why workspace sizes do not come from cuDNN itself; `cudnn_plans` returns the reasons."""
     _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:
-    """Return which cuDNN plans were run, and how well their workspaces are known."""
+    """Return the cuDNN plans that were run, by the source of their workspace sizes."""
     card = _card()
     by_source = {}
     for source in PlanSource:
@@ -330,13 +344,13 @@ def cudnn_problems() -> list[Problem]:
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Return the guesses by the names in `GUESSES`; kinds without a guess are left out."""
+    """Return totals of the guessed library sizes, by kind of guess; kinds without a guess are left out."""
     found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
     return {kind: figures for kind, figures in found.items() if figures.count}
 
 
 def communicators() -> CommunicatorFigures:
-    """Return the most communicators of NCCL that have worked, and the ranks that they send to."""
+    """Return the number of NCCL communicators that executed an operation, and the number of ranks that they send to."""
     return _filled(CommunicatorFigures, _card().card_communicator_figures)[1]
 
 
@@ -354,17 +368,17 @@ def outside() -> dict[str, OutsideFigures]:
 
 
 def used_peak_bytes(device: int) -> int:
-    """Return the most memory in use on a card at once as the driver counts it, with the context."""
+    """Return the peak memory use of a GPU in bytes as the driver counts it, including the CUDA context."""
     return int(_card().card_peak_used_bytes(device))
 
 
 def managed_peak_on_card_bytes(device: int) -> int:
-    """Return the most managed memory that was on a card at once."""
+    """Return the most bytes of managed memory that were on a GPU at the same time."""
     return int(_card().card_managed_peak_on_card(device))
 
 
 def pinned_untouched_bytes() -> int:
-    """Return how much of the pinned memory nobody has written, so that the emulation takes no memory for it."""
+    """Return the bytes of pinned memory that were never written, for which the emulation uses no memory."""
     return int(_card().card_pinned_untouched())
 
 
@@ -374,10 +388,10 @@ def cudnn_version() -> int:
 
 
 def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
-    """Call a function that fills a structure, whose fields are the whole numbers of 64 bits of a class.
+    """Call a C function that fills a structure, whose fields are the 64-bit integers of a class.
 
     Returns:
-        what the function returns, and the figures.
+        the function's return value, and the filled class.
     """
     names = [field.name for field in fields(kind)]
     numbers = (ctypes.c_int64 * len(names))()
@@ -386,7 +400,9 @@ def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> t
 
 
 def unwritten_functions() -> dict[str, int]:
-    """Return the CUDA functions that were called but are not written ("cublas:cublasFoo"), with their calls."""
+    """Return the CUDA functions that were called although ullage does not implement them ("cublas:cublasFoo"), with
+    their number of calls.
+    """
     card = _card()
     calls = ctypes.c_uint64()
     found = {}

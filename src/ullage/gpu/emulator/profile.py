@@ -1,10 +1,11 @@
-"""Figures that only a real card has: the size of a CUDA context, and memory that libraries take outside PyTorch.
+"""Figures that only a real GPU can provide: the size of a CUDA context, and the memory that libraries use outside
+PyTorch.
 
-A profile is a TOML file under `profiles/`; every figure has an interval, and the report shows it as its own row. For a
-chip of which enough readings were published there is one of its own; the others follow a rule that was made from all of
-them (`tools/read_contexts.py` writes both, docs/contexts.md shows them), and a card whose chip is not known has an
-assumption. The workspaces of cuDNN are its own answer where it is installed (`emulator.cudnn`); how far those
-that it did not answer may be off, `workspace_range` says.
+A profile is a TOML file under `profiles/`. Every figure has a range, and the report shows it in a separate row. A chip
+with enough published readings has its own profile. Other chips follow a rule that was derived from all readings, and a
+GPU whose chip is unknown gets an assumption. `tools/read_contexts.py` writes the profiles and the rule, and
+docs/contexts.md shows them. Workspace sizes come from cuDNN itself if it is installed (`emulator.cudnn`); for the
+others, `workspace_range` returns the possible error.
 """
 
 import importlib.resources
@@ -18,8 +19,8 @@ from ullage.base.units import MIB
 from ullage.gpu.emulator.library import CommunicatorFigures, PlanFigures
 from ullage.gpu.gpus import Gpu
 
-# An assumption: cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision, and
-# three copies cover what its own plans were seen to add to reserved memory.
+# An assumption: cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision. Three
+# copies cover everything that cuDNN's plans were observed to add to reserved memory.
 WORKSPACE_TENSOR_COPIES: Final = 3
 _RULE: Final = "rule"
 _ASSUMED: Final = "assumed"
@@ -31,17 +32,17 @@ _MOST_CHANNELS: Final = 32
 _PAIRS_IN_A_MACHINE: Final = 2
 _PAIRS_ACROSS: Final = 5
 _BESIDE_BYTES: Final = 128 * MIB
-"""The most that was seen of a communicator beside its connections: queues of work, and its kernels."""
+"""The largest observed use of a communicator in bytes, apart from its connections: work queues, and its kernels."""
 _MULTICAST_BYTES: Final = 512 * MIB
 _HOPPER: Final = (9, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The figures of one card that an emulator cannot compute, in bytes.
+    """The figures of one GPU that an emulator cannot compute, in bytes.
 
-    The context is that of a process that trained some steps, with everything else that it holds on the card outside
-    PyTorch's allocator; NCCL's buffers and CUDA graphs are not in it.
+    The context is that of a process that has trained a few steps. It includes everything that the process holds on the
+    GPU outside PyTorch's allocator, except NCCL's buffers and CUDA graphs.
     """
 
     context_bytes: int
@@ -51,7 +52,9 @@ class Profile:
 
 
 def profile_of(gpu: Gpu) -> Profile:
-    """Return the profile of a card's chip; else what the rule gives, or the assumption for an unknown chip."""
+    """Return the profile of a GPU's chip. Without one, return the result of the rule or, for an unknown chip, the
+    assumption.
+    """
     if "sm_count" in gpu.assumed:
         return _profile(_ASSUMED)
     chip = f"{gpu.architecture}_{gpu.sm_count}"
@@ -59,13 +62,13 @@ def profile_of(gpu: Gpu) -> Profile:
 
 
 def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
-    """Estimate by how many bytes real workspaces may lower or raise the reserved memory.
+    """Return by how many bytes real workspaces may lower and raise the reserved memory.
 
-    Workspaces follow one another and are cached, so the largest difference of one counts, not their sum. No strict
-    bound: another size may also take another place in the cache.
+    Workspaces are used one after another and cached, so the largest single difference is used, not the sum. This is not
+    a strict bound, because a workspace of a different size may also use a different block of the cache.
 
     Args:
-        plans: those that ran, by where their workspaces come from (`ullage.gpu.emulator.library.CudnnPlans`).
+        plans: the plans that ran, by the source of their workspace sizes (`ullage.gpu.emulator.library.CudnnPlans`).
     """
     below = max((figures.most_below_bytes for figures in plans.values()), default=0)
     above = max((figures.most_above_bytes for figures in plans.values()), default=0)
@@ -74,18 +77,18 @@ def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
 
 
 def buffers_of(figures: CommunicatorFigures, capability: tuple[int, int], *, across: bool) -> tuple[int, int]:
-    """Return the least and the most that NCCL's buffers take of one card, in bytes, outside PyTorch's allocator.
+    """Return the least and the most bytes that NCCL's buffers use on one GPU, outside PyTorch's allocator.
 
-    Two ranks that are connected on a channel have 12 MiB there, in pages of 2 MiB: buffers of the protocols LL (0.5
-    MiB), LL128 (4.7) and Simple (4), and counters (NCCL 2.28, `src/transport/p2p.cc` and `src/init.cc`). How many
-    channels there are follows from the links between cards: 2 on PCIe, up to 32 over NVLink. A ring connects a rank
-    with one pair of neighbours, a tree with as many again within a machine, and with up to four pairs across machines;
-    whatever sends to a rank connects to it by as many channels. Multicast (NVLS, from Hopper on) has buffers of its
-    own. docs/layouts.md has the published measurements that this was compared with.
+    Two ranks that are connected on a channel use 12 MiB there, in pages of 2 MiB: buffers of the protocols LL (0.5
+    MiB), LL128 (4.7) and Simple (4), and counters (NCCL 2.28, `src/transport/p2p.cc` and `src/init.cc`). The number of
+    channels depends on the links between GPUs: 2 on PCIe, up to 32 over NVLink. A ring connects a rank with one pair of
+    neighbors. A tree connects it with one more pair within a machine, and with up to four pairs across machines. A rank
+    that sends to another rank connects to it with as many channels. Multicast (NVLS, since Hopper) has separate
+    buffers. docs/layouts.md lists the published measurements that these figures were compared with.
 
     Args:
-        figures: the communicators that worked.
-        capability: the card's compute capability.
+        figures: the communicators that executed an operation.
+        capability: the GPU's compute capability.
         across: whether the ranks are on more than one machine.
     """
     most_pairs = _PAIRS_ACROSS if across else _PAIRS_IN_A_MACHINE
@@ -93,7 +96,8 @@ def buffers_of(figures: CommunicatorFigures, capability: tuple[int, int], *, acr
     if capability >= _HOPPER:
         most += _MULTICAST_BYTES
     by_peer = (_FEWEST_CHANNELS * _CONNECTION_BYTES, _MOST_CHANNELS * _CONNECTION_BYTES)
-    # A communicator's first collective connects it; one that only sends has nothing but what it sends by.
+    # A communicator's first collective connects it; a communicator that only sends has only the connections that it
+    # sends over.
     low = max(figures.communicators, figures.peers) * by_peer[0]
     return low, figures.communicators * most + figures.peers * by_peer[1]
 
@@ -110,7 +114,7 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Apply the rule to a chip with this many resident threads; whole MiB."""
+    """Return the result of the rule for a chip with this many resident threads, in whole MiB."""
     data = _files()[_RULE]
     rule = data["rule"]
     expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
@@ -124,7 +128,7 @@ def _by_rule(threads: int) -> Profile:
 
 @cache
 def _files() -> dict[str, dict[str, Any]]:
-    """Read the profiles, by the names of their files."""
+    """Return the content of the profiles, by file name."""
     return {
         path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
         for path in importlib.resources.files("ullage.gpu.emulator").joinpath("profiles").iterdir()

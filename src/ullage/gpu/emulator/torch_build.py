@@ -1,6 +1,6 @@
-"""The installed PyTorch, found without importing it.
+"""The search for the installed PyTorch, without importing it.
 
-It reads `torch/version.py` as text and the wheel's metadata. It does not know whether that torch would load.
+It reads `torch/version.py` as text and the wheel's metadata. It does not check whether torch can be loaded.
 """
 
 import importlib.metadata
@@ -13,11 +13,13 @@ from typing import Final
 from ullage.base.errors import TorchMissingError
 
 TESTED: Final = ("2.6", "2.15")
-"""The oldest and the newest PyTorch that the tests run on."""
+"""The oldest and the newest PyTorch version that the tests run on."""
 
 INSTALL_LINE: Final = "pip install torch"
 _CPU_BUILD_REMEDY: Final = "pip install --upgrade --force-reinstall torch"
-_UNKNOWN_CUDNN: Final = 99900  # newer than any: PyTorch refuses a cuDNN older than the one it was compiled with
+_UNKNOWN_CUDNN: Final = (
+    99900  # Above every real version: PyTorch refuses a cuDNN older than the version it was compiled with.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,9 @@ class TorchBuild:
     """The cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
     folder: Path
     planning: tuple[str, ...] = ()
-    """Packages that pip installs to have cuDNN's own plans (cuDNN and NVRTC), in the versions that this torch
-    requires."""
+    """The packages that provide cuDNN's own plans (cuDNN and NVRTC) if pip installs them, in the versions that this
+    torch requires.
+    """
 
     @property
     def cuda_number(self) -> int:
@@ -42,7 +45,7 @@ class TorchBuild:
 
     @property
     def is_tested(self) -> bool:
-        """Whether the tests cover the version: it lies between the oldest and the newest that they run on."""
+        """Whether the version is between the oldest and the newest version that the tests run on."""
         return release_of(TESTED[0]) <= release_of(self.version) <= release_of(TESTED[1])
 
 
@@ -53,11 +56,12 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Return whether a build runs on a card: with code for its generation (sm_86 on 8.9), or with older PTX.
+    """Return whether a build of torch runs on a GPU: it needs code for the GPU's generation (sm_86 for 8.9), or older
+    PTX.
 
     Args:
-        compute_capability: the card's compute capability, such as (8, 9).
-        architectures: as `torch.cuda.get_arch_list` says, such as ["sm_86", "compute_120"].
+        compute_capability: the GPU's compute capability, such as (8, 9).
+        architectures: the result of `torch.cuda.get_arch_list`, such as ["sm_86", "compute_120"].
     """
     for name in architectures:
         kind, _, digits = name.partition("_")
@@ -71,10 +75,10 @@ def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) 
 
 
 def find_torch() -> TorchBuild:
-    """Find the installed PyTorch without importing it.
+    """Return the installed PyTorch, found without importing it.
 
     Raises:
-        TorchMissingError: there is none, or it is built without CUDA.
+        TorchMissingError: PyTorch is not installed, or it is built without CUDA.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -96,8 +100,8 @@ def find_torch() -> TorchBuild:
     major, minor = (int(part) for part in cuda.split(".")[:2])
     if major not in (12, 13):
         raise TorchMissingError(
-            f"the PyTorch in this environment ({version}) is built for CUDA {cuda}; CUDA 12 and 13 can be emulated; "
-            f"install a newer one: {INSTALL_LINE}"
+            f"the PyTorch in this environment ({version}) is built for CUDA {cuda}; only CUDA 12 and 13 can be "
+            f"emulated; install a newer build: {INSTALL_LINE}"
         )
     required = _requirements()
     return TorchBuild(
@@ -115,7 +119,7 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def _requirements() -> dict[str, str]:
-    """The packages that torch asks for in one version, with it."""
+    """Return the packages that torch requires in an exact version, with that version."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:
@@ -137,6 +141,6 @@ def _planning(required: dict[str, str]) -> tuple[str, ...]:
     for name, version in required.items():
         if name.startswith(("nvidia-cudnn-cu", "nvidia-cuda-nvrtc")):
             found.append(f"{name}=={version}")
-        elif name == "cuda-toolkit":  # since CUDA 13 it says which NVRTC
+        elif name == "cuda-toolkit":  # Since CUDA 13, torch's metadata names the NVRTC version.
             found.append(f"nvidia-cuda-nvrtc=={'.'.join(version.split('.')[:2])}.*")
     return tuple(found)

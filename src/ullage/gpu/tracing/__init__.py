@@ -1,1 +1,1 @@
-"""The allocations of a process with the source lines that asked for them: the journal, stacks, torch's import."""
+"""Tracing of a process: the journal of allocations with their source lines, Python stacks, and the import of torch."""

@@ -1,4 +1,6 @@
-"""What torch.compile has made in this process, and the end of its workers, without loading any of it."""
+"""The graphs that torch.compile has made in this process, and the end of its worker processes, without importing
+either.
+"""
 
 import subprocess
 import sys
@@ -7,31 +9,34 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-_WORKER_SECONDS: Final = 1.0  # for a worker to end; what still loads a library then has nothing to clear away
+_WORKER_SECONDS: Final = 1.0  # for a worker to end; a worker that is still loading libraries has nothing to clean up
 
 
 def compiled_graphs() -> int:
-    """Return the number of graphs that Dynamo made, by its own count (torch._dynamo.utils.counters)."""
+    """Return the number of graphs that Dynamo has compiled, according to torch._dynamo.utils.counters."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def hurry_workers() -> None:
-    """Have Inductor's exit handler end its workers at once, in place of when they have loaded torch.
+    """Make Inductor's exit handler end its worker processes at once, not after they have loaded torch.
 
-    It waits for them, five minutes at most, also where nothing was ever asked of them. A process that is over is not
-    given that long, and where it is killed meanwhile its temporary folders stay: torch 2.8 makes one when it is loaded.
+    The handler waits up to five minutes for the workers, even if they never got any work. ullage does not wait that
+    long for a process that has finished. If such a process is killed, its temporary folders stay: torch 2.8 creates one
+    when it is imported.
     """
     compiler = sys.modules.get("torch._inductor.async_compile")
     for pool in tuple(getattr(compiler, "_pool_set", ())):
         process = getattr(pool, "process", None)
         if isinstance(process, subprocess.Popen):
-            # Of this process alone: Inductor's handler calls its `wait`, and has no other way to be told.
+            # Only this process object is changed: Inductor's handler calls its `wait` and has no other setting.
             process.wait = partial(_end, process, process.wait)  # type: ignore[assignment, method-assign]
 
 
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """Stand for `wait` of a process that is to end (`_child.begin` has it end in order)."""
+    """Replace `wait` of a process that should end: terminate it and wait a second (`_child.begin` makes it end
+    cleanly).
+    """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         return wait(_WORKER_SECONDS)

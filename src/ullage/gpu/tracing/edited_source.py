@@ -1,7 +1,7 @@
-"""Edited texts that run in place of files of the user's, which stay on disk as they are.
+"""Run edited source text in place of the user's files, which stay unchanged on disk.
 
-A text is compiled under its file's own name, and Python's cache of lines has it: tracebacks, `inspect` and
-`torch.compile` see what runs.
+The text is compiled under the file's own name and entered into Python's line cache. So tracebacks, `inspect` and
+`torch.compile` show the text that actually runs.
 """
 
 import base64
@@ -18,30 +18,32 @@ from typing import Any
 
 
 def packed(texts: Mapping[str, str]) -> str:
-    """Return texts by path as one word, short enough for an argument or a variable of the environment."""
+    """Return source texts by path as one string, short enough for a command-line argument or an environment
+    variable.
+    """
     if not texts:
         return ""
     return base64.b64encode(zlib.compress(json.dumps(dict(texts)).encode(), 9)).decode()
 
 
 class EditedSources:
-    """The texts that run in place of files, by their absolute paths."""
+    """The source texts that run in place of files, by absolute path."""
 
     def __init__(self, word: str) -> None:
-        """Take what `packed` returned."""
+        """Unpack source texts from the string that `packed` returned."""
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
         self._texts = {os.path.realpath(path): text for path, text in named.items()}
         for path, text in named.items():
             for name in {path, os.path.realpath(path)}:
-                # No time of change: Python then takes the lines for those of a loader, and does not look at the file.
+                # Without a modification time, Python treats the lines as a loader's and does not check the file.
                 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
     def text_of(self, path: str) -> str | None:
-        """Return the text that runs in place of a file; None: the file itself does."""
+        """Return the source text that runs in place of a file; None if the file itself runs."""
         return self._texts.get(os.path.realpath(path)) if self._texts else None
 
     def install(self) -> None:
-        """Have imports load the texts, and `python SCRIPT` run them, from now on in this process."""
+        """Make imports and `python SCRIPT` in this process run the edited texts."""
         if not self._texts:
             return
         get_code, get_data = SourceFileLoader.get_code, SourceFileLoader.get_data
@@ -50,7 +52,9 @@ class EditedSources:
             text = self.text_of(loader.path)
             if text is None:
                 return get_code(loader, name)
-            code: CodeType = compile(text, loader.path, "exec", dont_inherit=True)  # of the cache on disk: nothing
+            code: CodeType = compile(
+                text, loader.path, "exec", dont_inherit=True
+            )  # does not use the bytecode cache on disk
             return code
 
         def edited_data(loader: SourceFileLoader, path: str) -> bytes:
@@ -62,10 +66,11 @@ class EditedSources:
         sys.path_hooks.insert(0, self._finder_of_main)
 
     def _finder_of_main(self, path: str) -> Any:
-        """Return a finder for a script: Python asks for one before it opens the file itself, as for a zipped program.
+        """Return a finder for an edited script; Python requests one before it opens the script, as for a zipped
+        program.
 
         Raises:
-            ImportError: it is not edited.
+            ImportError: the script is not edited.
         """
         if self.text_of(path) is None:
             raise ImportError
@@ -73,23 +78,26 @@ class EditedSources:
 
 
 class _MainFinder:
-    """Finds nothing but the script itself."""
+    """A finder that finds only the script itself, as `__main__`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
-        """Return the script as `__main__`."""
+        """Return the module spec of the edited script for the name `__main__`."""
         if name != "__main__":
             return None
         return spec_from_loader(name, _MainLoader(name, self._path), origin=self._path)
 
 
 class _MainLoader(SourceFileLoader):
-    """Loads the script, and has `sys.path` begin with its folder, where Python has put the script for the finder."""
+    """The loader of the edited script.
+
+    It also replaces the script's path, which Python puts first in `sys.path` for the finder, by the script's folder.
+    """
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the code of the edited text."""
+        """Return the compiled code of the edited script."""
         if sys.path[:1] == [self.path]:
             folder = os.path.dirname(os.path.realpath(self.path))
             sys.path[:1] = [] if sys.flags.safe_path else [folder]

@@ -1,4 +1,4 @@
-"""The distinction between a user's own code and the libraries that it calls."""
+"""Distinguish a user's own code from the libraries that it calls."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ _OWN_FOLDER: Final = str(Path(__file__).resolve().parents[2])
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of source."""
+    """One line of source code: its file, number and function."""
 
     file: str
     line: int
@@ -32,9 +32,9 @@ class Line:
 
 @cache
 def is_users(file: str) -> bool:
-    """Tell whether a file is the user's own: not the standard library's, an installed package's or ullage's.
+    """Return whether a file is the user's own, not part of the standard library, an installed package or ullage.
 
-    The program that runs is the user's wherever it lies, and torch is not.
+    The running program counts as the user's, wherever its file is; torch never does.
     """
     if file.startswith("<") or not file:
         return False
@@ -45,16 +45,16 @@ def is_users(file: str) -> bool:
     path = Path(file).resolve()
     if _is_installed(path):
         return False
-    if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
+    if any(part.startswith("torchinductor_") for part in path.parts):  # files that torch.compile wrote
         return False
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
 
 
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Tell whether whatever lies in a folder is a library's; False where that depends on the file.
+    """Return whether every file in a folder belongs to a library; False if that depends on the file.
 
-    A program asks for each of thousands of modules, in a tenth as many folders.
+    A program has thousands of modules in a tenth as many folders, so this result is cached.
     """
     if not os.path.isabs(folder):
         return False
@@ -64,14 +64,14 @@ def _is_of_libraries(folder: str) -> bool:
 
 @cache
 def is_librarys(file: str) -> bool:
-    """Tell whether a file is of an installed package other than torch and this one: what a user's line has called."""
+    """Return whether a file belongs to an installed package other than torch and ullage."""
     if file.startswith("<") or is_users(file) or not _is_installed(Path(file).resolve()):
         return False
     return not any(str(Path(file).resolve()).startswith(prefix) for prefix in _prefixes_beside_packages())
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """Find the innermost frame of the user's own code."""
+    """Return the line of the innermost frame in the user's own code; None if there is none."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
@@ -80,7 +80,9 @@ def users_line(frame: FrameType | None) -> Line | None:
 
 
 def callers_line() -> Line | None:
-    """Find the user's line that led to the calling function; None in a thread without Python frames (autograd's)."""
+    """Return the user's line that led to the calling function; None in a thread without Python frames, such as
+    autograd's.
+    """
     try:
         return users_line(sys._getframe(2))
     except ValueError:
@@ -88,7 +90,9 @@ def callers_line() -> Line | None:
 
 
 def _is_installed(path: Path) -> bool:
-    """Tell whether a file came with a package: of another environment too, or in a folder that pip has filled."""
+    """Return whether a file was installed with a package, in any environment or in a folder filled by `pip
+    --target`.
+    """
     if not _PACKAGES.isdisjoint(path.parts):
         return True
     for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
@@ -99,7 +103,7 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _installed_names(folder: str) -> frozenset[str]:
-    """Return the names in a folder of PYTHONPATH that `pip install --target` has put there."""
+    """Return the names that `pip install --target` has put into a folder of PYTHONPATH."""
     names = set[str]()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with suppress(OSError):
@@ -125,7 +129,7 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 
 @cache
 def _shown(file: str) -> str:
-    """Shorten a path: relative to where the command runs, or its last two parts."""
+    """Return a path shortened for display: relative to the working directory, or its last two parts."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -1,7 +1,7 @@
-"""Calls right before and right after the first import of a module, whoever imports it.
+"""Call functions right before and right after the first import of a module, from wherever it is imported.
 
-`ullage predict` needs it for torch: what a script writes into its environment before `import torch` counts, so torch
-cannot be imported on its behalf.
+`ullage predict` uses this for torch. A script may set environment variables before `import torch`, so ullage must not
+import torch before the script does.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """Waits on `sys.meta_path` for one module; it removes itself once the module is there."""
+    """A finder on `sys.meta_path` that waits for one module and removes itself when the module has been imported."""
 
     def __init__(self, name: str, *, before: Callable[[], None], after: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -22,10 +22,10 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader that waits to execute the module."""
+        """The loader of the awaited module, whose next execution is wrapped."""
 
     def install(self) -> None:
-        """Put this finder before all others."""
+        """Put this finder before all others on `sys.meta_path`."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -42,8 +42,8 @@ class ImportWatch(MetaPathFinder):
         return spec
 
     def _wrap(self, loader: Any) -> None:
-        """Put the two calls around the loader's next execution of a module."""
-        own = getattr(loader, "__dict__", {}).get("exec_module")  # not its class's, if there is one
+        """Wrap the loader's next execution of a module in the two calls."""
+        own = getattr(loader, "__dict__", {}).get("exec_module")  # only if set on the instance, not on its class
         original = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -58,12 +58,15 @@ class ImportWatch(MetaPathFinder):
                 sys.meta_path.remove(self)
             self._after(module)
 
-        # Called like what Python leaves out of tracebacks: an error of the module's looks as it does without us.
+        # Named like frames that Python leaves out of tracebacks, so that an exception of the module looks as without
+        # ullage.
         exec_module.__code__ = exec_module.__code__.replace(
             co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
         )
         try:
-            loader.exec_module = exec_module  # on the instance: it stays of its own class, which packages look at
-        except AttributeError:  # one with slots: the module comes without us
+            loader.exec_module = (
+                exec_module  # set on the instance, so that its class stays unchanged for packages that check it
+            )
+        except AttributeError:  # A loader with slots: the module is imported without the calls.
             return
         self._wrapped = loader

@@ -1,6 +1,7 @@
-"""What the values on an emulated card are: known, drawn from a seed, or unknown; worked out on the host when asked for.
+"""Values of tensors on an emulated GPU: known, random from a seed, or unknown. They are computed on the CPU on demand.
 
-A card computes nothing. What the host sends to it is remembered, and each operation on it is written down, not run;
-where a value is read back that decides a size or a branch, the operations that lead to it are run on the host's CPU, by
-PyTorch's own kernels, on values that are known or, where they are not, plausible. See docs/values.md.
+An emulated GPU computes nothing. ullage keeps the data that the host sends to it, and records each operation instead of
+running it. When a value is read back that decides a size or a branch, the operations that lead to it run on the CPU
+with PyTorch's own kernels. Their inputs are known values or, where values are not known, plausible random values. See
+docs/values.md.
 """

@@ -1,4 +1,6 @@
-"""What a script, or an operator, reads back from the card, answered: numbers, copies to the host, equality, counts."""
+"""Answer the values that a script or an operator reads back from the GPU: numbers, copies to the host, equality,
+counts.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,11 +26,11 @@ COUNTED: Final = frozenset(
         *("aten::unique_dim_consecutive", "torchvision::nms"),
     )
 )
-"""Operators that read a count of their own back from the card, and give their result its size by it."""
+"""Operators that read a count back from the GPU, which decides the size of their result."""
 
 
 class Answers:
-    """Answers reads, and counts them."""
+    """The code that answers a script's reads of GPU values and counts them."""
 
     def __init__(self, notes: Notes, reads: Reads, waiting: Waiting, answer: Callable[[int | None], None]) -> None:
         self._notes = notes
@@ -39,11 +41,11 @@ class Answers:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an operator runs whose reads are answered with its count."""
+        """Whether an operator is running for which every read returns the operator's count."""
         return bool(getattr(self._here, "answers", 0))
 
     def scalar(self, op: Invocation) -> Any:
-        """Answer `item()`, and what decides by one number."""
+        """Return the number for `item()` and for other operators that read a single number."""
         tensor = op.arguments[0]
         if self.is_answering:
             return op.run()
@@ -74,15 +76,15 @@ class Answers:
         return found
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
-        """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
+        """Return how often the current line has read random values since new data last came to the GPU."""
         if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self._waiting.rounds_of(callers_line(), kind)
 
     def copied_to_host(self, op: Invocation) -> Any:
-        """Copy to the host, with what the card's tensor holds."""
+        """Copy a GPU tensor to the host, including its values if they are known."""
         target, source = op.arguments[0], op.arguments[1]
-        if not source.numel():  # there is nothing to know
+        if not source.numel():  # An empty tensor has no values.
             with self._reads.answered():
                 return op.run()
         operand: Any = None
@@ -106,7 +108,9 @@ class Answers:
         return result
 
     def equal(self, op: Invocation) -> Any:
-        """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
+        """Return whether two tensors are equal; PyTorch's own comparison inside `equal` does not go through the
+        dispatcher.
+        """
         certainty, is_equal = Certainty.UNKNOWN, False
         try:
             call = self._notes.call(op)
@@ -123,7 +127,7 @@ class Answers:
         return result
 
     def answering(self, count: int, op: Invocation) -> Any:
-        """Run an operator whose reads are all answered with a count."""
+        """Run an operator with all of its reads answered by the given count."""
         here = self._here
         here.answers = getattr(here, "answers", 0) + 1
         self._answer(count)
@@ -135,7 +139,7 @@ class Answers:
             here.answers -= 1
 
     def within(self, op: Invocation) -> Any:
-        """Run an operator whose own reads are seen one by one, and name it for them."""
+        """Run an operator whose reads are seen one by one, and record its name for these reads."""
         here = self._here
         outer, here.within = getattr(here, "within", None), op.plan.name
         try:
@@ -146,11 +150,13 @@ class Answers:
             self._notes.results(op, (result,))
         return result
 
-    # ---- operators that read a count of their own
+    # ---- operators that read a count back
 
     def counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a count back, with the count that it has to read."""
-        if self.is_answering or op.arguments[0].layout != torch.strided:  # within another: its answer counts
+        """Run an operator that reads a count back, and answer that read with the computed count."""
+        if (
+            self.is_answering or op.arguments[0].layout != torch.strided
+        ):  # inside another such operator, whose answer is used
             return op.run()
         call = self._notes.call(op)
         certainty, _ = self._notes.standing(call, op.plan)
@@ -159,7 +165,7 @@ class Answers:
         result = self.answering(count or 0, op)
         self._reads.note(ReadKind.SHAPE, op.plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
-        for each in results:  # a kernel has written it
+        for each in results:  # a kernel has written the result
             if each.is_cuda and each.numel():
                 self._notes.unseen(each)
         if values is not None and all(
@@ -171,15 +177,17 @@ class Answers:
         return result
 
     def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
-        """Return the count that an operator reads back, and its results on the host; None where they cannot be had."""
-        # not in its context: a result with a content is what the call makes
+        """Return the count that an operator reads back, and its results on the host; None for what cannot be
+        computed.
+        """
+        # Not in the call's context: a result that has a content is made by the call.
         evaluation = self._notes.evaluation
         try:
             if plan.name == "aten::nonzero":
                 mask = evaluation.value_of(call.arguments[0])
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     count = int(torch.count_nonzero(mask))
-                if count * mask.dim() * 8 > evaluation.bound_of(torch.int64):  # the count is known without them
+                if count * mask.dim() * 8 > evaluation.bound_of(torch.int64):  # The count does not need the indices.
                     return count, None
             values = evaluation.results_of(call)
         except (EvaluationError, RuntimeError, NotImplementedError, IndexError, ValueError):
@@ -187,11 +195,13 @@ class Answers:
         return int(values[0].shape[_dimension_of(plan, call)]), values
 
     def counted_of_sparse(self, op: Invocation) -> Any:
-        """Tell an operator on sparse tensors how many elements its result has: it follows from where theirs are."""
+        """Run an operator on sparse tensors with the number of elements of its result, computed from the arguments'
+        indices.
+        """
         if self.is_answering:
             return op.run()
         made, certainty = self._made(op.plan.name, op.arguments)
-        if made is None and op.plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
+        if made is None and op.plan.name in COUNTED_BY_LIBRARY:  # The library estimates the count itself.
             result = op.run()
         else:
             result = self.answering(made._nnz() if made is not None else 0, op)
@@ -202,8 +212,10 @@ class Answers:
         return result
 
     def converted(self, op: Invocation) -> Any:
-        """Run a conversion to another layout. From rows to columns, indices go through a kernel that nobody sees
-        (`_flatten_indices` in ATen/native/sparse/FlattenIndicesCommon.h): they are worked out on the host.
+        """Run a conversion to another sparse layout, and compute the resulting indices on the host.
+
+        In a conversion from rows to columns, a kernel computes the indices without an operator (`_flatten_indices` in
+        ATen/native/sparse/FlattenIndicesCommon.h).
         """
         result = op.run()
         source = op.arguments[0]
@@ -219,7 +231,7 @@ class Answers:
         return result
 
     def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
-        """Return an operator's result on the host, and how well the places of its elements are known."""
+        """Return an operator's result on the host, and how certain the positions of its elements are."""
         own: list[Any] = []
         best = Certainty.KNOWN
         for each in arguments:
@@ -238,7 +250,7 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result that has the size which it counts."""
+    """Return the dimension of an operator's first result whose size is the count."""
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

@@ -1,8 +1,9 @@
-"""Everything computed: each operator that runs on the card runs on the host as well, in the card's own memory.
+"""Compute everything: each operator that runs on the emulated GPU also runs on the host, in the same memory.
 
-The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the
-card is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's
-operator runs first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
+The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). A GPU tensor is therefore also
+a host tensor, and views, in-place operators, copies and shared storages need no special rules. The GPU operator runs
+first, with kernels that do nothing, so that the allocator sees PyTorch's own sequence. Then the operator runs on the
+host.
 """
 
 import threading
@@ -25,12 +26,13 @@ from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, transl
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = COUNTED | {"aten::_coalesce"}
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
-"""Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`; `addmm` in `mm` of
-sparse matrices)."""
+"""Operators whose count is read by an operator inside them: `masked_select` in `nms` (torchvision 0.26), and `addmm` in
+`mm` of sparse matrices.
+"""
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
-"""Operators made of others that exist on a card only; the CPU has them as they are."""
+"""Operators that consist of CUDA-only operators; the CPU has them as a whole."""
 _TRUTHS: Final = frozenset(("aten::equal",))
-"""Operators that read what they return from memory that only their own kernels write."""
+"""Operators whose return value is read from memory that only their own kernels write."""
 _HOST_KERNELS: Final = (
     *("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd"),
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
@@ -38,11 +40,11 @@ _HOST_KERNELS: Final = (
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Words of an error that a card would report as an assertion of its own."""
+"""Parts of CPU error messages for which a real GPU would report a failed assertion."""
 
 
 class _Rule:
-    """How the host runs one operator."""
+    """The rule for running one operator on the host."""
 
     __slots__ = ("has_generator", "is_counted", "plan", "run", "translation")
 
@@ -54,13 +56,13 @@ class _Rule:
         self.run = self.plan.name not in WITHOUT_VALUES and (
             self.translation is not None or any(has(full, key) for key in _HOST_KERNELS)
         )
-        """Whether the host has it."""
+        """Whether the CPU can run the operator."""
         self.is_counted = self.plan.name in _COUNTED
         self.has_generator = takes_generator(operator)
 
     @property
     def passes(self) -> bool:
-        """Whether it is made of other operators that are seen one by one."""
+        """Whether the operator consists of other operators, each of which is intercepted separately."""
         return self.plan.is_composite and self.plan.name not in _WHOLE
 
 
@@ -68,19 +70,19 @@ _rule_of: Final = cache(_Rule)
 
 
 class _OperatorFrame:
-    """An operator that is running on the card: what it writes, as it was before operators within it wrote it."""
+    """A running GPU operator, with its written memory as it was before nested operators wrote to it."""
 
     __slots__ = ("before", "is_computed")
 
     def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
         self.is_computed = is_computed
-        """Whether the host computes the operator itself in the end; what is made within it then counts for nothing."""
+        """Whether the host computes this operator as a whole; results of nested operators are then discarded."""
         self.before: dict[tuple[int, int], torch.Tensor | None] = {
             (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
         }
 
     def keep(self, written: Sequence[torch.Tensor]) -> None:
-        """Keep what an operator within is about to write."""
+        """Save memory of this operator that a nested operator is about to write."""
         for each in written:
             storage = each.untyped_storage()
             key = (storage.data_ptr(), storage.nbytes())
@@ -88,14 +90,14 @@ class _OperatorFrame:
                 self.before[key] = _bytes_at(*key).clone()
 
     def restore(self) -> None:
-        """Put back what was kept."""
+        """Restore the memory that was saved before nested operators wrote to it."""
         for (address, size), kept in self.before.items():
             if kept is not None:
                 _bytes_at(address, size).copy_(kept)
 
 
 class Computation(Watch):
-    """Sees operators, and computes what they make."""
+    """The interception of operators that computes all of their results on the host."""
 
     def __init__(
         self,
@@ -112,21 +114,21 @@ class Computation(Watch):
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
-        """The operations of the CUDA graph that is being captured."""
+        """The operations of the CUDA graph that is being captured; None outside of a capture."""
 
-    # ---- CUDA graphs: what is captured is done at each replay
+    # ---- CUDA graphs: captured operations run at each replay
 
     def begin_capture(self) -> None:
-        """Note that a CUDA graph is being captured from now on."""
+        """Note that the capture of a CUDA graph begins."""
         self._recorded = []
 
     def end_capture(self) -> list[Callable[[], None]]:
-        """Return what the graph does."""
+        """Return the operations of the captured CUDA graph."""
         recorded, self._recorded = self._recorded or [], None
         return recorded
 
     def replay(self, recorded: Sequence[Callable[[], None]], launch: Callable[[], None]) -> None:
-        """Launch a graph, and do what it does."""
+        """Launch a CUDA graph, and run its operations on the host."""
         device = torch.cuda.current_device()
         numbers = self.random_numbers
         position = numbers.position(None, device)
@@ -158,10 +160,10 @@ class Computation(Watch):
         frames = self._frames
         count = getattr(self._here, "count", None)
         if count is not None:
-            # the read of the count itself, or an operator that is within the one that counts
+            # The operator reads the count itself, or is nested in the operator that counts.
             if plan.name == "aten::_local_scalar_dense" or self._here.counting in _COUNTED_WITHIN:
                 return op.run()
-            # the answer is for what the operator around reads, not for what this one does
+            # The answer belongs to the outer operator's reads, not to this operator's.
             self._here.count = None
             self._answer(None)
             try:
@@ -186,12 +188,12 @@ class Computation(Watch):
             if plan.name in _TRUTHS:
                 with on_the_host():
                     return self._results(rule, _on_the_host(op))
-            return result  # a number, read from memory that holds it
+            return result  # a number, which was read from memory that holds it
         if not rule.run:
             if draws is not None:
                 draws.settle()
             if plan.name not in WITHOUT_VALUES and not frames and not plan.is_collective:
-                self._failures.setdefault(str(op.operator), "the CPU does not have it")
+                self._failures.setdefault(str(op.operator), "the CPU does not have this operator")
             return result
         try:
             with on_the_host():
@@ -218,7 +220,7 @@ class Computation(Watch):
             self._leave_memory(len(self._frames) > 1)
 
     def _run_counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a count back, with the count that it has to read."""
+        """Run an operator that reads a count back, and answer that read with the computed count."""
         here = self._here
         count = 0
         with suppress(RuntimeError, NotImplementedError, IndexError, ValueError), on_the_host():
@@ -233,13 +235,13 @@ class Computation(Watch):
             self._answer(outer)
 
     def _results(self, rule: _Rule, host: Invocation) -> Results | None:
-        """Run an operator whose arguments are on the host."""
+        """Run an operator on the CPU, with its GPU arguments as host tensors."""
         try:
             return _computed(rule, host)
         except (RuntimeError, NotImplementedError) as error:
             if "not implemented for" not in str(error):
                 raise
-        # what the CPU has for wider numbers only
+        # The CPU has some operators for wider number types only.
         keywords = {name: _widened(each) for name, each in host.keywords.items()}
         wide = Invocation(None, rule.plan, host.operator, [_widened(each) for each in host.arguments], keywords)
         results = _computed(rule, wide)
@@ -249,7 +251,7 @@ class Computation(Watch):
         return results
 
     def _record(self, rule: _Rule, op: Invocation) -> Any:
-        """Run an operator that a CUDA graph captures, and remember what it is to do."""
+        """Run an operator during a CUDA graph capture, and record its host computation for replays."""
         here = self._here
         outer = getattr(here, "is_silent", False)
         here.is_silent = rule.run
@@ -261,7 +263,7 @@ class Computation(Watch):
         recorded = self._recorded
         if not rule.run or recorded is None:
             return result
-        with on_the_host():  # views of addresses: nothing that the graph's memory waits for
+        with on_the_host():  # These are views of addresses and do not keep the graph's memory alive.
             host, places = _on_the_host(op), _on_host(result)
 
         def again() -> None:
@@ -274,7 +276,7 @@ class Computation(Watch):
         return result
 
     def _fail(self, operator: Any, error: Exception, *, is_within: bool) -> None:
-        if is_within:  # it may have read what a kernel between them would have written
+        if is_within:  # It may have read memory that a kernel of the outer operator should have written.
             return
         text = str(error).partition("\n")[0][:200]
         if isinstance(error, IndexError) or any(each in text for each in _WRONG):
@@ -283,7 +285,7 @@ class Computation(Watch):
 
 
 class _Draws:
-    """The random numbers of one operator: those that belong to the state that the card's generator had before it."""
+    """The random numbers of one operator, which depend on the state of the GPU's generator before it."""
 
     def __init__(self, numbers: RandomNumbers, rule: _Rule, op: Invocation) -> None:
         self._numbers = numbers
@@ -294,7 +296,7 @@ class _Draws:
         self._scope: Any = None
 
     def __enter__(self) -> None:
-        # operators within may have drawn already
+        # Nested operators may already have used random numbers.
         self._host.set_state(self._state)
         self._scope = _as_default(self._host)
         self._scope.__enter__()
@@ -304,13 +306,13 @@ class _Draws:
         self.settle()
 
     def settle(self) -> None:
-        """Note where the card's generator is by now."""
+        """Note the state of the GPU's random generator after the operator."""
         self._numbers.settle(self._generator, self._device, self._host)
 
 
 @contextmanager
 def _as_default(host: Any) -> Iterator[None]:
-    """Have one of the host's generators stand in for its default one."""
+    """Temporarily replace the host's default random generator by another one."""
     default = torch.default_generator
     if host is default:
         yield
@@ -344,7 +346,7 @@ def _computed(rule: _Rule, host: Invocation) -> Results | None:
 
 
 def _count(plan: OperatorPlan, host: Invocation) -> int:
-    """Return the count that an operator reads back."""
+    """Return the count that an operator reads back from the GPU, computed on the CPU."""
     if is_counted(plan.name, host.arguments):
         return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
@@ -355,7 +357,7 @@ def _count(plan: OperatorPlan, host: Invocation) -> int:
     return int(first.shape[int(host.arguments[1]) if by_dimension else 0])
 
 
-# ---- tensors on the card as tensors on the host
+# ---- GPU tensors as host tensors
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
@@ -370,7 +372,7 @@ def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
 
 
 def _on_host(argument: Any) -> Any:
-    """Return the same memory as a tensor on the host; anything but a tensor on the card as it is."""
+    """Return a host tensor on the same memory for each GPU tensor; other arguments are returned unchanged."""
     if isinstance(argument, torch.Tensor):
         return _tensor_on_host(argument) if argument.is_cuda else argument
     if isinstance(argument, list | tuple):
@@ -384,7 +386,7 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
     if parts := parts_of(tensor):
         return made_of([_tensor_on_host(each) for each in parts], tensor)
     if not _has_storage(tensor):
-        raise NotImplementedError(f"a tensor with the layout {tensor.layout}")
+        raise NotImplementedError(f"a tensor with the layout {tensor.layout} is not supported")
     storage = tensor.untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     if not address or not size:
@@ -397,7 +399,7 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _on_the_host(op: Invocation) -> Invocation:
-    """Return the same call with its memory as tensors on the host."""
+    """Return the same call with GPU tensors as host tensors on the same memory."""
     named = {name: _on_host(each) for name, each in op.keywords.items()}
     if named.get("device") is not None:
         named["device"] = _HOST
@@ -416,7 +418,7 @@ def _widened(argument: Any) -> Any:
 
 
 def _write(result: Any, results: Any, op: Invocation) -> None:
-    """Write what the host has computed where the card's results lie."""
+    """Write the results that the host computed into the memory of the GPU results."""
     own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:
@@ -437,8 +439,8 @@ def _fill(place: torch.Tensor, value: torch.Tensor) -> None:
     if place.layout == torch.strided:
         _copy(_on_host(place), value)
         return
-    if place._nnz() != value._nnz():  # a library of NVIDIA's has counted
-        raise RuntimeError(f"{place._nnz()} elements instead of {value._nnz()}")
+    if place._nnz() != value._nnz():  # One of NVIDIA's libraries has counted.
+        raise RuntimeError(f"the result has {value._nnz()} elements; expected {place._nnz()}")
     for part, each in zip(parts_of(place), parts_of(value), strict=True):
         _copy(_on_host(part), each)
 
@@ -448,8 +450,8 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
         if place.numel() < value.numel():
             if value.numel() == 0 or place.numel() == 0:
                 return
-            raise RuntimeError(f"{tuple(value.size())} instead of {tuple(place.size())}")
-        # results that a library has padded, or that only have to be found again (states)
+            raise RuntimeError(f"the result has the shape {tuple(value.size())}; expected {tuple(place.size())}")
+        # The result is padded by a library, or is opaque state that only has to be recognised later.
         flat = torch.as_strided(place, (value.numel(),), (1,), place.storage_offset())
         if place.dtype == torch.uint8:
             flat = torch.as_strided(place, (value.nbytes,), (1,), place.storage_offset()).view(value.dtype)
@@ -461,7 +463,7 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a result into one that is larger at its ends."""
+    """Copy a result into the beginning of each dimension of a larger tensor."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

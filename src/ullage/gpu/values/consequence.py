@@ -1,9 +1,9 @@
-"""Whether a number that a line of a script reads decides something, as far as its source shows.
+"""Find out from a script's source whether a number that one of its lines reads can change what the script does.
 
-A loss that is written to a log decides nothing; one that is compared does. A number is followed from name to name:
-through variables within a function, and through attributes and what functions return within the file. What a function
-returns that nobody calls in the file may decide: its callers are elsewhere. Arguments of calls are not followed: most
-of them are logged.
+A loss that is only logged changes nothing; a loss that is compared does. A number is followed from name to name:
+through variables within a function, and through attributes and return values within the file. If no code in the file
+calls a function, its return value may decide something elsewhere. Call arguments are not followed, because most of them
+are logged.
 """
 
 import ast
@@ -16,17 +16,17 @@ _TO_WHOLE: Final = frozenset({"int", "round", "range", "floor", "ceil", "bool"})
 _OWNER: Final = "_ullage_owner"
 _ADD: Final = frozenset({"append", "extend", "add", "appendleft", "setdefault"})
 _WITHOUT_VALUES: Final = frozenset({"len", "isinstance", "hasattr", "print"})
-"""Functions whose results say nothing of the numbers that they are given."""
+"""Functions whose results do not depend on the values of their arguments."""
 _MOST_CHARACTERS: Final = 2_000_000
 _MOST_PASSES: Final = 8
-"""A number goes from variable to variable so often at most."""
+"""The highest number of assignments through which a number is followed in a script's source."""
 
 
 @cache
 def may_decide(file: str, line: int) -> bool:
-    """Tell whether a number that is read at a line takes part in a comparison, a condition, an index or a size.
+    """Return whether a number that is read at a line is used in a comparison, a condition, an index or a size.
 
-    False where the source cannot be read.
+    Return False if the source cannot be read.
     """
     flow = _flow_of(file)
     if flow is None:
@@ -35,15 +35,15 @@ def may_decide(file: str, line: int) -> bool:
 
 
 class _Flow:
-    """Which names of a file get their numbers from which others, and which decide.
+    """The flow of numbers between the names of one file, and the names that decide something.
 
-    A name is a function's own variable, an attribute (".loss"), or what a function returns ("step()").
+    A name is a function's own variable, an attribute (".loss"), or a function's return value ("step()").
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self._given: list[tuple[set[str], set[str]]] = []
-        """The names that a statement mentions, and those that it sets."""
+        """The names that each assignment reads, and the names that it sets."""
         self._deciding: set[str] = set()
         self._mentioned: set[str] = set()
         _resolve(tree)
@@ -56,7 +56,7 @@ class _Flow:
             self._deciding |= _names_in(part)
 
     def decides(self, statement: ast.stmt) -> bool:
-        """Tell whether what a statement reads decides something."""
+        """Return whether a value that a statement reads from the GPU can decide something."""
         if any(_has_read(part) for part in _deciding_parts(statement)):
             return True
         if not _has_read(statement):
@@ -81,7 +81,7 @@ def _flow_of(file: str) -> _Flow | None:
 
 
 def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
-    """Return the innermost statements that cover a line, and those whose condition stands in it before their own."""
+    """Return the innermost statements that cover a line, and compound statements whose condition is on that line."""
     found: list[ast.stmt] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -100,7 +100,7 @@ def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
 
 
 def _end_of_head(statement: ast.stmt) -> int:
-    """Return the line in which the condition of a statement of several ends; 0: it has none."""
+    """Return the last line of a compound statement's condition; 0 if it has no condition."""
     head = getattr(statement, "test", None) or getattr(statement, "iter", None) or getattr(statement, "subject", None)
     return (head.end_lineno or head.lineno) if isinstance(head, ast.expr) else 0
 
@@ -110,7 +110,7 @@ def _covers(statement: ast.stmt, line: int) -> bool:
 
 
 def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what in a piece of code decides: conditions, comparisons, indices, and what becomes a whole number."""
+    """Yield the deciding parts of a piece of code: conditions, comparisons, indices, and conversions to integers."""
     for part in ast.walk(node):
         match part:
             case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
@@ -123,14 +123,14 @@ def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
                 yield part
             case ast.Subscript(slice=index):
                 yield index
-            case ast.Call(func=ast.Name(id="round"), args=[_, _]):  # to decimals
+            case ast.Call(func=ast.Name(id="round"), args=[_, _]):  # rounding to decimals
                 continue
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _TO_WHOLE:
                 yield part
 
 
 def _has_read(node: ast.AST) -> bool:
-    """Tell whether a value is read from the card in a piece of code, or may be."""
+    """Return whether a piece of code reads, or may read, a value from the GPU."""
     return any(
         isinstance(part, ast.Call)
         and (
@@ -142,7 +142,7 @@ def _has_read(node: ast.AST) -> bool:
 
 
 def _names_in(node: ast.AST | None) -> set[str]:
-    """Return the names that a piece of code takes numbers from."""
+    """Return the names from which a piece of code takes numbers."""
     found: set[str] = set()
     waiting = [] if node is None else [node]
     while waiting:
@@ -167,7 +167,7 @@ def _variable(node: ast.Name) -> str:
 
 
 def _resolve(tree: ast.Module) -> None:
-    """Note at each variable the function that it belongs to, by its line, and at each `return` the function's name."""
+    """Annotate each variable with the line of its function, and each `return` with the name of its function."""
     waiting: list[tuple[ast.AST, list[tuple[int, set[str]]], str]] = [(tree, [], "")]
     while waiting:
         node, around, function = waiting.pop()
@@ -194,7 +194,7 @@ def _own_variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]
 
 
 def _value_of(node: ast.AST) -> ast.AST | None:
-    """Return what a piece of code gives to the names that it sets."""
+    """Return the expression that a piece of code assigns to the names that it sets."""
     match node:
         case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.AnnAssign(value=value):
             return value
@@ -206,7 +206,7 @@ def _value_of(node: ast.AST) -> ast.AST | None:
 
 
 def _set_by(node: ast.AST) -> set[str]:
-    """Return the names that a piece of code gives numbers to."""
+    """Return the names to which a piece of code assigns numbers."""
     targets: list[ast.AST] = []
     match node:
         case ast.Assign(targets=several):

@@ -1,6 +1,6 @@
-"""What a block of the card's memory holds: bytes that are there, or the operation that would make them.
+"""The content of one block of GPU memory: its bytes, or the operation that computes them.
 
-A content belongs to a block, not to a tensor, so that views share it, and goes when the allocator gets the block back.
+A content belongs to a block, not to a tensor, so that views share it. It is dropped when the block is freed.
 """
 
 import ctypes
@@ -17,8 +17,11 @@ import torch
 from ullage.gpu.tracing.journal import RecentBlocks
 
 INTERCEPTION_KEY: Final = "Fake"
-"""The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
-2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+"""The dispatch key at which operators are intercepted.
+
+It is below autograd and above the kernels, and PyTorch uses it for nothing else (torch 2.6 to 2.15,
+c10/core/DispatchKey.h). A dispatch mode would not do: autograd notices it and then accumulates gradients differently.
+"""
 KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _DECAY: Final = 0.9
 _ROUNDED_BYTES: Final = 512
@@ -26,34 +29,35 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """How well a value is known; of several that lead to one the highest counts."""
+    """How certain a value is; a result is as uncertain as its least certain input."""
 
     KNOWN = 0
-    """The value that a real card would hold: it follows from what the host sent."""
+    """The value is that of a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
-    """It follows from what is taken for granted: that numbers are finite, or that a script's own operator computes on
-    the CPU what it does on a card."""
+    """The value follows from an assumption: numbers are finite, or a custom operator computes the same on CPU and
+    GPU.
+    """
     ALIKE = 2
-    """It follows from this rank's own numbers, taken for those of other ranks, which were not asked."""
+    """The value follows from this rank's own numbers, used in place of other ranks' numbers that were not requested."""
     DRAWN = 3
-    """It follows from plausible values, drawn from a seed."""
+    """The value follows from plausible random values of a seed."""
     UNKNOWN = 4
-    """Nothing is known: it reads as zero."""
+    """Nothing is known about the value; it reads as zero."""
 
 
 class Sign(IntEnum):
-    """What is known of numbers that have to be drawn."""
+    """The known sign of numbers that have to be replaced by random ones."""
 
     ANY = 0
     NEGATIVE = 1
     NOT_NEGATIVE = 2
     POSITIVE = 3
     UNIT = 4
-    """Between 0 and 1."""
+    """The numbers are between 0 and 1, such as probabilities."""
 
 
 class BlockContent:
-    """The bytes of one storage at one moment: later writes make another content."""
+    """The bytes of one storage at one point in time; a later write creates a new block content."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -70,26 +74,26 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether nobody has written it since it was allocated."""
+        """Whether the block has not been written since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
-        """The type of the tensor that was written last."""
+        """The data type of the tensor that was last written to the block."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operation that makes it; None where it is there already, or nobody knows it."""
+        """The operation that computes the block content; None if the bytes exist already or nothing is known."""
         self.value: torch.UntypedStorage | None = None
-        """The bytes on the host, once they were asked for."""
+        """The bytes of the block on the host, once they have been computed."""
         self.depth = depth
-        """The number of operations that lead to it."""
+        """The number of recorded operations that lead to the block content."""
         self.columns = 0
-        """The number of outputs of a product of matrices or a convolution, if one has made it."""
+        """The number of outputs, if a matrix product or a convolution computed the block content; else 0."""
         self.column = 1
-        """The number of an output's numbers that lie side by side."""
+        """The number of adjacent elements that belong to one output of a product."""
         self.serial = next(_serials) if serial is None else serial
-        """Its number, the same in every run of a script, from which what is drawn is drawn."""
+        """The serial number of the block content, the same in every run of a script; random values depend on it."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Count more of the block to it, which nobody has written as far as it `is_new`."""
+        """Extend the block content to more of its block; with `is_new`, the added memory has not been written."""
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
         if self.value is not None:
@@ -98,18 +102,24 @@ class BlockContent:
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """Whether the block content consists of floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
 class UpdatedContent(BlockContent):
-    """What an optimizer makes of floats: other bytes than before, which what was noted before does not see."""
+    """Floating-point numbers after optimizer steps; operations recorded before the steps keep the old block content."""
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
     def __init__(self, before: BlockContent, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """`rate`: how far each number is moved, if that is known; `is_of_mean`: it is over the share that a mean of
-        gradients, by Adam's usual decay, has of all steps by then."""
+        """Create the block content after one more optimizer operation.
+
+        Args:
+            before: the block content before the operation.
+            tensor: the updated tensor.
+            rate: the distance that each number moves; None if it is not known.
+            is_of_mean: whether `rate` is divided by Adam's bias correction (with the usual decay) for the current step.
+        """
         origin, updates, distance, steps = before, 0, 0.0, 0
         if isinstance(before, UpdatedContent):
             origin, updates, distance, steps = before.origin, before.updates, before.distance, before.steps
@@ -121,16 +131,16 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of an optimizer's operations in between that move numbers nobody knows how far."""
+        """The number of optimizer operations that move the numbers by an unknown distance."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The distance by which the others move each number."""
+        """The total distance that optimizer operations with a known step size have moved each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
-        """The number of weights of one output."""
+        """The number of weights for each output of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """Return a copy of bytes on the host with zeros behind them."""
+    """Return a copy of host memory, padded with zeros to the given size."""
     whole = torch.UntypedStorage(size_bytes)
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
@@ -138,7 +148,8 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return how many outputs the product has that a tensor is of, and how many numbers of one lie side by side.
+    """Return the number of outputs of a product, and the number of adjacent elements of one output, from a tensor's
+    shape.
 
     The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
     """
@@ -150,7 +161,7 @@ def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 
 class TensorView:
-    """Where in a storage a tensor lies."""
+    """The position of a tensor within its storage: type, offset, size and stride."""
 
     __slots__ = ("dtype", "offset", "size", "stride")
 
@@ -162,26 +173,26 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """How many bytes its elements have."""
+        """The size of the tensor's elements in bytes."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
     def end_bytes(self) -> int:
-        """How many bytes of its block there are up to its last element."""
+        """The number of bytes from the beginning of the block to the tensor's last element."""
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
         return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return this view of a storage on the host; what lies beyond its end is zero."""
+        """Return this view of a host storage; elements beyond the storage's end are zero."""
         if self.end_bytes > storage.nbytes():
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
 
 class Operand(TensorView):
-    """A tensor on the card as an argument of an operation that may be run later: a view of a content."""
+    """A GPU tensor as an argument of a recorded operation: a view of a block content."""
 
     __slots__ = ("content",)
 
@@ -190,7 +201,7 @@ class Operand(TensorView):
         self.content = content
 
     def is_same_as(self, other: object) -> bool:
-        """Tell whether another argument is the same view of the same bytes."""
+        """Return whether another argument is the same view of the same block content."""
         if not isinstance(other, Operand) or other.content is not self.content:
             return False
         own = self.dtype, self.size, self.stride, self.offset
@@ -198,7 +209,9 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """A content that a call makes: which view of its storage is written, and what the rest of it is."""
+    """A block content that a recorded call computes, with the written part of its storage and the content of the
+    rest.
+    """
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
@@ -211,19 +224,19 @@ class WrittenView:
         *,
         base_counts: bool = True,
     ) -> None:
-        self.content = weakref.ref(content)  # the content leads to the call, not the other way round
+        self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The number of the result, or the name of the argument that is written."""
+        """The index of the result, or the name of the written argument."""
         self.base = base
-        """The storage's content before, where the call writes a part of it or reads it."""
+        """The previous content of the storage, if the call writes only a part of the storage or reads it."""
         self.base_counts = base_counts
-        """Whether how well the result is known depends on it."""
+        """Whether the result is at most as certain as the storage's previous content."""
 
 
 @dataclass(slots=True, eq=False)
 class OperatorCall:
-    """An operation with its arguments, not run yet; tensors on the card are operands."""
+    """A recorded operation that has not run yet; its GPU tensors are stored as operands."""
 
     operator: Any
     arguments: Sequence[Any]
@@ -233,40 +246,44 @@ class OperatorCall:
 
 
 class UnseenWrites(Protocol):
-    """How often threads that are not seen have written on the card."""
+    """A counter of writes to GPU memory by threads whose operators are not intercepted."""
 
     @property
     def value(self) -> int:
-        """The number of writes."""
+        """The number of writes to GPU memory by threads that are not intercepted."""
 
 
 class EmulatedDriver(Protocol):
-    """What values ask of the emulated runtime: `ullage.gpu.emulator.library`."""
+    """The functions of the emulated CUDA runtime that this package needs; `ullage.gpu.emulator.library` implements
+    them.
+    """
 
     def answer(self, number: int | None, /) -> None:
-        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+        """Answer the calling thread's reads from the GPU with a number; with None, answer with zero again."""
 
     def remember_sent(self, *, on: bool) -> None:
-        """Keep what each thread sends to the card last."""
+        """Keep a copy of the data that each thread sent to the GPU last."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Have what the calling thread sends to the card not be kept, or again."""
+        """Pause or resume keeping the data that the calling thread sends to the GPU."""
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Write what the calling thread's last copy to the card was to an address on the host."""
+        """Write the data of the calling thread's last copy to a GPU address to host memory at `destination`."""
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes on the card by threads of which a function at an address says that they are not seen."""
+        """Count writes to GPU memory by threads that are not intercepted, according to the C function at address
+        `is_seen`.
+        """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
+        """Start or stop ignoring the calling thread's copies and fills of GPU memory."""
 
 
 class BlockContents:
-    """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
+    """The contents of all blocks of GPU memory, by address; a freed block has no content.
 
-    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
-    storage, and autograd does not add gradients to it in place (`can_accumulate_inplace` in
+    The Python object of a storage is never requested. If it exists, PyTorch counts one more reference to the storage,
+    and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
     torch/csrc/autograd/input_buffer.cpp).
     """
 
@@ -286,13 +303,13 @@ class BlockContents:
             self._contents.pop(address, None)
 
     def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the address of the block that a tensor lies in, and how many bytes of it are known to be used.
+        """Return the address of a tensor's block, and the number of bytes from there to the tensor's end.
 
         Raises:
-            RuntimeError, NotImplementedError: the tensor has no memory of its own, as a sparse one.
+            RuntimeError, NotImplementedError: the tensor does not have its own memory, such as a sparse tensor.
         """
         address = tensor.data_ptr()
-        if not address:  # nothing lies there
+        if not address:  # The tensor has no memory.
             return 0, 0
         item, offset = tensor.itemsize, int(tensor.storage_offset())
         if tensor.is_contiguous():
@@ -302,12 +319,12 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget everything whenever a thread that is not seen writes on the card: nobody knows what."""
+        """Forget all block contents whenever a thread that is not intercepted writes to GPU memory."""
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the contents of all blocks of GPU memory."""
         self._blocks.lose()
 
     def _follow(self) -> None:
@@ -318,7 +335,7 @@ class BlockContents:
         self._blocks.follow()
 
     def get(self, block: tuple[int, int]) -> BlockContent | None:
-        """Return what a block holds; None where nothing was written that we saw."""
+        """Return the content of a block; None if no intercepted write is known."""
         self._follow()
         address, used = block
         content = self._contents.get(address)
@@ -327,7 +344,7 @@ class BlockContents:
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
-        """Say what a block holds from now on; None: nothing that we know."""
+        """Set the content of a block; None means that it is unknown."""
         self._follow()
         if content is None:
             self._contents.pop(block[0], None)
@@ -335,10 +352,14 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Tell whether a block that nothing is known of was allocated since all was forgotten, and not written."""
+        """Return whether a block without known content was allocated after everything was last forgotten, and not
+        written.
+        """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
-        """Return how large a block is: what is used of it, unless it is larger by more than PyTorch rounds."""
+        """Return the size of a block in bytes: the used bytes, unless the block is larger by more than PyTorch's
+        rounding.
+        """
         size = self._blocks.sizes.get(block[0], 0)
         return size if size - block[1] >= _ROUNDED_BYTES else block[1]

@@ -1,8 +1,8 @@
-"""A kernel of ours for every operator, at a dispatch key of our own below autograd, and the operator's own way on.
+"""Intercept every operator: kernels at a separate dispatch key below autograd, which then run the operator as usual.
 
-What is seen runs on as it would have: the allocator's sequence stays PyTorch's, byte for byte. (Under a
-`TorchDispatchMode` autograd takes tensors for subclasses and no longer adds gradients in place:
-`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
+An intercepted operator runs on as without interception, so the allocator sees PyTorch's own sequence, byte for byte. A
+`TorchDispatchMode` would not do: under a mode, autograd treats tensors as subclasses and no longer accumulates
+gradients in place (`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h).
 """
 
 import ctypes
@@ -32,58 +32,58 @@ _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
-"""`c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
+"""The mangled name of `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
-"""The set of our key alone, to be shut out."""
+"""A set of dispatch keys with only the interception key, used to exclude that key."""
 PYTHON: Final = torch._C.DispatchKey.Python
-"""The key of subclasses and modes."""
+"""The dispatch key of tensor subclasses and dispatch modes."""
 _BEFORE_PYTHON: Final = (
     (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
 )
 
 
 _MANY: Final = 400
-"""The number of new operators from which on it is faster to ask for all that are made of others."""
+"""The number of new operators from which it is faster to list all composite operators at once."""
 
 
 class Watch(ABC):
-    """Sees every operator from `install` on, in every thread that `include` is called in."""
+    """The base class for interception: it sees all operators after `install`, in threads that have called `include`."""
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
-        self._libraries: dict[str, Any] = {}  # they take what they have registered with them
+        self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
         self.has_ended = False
-        """Whether what still comes here is only run on."""
+        """Whether interception has ended, so that operators run without being recorded."""
         self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is told every operator that uses memory, and its arguments; set before `install`."""
+        """A function that is called with every operator that uses memory and its arguments; set it before `install`."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run an operator on, by `Invocation.run`, and return what it returns."""
+        """Handle an intercepted operator: run it with `Invocation.run`, and return its result."""
 
     def prepare(self) -> None:
-        """Have our key be passed by until `install`, so that threads may include it before."""
+        """Make the interception key a pass-through until `install`, so that threads can include it before."""
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing
         _pass_by_higher_order_operators()
 
     def install(self) -> None:
-        """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
+        """Register a kernel for every operator. PyTorch calls these kernels only in threads that include the key.
 
-        What is called with a subclass of Tensor, or under a mode of the script's, finds only a kernel that the operator
-        has itself: the fallback is for operators that are defined later.
+        If the arguments contain a Tensor subclass, or the script uses a dispatch mode, PyTorch finds only kernels
+        registered for the operator itself. The fallback kernel is for operators that are defined later.
         """
         self.see_new_operators()
         self._follow_definitions()
-        del self._libraries["_"]  # every operator that there is has a kernel of its own by now
+        del self._libraries["_"]  # By now every existing operator has its own kernel.
         whole = torch.library.Library("_", "IMPL")
         whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
         self._libraries["_"] = whole
 
     def see_new_operators(self, *names: str) -> None:
-        """Register a kernel for these operators, or for all that there are, where they have none yet."""
+        """Register a kernel for the named operators, or for all existing ones, unless they have a kernel already."""
         new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
         made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
         for name in new:
@@ -96,18 +96,21 @@ class Watch(ABC):
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
-        """Return the function that is to take an operator's calls, with the set of keys first."""
+        """Return the kernel for an operator; its first argument is the dispatch key set."""
         if not passes(name, made_of_others, everything=self._everything):
             return self._kernel_of(name, self._told(self.see))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
-            return self._kernel_of(name, self._told(_run_on))  # a product, which nobody else wants to see
+            return self._kernel_of(name, self._told(_run_on))  # A product, which only the listener needs to see.
         return torch.library.fallthrough_kernel
 
     def _follow_definitions(self) -> None:
-        """Give what is defined later a kernel of its own at once: under a mode, as where torch.compile traces what its
-        own libraries define, PyTorch looks for one and fails where there is a fallback alone
-        (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
-        library_class: Any = torch.library.Library  # whose types leave the returned name out
+        """Register a kernel immediately for each operator that is defined later.
+
+        Under a mode, PyTorch requires a kernel that is registered for the operator itself, and fails if there is only a
+        fallback (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11). This
+        happens when torch.compile traces operators that Inductor defines.
+        """
+        library_class: Any = torch.library.Library  # Its type stubs omit the returned name.
         define = library_class.define
 
         @functools.wraps(define)
@@ -129,7 +132,7 @@ class Watch(ABC):
         torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what tells the listener, if there is one, before it sees an operator."""
+        """Return a kernel that calls the listener, if there is one, before `see`."""
         listener = self.listener
         if listener is None:
             return see
@@ -157,13 +160,15 @@ class Watch(ABC):
         return kernel
 
     def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
+        """Start or stop interception in the calling thread, including autograd's work for it."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def _pass_by_higher_order_operators() -> None:
-    """Have `torch.cond`, `flex_attention` and their like, which Python dispatches, pass our key by: what they run is
-    seen."""
+    """Make `torch.cond`, `flex_attention` and other higher-order operators skip the interception key.
+
+    The operators that they run are intercepted.
+    """
     keys: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     if KEY in keys:
         return
@@ -173,19 +178,19 @@ def _pass_by_higher_order_operators() -> None:
 
 
 def is_thread_seen() -> int | None:
-    """Return the address of PyTorch's function that tells whether a key is included in the calling thread."""
+    """Return the address of PyTorch's C++ function that returns whether a key is included in the calling thread."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     function = getattr(library, _IS_INCLUDED, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _let_go(error: BaseException) -> None:
-    """Have our frames in an error's traceback keep no tensor alive: without us the operator would have none there."""
+    """Clear ullage's frames in an exception's traceback, so that they keep no tensor alive."""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
         if frame.f_code.co_filename.startswith(_OWN_FILES):
-            with suppress(RuntimeError):  # it still runs
+            with suppress(RuntimeError):  # The frame is still running.
                 frame.clear()
         trace = trace.tb_next
 
@@ -196,7 +201,7 @@ def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """One call of an operator that has come to our key, and the operator's own way on."""
+    """One call of an intercepted operator, which can be run as usual."""
 
     keyset: Any
     plan: OperatorPlan
@@ -205,18 +210,20 @@ class Invocation:
     keywords: Mapping[str, Any]
 
     def written(self) -> list[Any]:
-        """Return the arguments that the operator writes, which may be lists; None for one that was left out."""
+        """Return the arguments that the operator writes; an item may be a list, or None for an omitted argument."""
         return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
 
     def run(self) -> Any:
-        """Run the operator as it would have run."""
+        """Run the intercepted operator as it would have run without interception."""
         plan, arguments, keywords = self.plan, self.arguments, self.keywords
         if self.keyset.has(PYTHON):
             result = _to_python(self.operator, arguments, keywords)
             if result is not NotImplemented:
                 return result
         if plan.number_places and (places := plan.numbers_in(arguments)):
-            # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
+            # A number that PyTorch wrapped in a tensor arrives here as a number, which only a call through the full
+            # dispatcher
+            # accepts.
             overload = plan.with_numbers(self.operator, places)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 if overload is not None:
@@ -229,17 +236,17 @@ class Invocation:
 
 
 def _wrapped(number: complex) -> torch.Tensor:
-    """Return a number as a tensor of the type that numbers have."""
+    """Return a number as a scalar tensor of the type that PyTorch gives it."""
     kind = number.__class__
     return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
 
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
+    """Pass an operator to the script's dispatch mode or tensor subclasses, as PyTorch would.
 
-    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
-    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
-    something is traced.
+    PyTorch excludes all keys before the Python key during such a call, including the interception key (`pythonFallback`
+    in ATen/core/PythonFallbackKernel.cpp). Here the interception key stays included, so that nested operators are seen.
+    The result is NotImplemented if PyTorch has to do it, for example when something is being traced.
     """
     get_mode = torch._C._get_dispatch_mode
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
@@ -264,7 +271,7 @@ def _has_dispatch(kind: type[Any]) -> bool:
 
 
 def _is_distributed(arguments: Sequence[Any]) -> bool:
-    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    """Return whether an argument is a DTensor, which PyTorch dispatches in C++ where ullage cannot intercept."""
     return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 
@@ -273,7 +280,7 @@ def _flat(argument: Any) -> Sequence[Any]:
 
 
 def tensors_in(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among arguments or results, and those in their lists."""
+    """Yield the tensors among arguments or results, including those in nested lists."""
     for each in arguments:
         if isinstance(each, torch.Tensor):
             yield each

@@ -1,6 +1,7 @@
-"""Plausible numbers for what nobody knows: standard normal, or of the sign that the operation before has.
+"""Generate plausible random numbers for unknown values: standard normal, with the sign that the last operation gives.
 
-What is drawn depends on the seed and on the content's number alone: it is the same however often it is asked for.
+The numbers depend only on the seed and on the serial number of the block content, so repeated reads return the same
+numbers.
 """
 
 import math
@@ -12,35 +13,39 @@ import torch
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
 _DEEPEST: Final = 12
-"""So many operations are looked through for a sign."""
-_STRIDE: Final = 1_000_003  # a prime, so that seeds and serial numbers do not meet
+"""The number of operations through which the sign of random numbers is traced back."""
+_STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The share of their size that an operation of an optimizer moves numbers by where it does not say how far."""
+"""The relative distance by which an optimizer operation moves numbers if its real distance is not known."""
 _FARTHEST: Final = 0.3
-"""The share by which they are moved at most."""
+"""The largest distance, relative to their size, that optimizer operations move numbers."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
 
 class DrawLevel(NamedTuple):
-    """What the draws of one seed have in common.
+    """The settings that all random values of one seed share.
 
-    Several draws with everything drawn alike would agree with each other better than with a real run: a sum over many
-    numbers is the same in each. So what a real run may have is spread over seeds that follow one another.
+    If the settings were the same for all seeds, runs with random values would agree with each other more than with a
+    real run, because a sum over many random numbers is nearly the same in each run. So consecutive seeds have different
+    settings that cover what a real run may have.
     """
 
     spread: float
-    """The distance at which the columns of a matrix product lie apart, in units of what one column varies by. Scores of
-    a router with a bias on independent inputs lie 1 / sqrt(width) apart. Those of later layers lie much further apart,
-    as hidden states have much in common; how far is chosen by eye, from a small Mixtral's counts of tokens."""
+    """The distance between the columns of a matrix product, in units of the standard deviation within a column.
+
+    The scores of a router with a bias and independent inputs are 1 / sqrt(width) apart. The scores of later layers
+    differ much more, because hidden states are similar. These values were chosen to match the token counts of a small
+    Mixtral.
+    """
     scale: float
-    """The size of the numbers of a matrix product: those of a freshly initialised head are small."""
+    """The scale of the numbers of a matrix product; those of a freshly initialised output layer are small."""
     mean: float
-    """The distance by which the mean of many drawn numbers is off, in units of what chance would have it be off."""
+    """The deviation of the mean of many random numbers, in units of its standard error."""
     rate: float
-    """The share of a number that a loop waits for which is left after a round."""
+    """The factor by which a number that a loop waits for shrinks in each round."""
 
 
 _LEVELS: Final = (
@@ -53,12 +58,12 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return what the draws of a seed have in common; five seeds that follow one another have five levels."""
+    """Return the shared settings for a seed; five consecutive seeds have five different settings."""
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift random numbers that the card would have drawn by as much as their mean may be off by chance."""
+    """Shift the result of a random operator, so that its mean deviates as it may by chance on a real GPU."""
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
     shift = level_of(seed).mean / math.sqrt(result.numel())
@@ -66,7 +71,7 @@ def put_off(call: OperatorCall, result: object, seed: int) -> None:
     name = call.operator._schema.name
     if name == "aten::normal_" and shift:
         result.add_(shift * (bounds[1] if len(bounds) > 1 else 1.0))
-    elif name == "aten::uniform_" and shift and not bounds:  # they stay between 0 and 1
+    elif name == "aten::uniform_" and shift and not bounds:  # keeps the numbers between 0 and 1
         normal = torch.special.ndtri(result.double().clamp_(1e-9, 1 - 1e-9)).add_(shift)
         result.copy_(torch.special.ndtr(normal).clamp_(0, 1 - 2**-12))
 
@@ -91,11 +96,11 @@ _KEEP: Final = frozenset(
         *("mul_", "div_", "expand", "repeat", "squeeze", "where", "masked_fill", "avg_pool2d", "clamp"),
     )
 )
-"""Operations whose results have the sign that all their operands have."""
+"""Operations whose results have the sign that all their operands share."""
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
-    """Tell what sign numbers have, by the operations that lead to them."""
+    """Return the sign of the numbers in a block, from the operations that lead to them."""
     if isinstance(content, UpdatedContent):
         return sign_of(content.origin, depth)
     call = content.call
@@ -113,7 +118,7 @@ def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
         return Sign.NEGATIVE if inner >= Sign.NOT_NEGATIVE else Sign.POSITIVE if inner == Sign.NEGATIVE else Sign.ANY
     if name in _KEEP:
         common = _common(call, depth)
-        # sums and products of numbers between 0 and 1 need not be
+        # Sums and products of numbers between 0 and 1 may leave this range.
         return Sign.NOT_NEGATIVE if common == Sign.UNIT and name in ("sum", "cumsum", "add", "add_") else common
     return Sign.ANY
 
@@ -134,7 +139,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return bytes on the host for a content that nobody knows: floats drawn, anything else zero."""
+    """Return host memory for an unknown block content: random numbers for floats, zeros for other types."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -150,11 +155,12 @@ def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
 
 
 def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) -> torch.UntypedStorage:
-    """Return a content's bytes after an optimizer's steps.
+    """Return the bytes of a block's content after optimizer steps.
 
-    Its gradients have much in common: a tensor's numbers grow or shrink together, and what an output gets is moved
-    alike at all of its inputs, which are positive or have a mean. Each goes the same way at every step. So a few steps
-    shift all scores of an output. Adam moves each number by about its rate a step, however small the gradient is.
+    Gradients of a tensor are correlated: its numbers grow or shrink together, and the weights of one output move alike,
+    because their inputs are positive or have a nonzero mean. Every step moves them in the same direction, so a few
+    steps shift all scores of an output. Adam moves each number by about the learning rate per step, however small the
+    gradient.
     """
     numbers = torch.empty(0, dtype=content.dtype)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))
@@ -166,7 +172,7 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
     moves += torch.empty(len(before), 1).normal_(generator=generator)
     together = float(torch.empty(()).normal_(generator=generator))
     size = float(before.square().mean().sqrt())
-    if not size:  # a second moment stays what it is
+    if not size:  # a second moment that is still zero stays zero
         return origin
     share = min(_STEP * content.updates + content.distance / size, _FARTHEST)
     after = before + (moves * size + before * together) * share
@@ -176,7 +182,7 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Give standard normal numbers the sign and about the size that they have after the operation before."""
+    """Give standard normal numbers the sign and approximate size that the last operation implies."""
     level = level_of(seed)
     count = len(numbers)
     columns, column = content.columns, content.column
@@ -196,16 +202,16 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     if name in _REDUCE and content.call is not None:
         numbers.mul_(_size_of_reduced(name, content.call, count, sign))
     if count == 1 and sign == Sign.ANY:
-        sign = Sign.POSITIVE  # a loss, a norm
+        sign = Sign.POSITIVE  # a loss or a norm
     return _WITH_SIGN[sign](numbers)
 
 
 def _softmax(
     content: BlockContent, numbers: torch.Tensor, level: DrawLevel, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Return numbers that sum to one along the dimension that a softmax is taken over.
+    """Return numbers that sum to one along the dimension of a softmax.
 
-    As columns of a product have something in common, some places along it are preferred by all.
+    The columns of a product are correlated, so some positions along this dimension are preferred in all rows.
     """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
@@ -223,7 +229,7 @@ def _softmax(
 
 
 def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
-    """Return how large a sum, a norm or a mean of standard normal numbers is."""
+    """Return the typical size of a sum, norm or mean of standard normal numbers."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):
         return 1.0

@@ -1,4 +1,4 @@
-"""The operations that lead to a value, run on the host's CPU when somebody asks for it."""
+"""Run the recorded operations that lead to a value on the host's CPU, when the value is needed."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,18 +25,21 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
+"""The limit in bytes for keeping a float tensor; a larger one is used only to compute decisions."""
 WHOLE_BYTES: Final = 64 * MIB
-"""Whole numbers and booleans of a larger tensor are not kept."""
+"""The limit in bytes for keeping a tensor of integers or booleans."""
 _MADE_BYTES: Final = 256 * MIB
-"""No operation is run on the host that makes more."""
+"""The limit in bytes for the results of an operation that runs on the host."""
 _DRAWN_BYTES: Final = 512 * MIB
-"""A larger tensor is not drawn for a decision either."""
+"""The limit in bytes for a tensor of random values that is needed for a decision."""
 _LEFT: Final = 8
-"""The share of the budget, as one in so many, that is not filled with what is kept."""
+"""The part of the budget that kept values do not fill: one part in this many."""
 _SMALL_BYTES: Final = 64 * KIB
-"""Up to this size a tensor may take half of that share, too: sizes, flags and settings, such as the JSON that
-bitsandbytes reads back for each of its 4-bit weights, stay known next to weights that have filled the rest."""
+"""The size in bytes up to which a tensor may also use half of that reserved part.
+
+So sizes, flags and settings stay known when weights have filled the rest. An example is the JSON that bitsandbytes
+reads back for each of its 4-bit weights.
+"""
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
@@ -45,36 +48,36 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Memory that is on the host only while a value is worked out."""
+"""Host memory that is kept only while a GPU value is computed on the CPU, by block content."""
 
 
 class EvaluationError(Exception):
-    """A value cannot be had."""
+    """The exception for a value that cannot be computed."""
 
 
 class Evaluation:
-    """Works out contents within bounds."""
+    """The evaluation of block contents on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """Bytes on the host that contents hold now."""
+        """The bytes of host memory that are kept for known values of GPU memory."""
         self.passing_bytes = 0
-        """Bytes on the host that are there only while a value is worked out."""
+        """The bytes of host memory that exist only while a value is computed."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
-        """Operations that the host could not run, with the error's first line."""
+        """Operations that the host could not run, with the first line of each error."""
         self.routing = routing
 
-    # ---- what is kept
+    # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return how many bytes of a tensor of this type are kept at most."""
+        """Return the largest size in bytes for which a tensor of this type is kept."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Tell whether so many bytes more may be kept; some room is left to work values out in."""
+        """Return whether this many more bytes may be kept; part of the budget stays free for computing values."""
         left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
         return self.kept_bytes + size_bytes <= self.budget_bytes - left
 
@@ -82,7 +85,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep a content's bytes until it dies."""
+        """Keep the bytes of a block's content for as long as the content exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -100,7 +103,7 @@ class Evaluation:
 
     @contextmanager
     def _passing(self) -> Iterator[Passing]:
-        """Have a place for what is there while a value is worked out, and gone then; it counts as long."""
+        """Return a context for temporary values, which exist and count only while a value is computed."""
         passing: Passing = {}
         try:
             with on_the_host():
@@ -109,49 +112,52 @@ class Evaluation:
             self.passing_bytes -= sum(each.nbytes() for each in passing.values())
 
     def _pass(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
-        """Keep bytes while a value is worked out.
+        """Keep bytes until the current value has been computed.
 
         Raises:
-            EvaluationError: there is no room for them.
+            EvaluationError: the budget has no space left for them.
         """
         if content in passing:
             return
         if not self._has_room_to_work(found.nbytes()):
-            raise EvaluationError(f"no room for {found.nbytes()} bytes more")
+            raise EvaluationError(f"the memory budget for values has no space for {found.nbytes()} more bytes")
         passing[content] = found
         self.passing_bytes += found.nbytes()
         self._note_peak()
 
-    # ---- what is asked for
+    # ---- requested values
 
     def value_of(self, operand: Operand) -> torch.Tensor:
-        """Return what a tensor on the card holds, as a view of bytes on the host that must not be written.
+        """Return the values of a GPU tensor, as a view of host memory that must not be written.
 
         Raises:
-            EvaluationError: it cannot be had.
+            EvaluationError: the values cannot be computed.
         """
         with self._passing() as passing:
             return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
-        """Run an operation that no content waits for, and return its results.
+        """Run an operation whose results no block content waits for, and return them.
 
         Raises:
-            EvaluationError: an argument cannot be had. Whatever the operator raises.
+            EvaluationError: an argument cannot be computed.
+            Exception: anything that the operator itself raises.
         """
         with self._passing() as passing:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Work out a content now, so that what leads to it can go."""
+        """Compute a block content now, so that the block contents that lead to it can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
+        """Return the bytes of a block's content; bytes too large to be kept stay in `passing` during the
+        computation.
+        """
         if (found := _found(content, passing)) is not None:
             return found
-        # What leads to it comes first, one after the other: chains are longer than Python's stack.
+        # Compute the sources first, in a loop: chains of operations are longer than Python's stack.
         begun: set[BlockContent] = set()
         waiting = [content]
         while waiting:
@@ -162,12 +168,12 @@ class Evaluation:
                 continue
             waiting.pop()
             if waiting and _found(each, passing) is None:
-                with suppress(EvaluationError):  # it is raised again for what needs it
+                with suppress(EvaluationError):  # The error is raised again by the content that needs this one.
                     self._made(each, passing)
         return self._made(content, passing)
 
     def _sources(self, content: BlockContent) -> list[BlockContent]:
-        """Return the contents that are worked out for another."""
+        """Return the block contents from which a block content is computed."""
         if isinstance(content, UpdatedContent):
             return [content.origin]
         call = content.call
@@ -177,10 +183,10 @@ class Evaluation:
         return [*(operand.content for operand in operands_in(call)), *bases]
 
     def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Work a content out of what leads to it, or draw it.
+        """Compute a block content from its sources, or generate random values for it.
 
         Raises:
-            EvaluationError: it cannot be had.
+            EvaluationError: the block content cannot be computed.
         """
         if (found := _found(content, passing)) is not None:
             return found
@@ -194,7 +200,7 @@ class Evaluation:
             if (found := _found(content, passing)) is not None:
                 return found
         if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
-            raise EvaluationError(f"a tensor of {content.bytes} bytes")
+            raise EvaluationError(f"a tensor of {content.bytes} bytes is too large to be computed")
         drawn = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
         self._settle(content, drawn, passing)
@@ -208,9 +214,10 @@ class Evaluation:
             self._pass(content, found, passing)
 
     def _can_run(self, call: OperatorCall) -> bool:
-        """Tell whether an operation is within the bounds: floats are not computed from floats that are too large.
+        """Return whether an operation is within the limits for running on the host.
 
-        Nor is anything by a package's own operator: to quantize weights of gigabytes on the host would take minutes.
+        Floats are not computed from floats that are too large. Custom operators of packages do not run on large floats
+        either: quantising gigabytes of weights on the host would take minutes.
         """
         made = [content for target in call.targets if (content := target.content()) is not None]
         made_bytes = sum(content.bytes for content in made)
@@ -224,10 +231,10 @@ class Evaluation:
             for operand in operands_in(call)
         )
 
-    # ---- running
+    # ---- running operations
 
     def _run(self, call: OperatorCall, passing: Passing) -> None:
-        """Run an operation on the host, and give its contents their bytes; a failure makes them unknown."""
+        """Run an operation on the host and set the bytes of its results; if it fails, the results become unknown."""
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
@@ -242,13 +249,13 @@ class Evaluation:
                     self._settle(content, _laid_out(results[target.place], target.view, content.bytes), passing)
         except EvaluationError:
             self._give_up(call)
-        except Exception as error:  # whatever an operator may raise: the run goes on without its value
+        except Exception as error:  # An operator may raise anything; the run continues without its value.
             name = str(call.operator)
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Let results be known no better than what they were made of turned out to be."""
+        """Lower the certainty of an operation's results to that of its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -268,7 +275,9 @@ class Evaluation:
     ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
-        copies = is_foreign(call.operator._schema.name)  # it may write what it says it only reads
+        copies = is_foreign(
+            call.operator._schema.name
+        )  # A custom operator may write arguments that its schema marks as read-only.
 
         def host(argument: Any, place: str) -> Any:
             if isinstance(argument, list | tuple):
@@ -303,7 +312,7 @@ class Evaluation:
     def _writable(
         self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
-        """Return the view that an operation writes, of bytes that are its own."""
+        """Return the view that an operation writes, on its own copy of the memory."""
         content = target.content()
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:
@@ -318,12 +327,14 @@ class Evaluation:
         return (self.seed * 7_368_787 + first) % (1 << 62)
 
     def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
-        """Return random numbers of a call's own: the script's threads may draw from the default ones meanwhile."""
+        """Return a random generator for one call, because the script's threads may use the default generator
+        meanwhile.
+        """
         return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
 
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
-        """Have random numbers come from the seed, and leave the script's own as they were."""
+        """Seed the default random generator for one call, and restore its state afterwards."""
         if not call.is_random or takes_generator(call.operator):
             yield
             return
@@ -337,10 +348,10 @@ class Evaluation:
 
 
 def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
-    """Return a content's bytes, if they are there by now."""
+    """Return the bytes of a block's content if they have been computed already."""
     if content.value is not None:
         return content.value
-    if not content.bytes:  # of nothing all is known
+    if not content.bytes:  # An empty content is always known.
         return torch.UntypedStorage(0)
     return passing.get(content)
 
@@ -355,17 +366,17 @@ def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, An
 
 
 def takes_generator(operator: Any) -> bool:
-    """Tell whether an operator can be given a generator of random numbers."""
+    """Return whether an operator has a `generator` argument."""
     return any(each.name == "generator" for each in operator._schema.arguments)
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return how well what an operation reads is known."""
+    """Return the lowest certainty among the tensor arguments of an operation."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: OperatorCall) -> Iterator[Operand]:
-    """Yield the tensors on the card among an operation's arguments."""
+    """Yield the GPU tensors among the arguments of a recorded operation."""
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
             yield argument
@@ -377,15 +388,17 @@ def operands_in(call: OperatorCall) -> Iterator[Operand]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Run PyTorch's operations bare: no gradients, no autocast, no modes of the user's, and none of ours."""
+    """Run PyTorch operators plainly: without gradients, autocast, the user's dispatch modes or ullage's
+    interception.
+    """
     with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
         yield
 
 
 def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.UntypedStorage:
-    """Return the bytes of a storage in which a result lies as it does on the card."""
+    """Return a storage in which a result has the same layout as on the GPU."""
     if result.size() != view.size:
-        raise EvaluationError(f"{tuple(result.size())} instead of {tuple(view.size)}")
+        raise EvaluationError(f"the result has the shape {tuple(result.size())}; expected {tuple(view.size)}")
     storage = result.untyped_storage()
     if (
         result.dtype == view.dtype

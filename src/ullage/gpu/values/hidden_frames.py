@@ -1,7 +1,7 @@
-"""Stacks in PyTorch's snapshots, without the frames of what runs each operator for its values.
+"""Remove ullage's own frames from the stacks in PyTorch's memory snapshots.
 
-An operator whose values are followed is run by a kernel of ours, and PyTorch's history of its allocator records that
-with the rest: a stack would begin with our lines, and one of autograd's threads, which has no Python, would have some.
+Operators are run by ullage's Python kernels, and PyTorch's memory history would record these frames. A stack would
+begin with ullage's lines, and a stack of an autograd thread, which has no Python frames, would get some.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,15 @@ _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 @cache
 def hide_own_frames() -> None:
-    """Have every snapshot of this process be without them from now on, those that a script takes too."""
+    """Remove ullage's frames from every snapshot that this process takes from now on, including the script's own
+    snapshots.
+    """
     original = torch._C._cuda_memorySnapshot
     torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
 
 
 def _hidden(snapshot: Any) -> Any:
-    """Take the frames out of a snapshot, and return it."""
+    """Remove ullage's frames from a memory snapshot, in place, and return the snapshot."""
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
@@ -34,7 +36,7 @@ def _hidden(snapshot: Any) -> Any:
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the frames, innermost first, that are neither ours nor PyTorch's call of the operator from one of ours."""
+    """Return the frames, innermost first, without ullage's frames and without PyTorch's operator calls made by them."""
     own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames

@@ -1,4 +1,4 @@
-"""Every operator that the script runs on the card is seen here, and goes on to what notes or answers it."""
+"""Intercept every operator that the script runs on the GPU, and pass it to the code that records or answers it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,27 +20,27 @@ from ullage.gpu.values.writes import WRITES_UNSAID, Writes
 
 _SEVERAL: Final = frozenset((tuple, list))
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
-"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
+"""Operators whose sparse results consist of their arguments, or of results of other intercepted operators."""
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
-"""Those that do so with coordinates."""
+"""Operators whose sparse results consist of existing parts only for coordinate (COO) tensors."""
 _MOST_BYTES: Final = 1 << 20
-"""Larger ones carry data, not sizes and messages."""
+"""The size in bytes above which a collective's tensor is data, not a size or a message."""
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives that leave a rank what it has: sums of floats stay plausible."""
+"""Collectives that do not change a rank's values; a sum of floats stays plausible."""
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
-    """Sees what operators write on the card and read of it."""
+    """The interception that records what operators write to GPU memory and answers what they read from it."""
 
     def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
-        """Sizes and objects that ranks tell each other."""
+        """The sizes and objects that ranks send to each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
@@ -56,7 +56,9 @@ class Interception(Watch):
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
-        """Functions that run an operator that writes nothing, where its first argument is on the card, by its name."""
+        """Functions that handle an operator that writes nothing and has a GPU tensor as first argument, by operator
+        name.
+        """
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         plan = plan_of(operator)
@@ -73,7 +75,7 @@ class Interception(Watch):
         return self._run_and_note(op)
 
     def _multiply(self, op: Invocation) -> Any:
-        """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
+        """Run a matrix product, and record it if it is small; products in a backward pass never decide anything."""
         result = op.run()
         if result.layout != torch.strided:
             return result if self._answers.is_answering else self._counted_by_library(op.plan, result)
@@ -83,23 +85,25 @@ class Interception(Watch):
         return result
 
     def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
-        """Say that nobody knows how many elements a sparse result has: a kernel that nobody sees counts them."""
+        """Note that the number of elements of a sparse result is unknown, because a kernel inside a library counts
+        them.
+        """
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
         self.notes.forget_parts(result)
         return result
 
     def _count_sparse(self, op: Invocation) -> Any:
-        """Run an operator whose result, if it is made of sparse tensors, has as many elements as a count says."""
+        """Run an operator; if its result is sparse, compute its number of elements from the arguments."""
         if is_counted(op.plan.name, op.arguments):
             return self._answers.counted_of_sparse(op)
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
     def _run_and_note(self, op: Invocation) -> Any:
-        """Run an operator, and write down what it has returned."""
+        """Run an operator, and record how its results are computed."""
         result = op.run()
         notes, plan = self.notes, op.plan
         if plan.is_collective and not plan.name.startswith("symm_mem::"):
-            # one that returns its result has called another that writes it, which was seen
+            # A functional collective calls one that writes its argument, which was intercepted already.
             note_collective(notes.contents, self.messages, plan.name, op.arguments, notes.held, notes.keep)
             return result
         kind = result.__class__
@@ -116,7 +120,7 @@ class Interception(Watch):
         return result
 
     def stop(self) -> None:
-        """Note nothing any more, in no thread, and give back the memory of what was noted."""
+        """Stop recording in all threads, and free the memory of what was recorded."""
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
@@ -125,17 +129,18 @@ class Interception(Watch):
 def note_collective(
     contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
-    """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
+    """Record what a collective has written.
 
-    What ranks tell each other is a message: with several that run, or where one rank sends and others receive.
+    The emulated NCCL behaves as if every rank had sent the same data as this one. If several ranks run, or if one rank
+    sends and others receive, the data is exchanged as messages.
 
     Args:
-        contents: what the card's memory holds.
-        messages: what ranks tell each other.
-        name: the operator's, such as "c10d::allgather_".
-        arguments: its arguments; outputs come before inputs.
-        value_of: returns what a tensor holds and how well that is known; None if it cannot be had.
-        keep: says what a tensor holds from now on.
+        contents: the contents of GPU memory.
+        messages: the messages between ranks.
+        name: the operator's name, such as "c10d::allgather_".
+        arguments: the operator's arguments; outputs come before inputs.
+        value_of: a function that returns a tensor's values and their certainty; None if they cannot be computed.
+        keep: a function that sets a tensor's values.
     """
     short = name.partition("::")[2]
     if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
@@ -154,7 +159,7 @@ def note_collective(
 
 
 def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return what one rank's tensor becomes in another of as many, fewer or more elements."""
+    """Return the values that a tensor of `value`'s elements gives to an output with as many, fewer or more elements."""
     sent, wanted = value.numel(), output.numel()
     flat = value.reshape(-1)
     if wanted == sent:

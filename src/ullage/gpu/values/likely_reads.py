@@ -1,7 +1,7 @@
-"""Whether a script looks, by its source, as if it read something from the card that decides.
+"""Guess from a script's source whether it reads GPU values that decide something.
 
-Where it does not, its values need not be followed from the start, which slows every operation down. It is a guess: what
-is read in spite of it is noticed when it happens, and the run is begun anew. So what is in doubt counts as reading.
+If it does not seem to, values are not tracked from the start, because tracking slows every operation down. If the
+script reads such a value anyway, ullage notices it and starts the run again. So any doubt counts as reading.
 """
 
 import ast
@@ -23,19 +23,19 @@ _READING: Final = frozenset(
         "unique_consecutive",
     }
 )
-"""Names of functions, classes and modules that read numbers, or return as many as there are of something."""
+"""Names of functions, classes and modules that read numbers, or return as many elements as a condition selects."""
 _MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
 _KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
 _DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
-"""Names of what may fail where it was done before, so that a run cannot simply be begun anew."""
+"""Names of functions that may fail when called a second time, so that a run cannot simply be started again."""
 _PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
-"""Packages that are looked at where they are used: by the names that a script takes from them."""
+"""Packages that are judged by the names that a script uses from them."""
 _MOST_FILES: Final = 20
 _MOST_CHARACTERS: Final = 400_000
 
 
 def seems_to_read_none(script: Path) -> bool:
-    """Tell whether nothing in a script and in the files beside it that it imports looks as if it read what decides."""
+    """Return whether neither a script nor the files next to it that it imports seem to read a deciding value."""
     waiting, seen, left = [script], {script}, _MOST_CHARACTERS
     while waiting:
         file = waiting.pop()
@@ -62,7 +62,7 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the first part of every module that is imported; "" for what is imported from where the file lies."""
+    """Yield the first part of the name of every imported module; "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -96,7 +96,7 @@ def _may_read(part: ast.AST, file: Path) -> bool:
 
 
 def _is_mask(index: ast.AST) -> bool:
-    """Tell whether an index may be a mask: a comparison, its opposite, or a name that says so."""
+    """Return whether an index may be a mask: a comparison, an inverted value, or a name such as "mask"."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     for part in parts:
         if isinstance(part, ast.Compare) or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Invert)):
@@ -107,5 +107,5 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Tell whether a call may make one number of a tensor."""
+    """Return whether a call may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

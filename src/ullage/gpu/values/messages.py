@@ -1,7 +1,7 @@
-"""What ranks tell each other: sizes, objects and other whole numbers that one rank sends and another reads.
+"""Messages between ranks: sizes, objects and other integers that one rank sends and another rank reads.
 
-Floating-point numbers are not sent: nobody allocates by them. What is received is asked for when it is read, as on a
-real card: a rank posts a receive long before its neighbour sends.
+Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
+read: on a real GPU, too, a rank posts a receive long before its neighbour sends.
 """
 
 import ctypes
@@ -24,30 +24,32 @@ from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
-"""Whole numbers of a larger tensor are not sent."""
+"""The size in bytes above which a tensor of integers is not sent."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
-"""Drawn ones of a larger tensor are not sent: they are no sizes."""
+"""The size in bytes above which random integers are not sent, because they are not sizes."""
 _MOST_COUNTED_BYTES: Final = 4 * KIB
-"""The largest tensor of floats that is taken for a flag or a count, if it is known."""
+"""The largest float tensor, in bytes, that counts as a flag or a count if its values are known."""
 _NOTHING: Final = b""
 
 
 class _Deferred:
-    """An operation of ours, in the form of PyTorch's, that writes its first argument when that is asked for."""
+    """A recorded operation of ullage, with the interface of a PyTorch operator, that writes its first argument on
+    demand.
+    """
 
     _overloadname = ""
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Have what the operation makes be known no better than so."""
+        """Make the results of this operation at most as certain as `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)
 
 
-@dataclass(eq=False, repr=False)  # what it waits for may be large
+@dataclass(eq=False, repr=False)  # The awaited data may be large, so leave it out of repr().
 class _Received(_Deferred):
-    """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
+    """An operation that waits for messages when its result is needed, and writes them to its first argument."""
 
     _schema = SimpleNamespace(name="ullage::received")
 
@@ -65,13 +67,13 @@ class _Received(_Deferred):
         if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
             value = value.view(out.dtype)
         if value.numel() != out.numel():
-            raise EvaluationError(f"{value.numel()} numbers were sent, {out.numel()} are wanted")
+            raise EvaluationError(f"a message has {value.numel()} numbers; expected {out.numel()}")
         return out.copy_(value.view(out.shape))
 
 
 @dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
-    """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
+    """An operation that applies a reduction to a tensor as if every rank had the same values."""
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
@@ -88,27 +90,29 @@ class _MadeOfAlike(_Deferred):
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """Messages that make up what a tensor will hold."""
+    """The messages that together become the values of a tensor."""
 
     keys: Sequence[tuple[str, int]]
-    """Their names, and which rank sends each."""
+    """The key of each message, and the rank that sends the message."""
     instead: bytes = _NOTHING
-    """This rank's own, which is taken for one that does not come."""
+    """This rank's own message, which replaces a message that does not come."""
     operation: str = ""
-    """The name of what is done to their numbers, such as "MAX"; nothing: they lie one behind the other."""
+    """The name of the reduction over the messages, such as "MAX"; empty if the messages are concatenated."""
 
 
 class RankMessages:
-    """The messages of this process: sent when an operator of torch.distributed runs, received when they are read."""
+    """The messages of this process: sent when a torch.distributed operator runs, received when their values are
+    read.
+    """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The way on which they go."""
+        """The channel through which this rank sends its messages to other ranks."""
         self.are_used = False
-        """Whether there has been one."""
+        """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
-        """The size of the largest group in which this rank's own numbers were taken for what the others have."""
+        """The size of the largest group in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -129,19 +133,21 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive what an operator ("c10d::send") says; return False where that is not our business."""
+        """Send and receive the messages of an operator such as "c10d::send"; return False if the operator needs
+        none.
+        """
         handler = self._handlers.get(name.partition("::")[2])
         if handler is None or len(arguments) < 3:
             return False
         try:
             return handler(*arguments)
-        except (RuntimeError, NotImplementedError, AttributeError, KeyError):  # a group that is no group of PyTorch's
+        except (RuntimeError, NotImplementedError, AttributeError, KeyError):  # not one of PyTorch's process groups
             return False
 
     def end(self) -> None:
-        """Say that this rank sends nothing more, to those that run beside it."""
+        """Announce to the other running ranks that this rank sends no more messages."""
         if self.are_used and isinstance(self.post, StorePost):
-            with suppress(RuntimeError, ValueError):  # the script has left its group already
+            with suppress(RuntimeError, ValueError):  # The script has already left its process group.
                 self.post.end()
 
     # ---- operators
@@ -200,7 +206,7 @@ class RankMessages:
         return True
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        """Gather several tensors, each into one of its own."""
+        """Gather several tensors from all ranks, each into its own output tensor."""
         if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
@@ -212,7 +218,7 @@ class RankMessages:
         (sent,) = inputs
         into = outputs[0] if team.rank == root and outputs else []
         if not self._are_ours(sent) or not self._asks_all(team):
-            if self.post.is_alone and not sent.is_cuda:  # PyTorch's fake group on the host leaves them as they are
+            if self.post.is_alone and not sent.is_cuda:  # PyTorch's fake process group does not write to CPU tensors.
                 for each in into:
                     self._copy(each, sent, Certainty.ALIKE)
             return False
@@ -229,7 +235,7 @@ class RankMessages:
         return self._reduce(tensors, Team(group), operation_of(operation), root)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
-        """Have tensors hold what ranks make of theirs: all of them, or only the root."""
+        """Reduce tensors over the ranks of a group; with a root, only that rank receives the result."""
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
             if not self._are_ours(tensor):
@@ -247,7 +253,9 @@ class RankMessages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part; a rank that asks nobody takes what it sends itself for what each other sends it."""
+        """Send each rank its part of a tensor; without messages, the part that a rank sends to itself replaces all
+        others.
+        """
         team = Team(group)
         if not self._is_of_our_kind(sent):
             return False
@@ -280,9 +288,10 @@ class RankMessages:
     # ---- one tensor
 
     def _asks_all(self, team: Team) -> bool:
-        """Tell whether every rank of a group says what it has; where not, that is noted if the script has called it.
+        """Return whether all ranks of a group exchange messages; if not, note the group's size if the script made the
+        call.
 
-        DDP compares the shapes of its parameters by a gather too, whose numbers decide nothing.
+        DDP also uses a gather to compare the shapes of its parameters, and those numbers decide nothing.
         """
         if team.size <= self.post.largest_team:
             return True
@@ -291,14 +300,16 @@ class RankMessages:
         return False
 
     def _key(self, team: Team, kind: str) -> str:
-        """Return what names a message on both sides: the group, and the how manieth of its kind it is there."""
+        """Return a message key that is equal on both sides: the group, the kind, and its running number in the
+        group.
+        """
         with self._lock:
             number = self._counts[team.name, kind]
             self._counts[team.name, kind] += 1
         return f"ullage/{team.name}/{kind}/{number}"
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
-        """Send what a tensor holds, or that nobody knows it; return what is sent."""
+        """Send the values of a tensor, or the fact that they are unknown; return the message."""
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
@@ -313,13 +324,13 @@ class RankMessages:
         return message
 
     def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
-        """Have a tensor hold what comes with messages, once it is read.
+        """Set a tensor's values to those of the awaited messages; the wait happens when the tensor is read.
 
         Args:
-            tensor: what it is received in.
+            tensor: the tensor that receives the values.
             awaited: the messages.
-            may_keep: whether a lone rank's own numbers stay if they are not all the same: a broadcast makes states of
-                random numbers equal, and any will do.
+            may_keep: whether a rank that runs alone keeps its own values if they are not all equal. A broadcast is used
+                to make random states equal, and any state will do.
         """
         if not self._is_ours(tensor):
             if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
@@ -337,7 +348,9 @@ class RankMessages:
             self._received.add(content)
 
     def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
-        """Have a tensor hold what another does, several times over, and at best as well known as is said."""
+        """Set a tensor's values to those of another tensor, repeated `times` times, with at most the given
+        certainty.
+        """
         if not output.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
                 output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
@@ -351,7 +364,7 @@ class RankMessages:
         self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
-        """Have a tensor hold what an operation makes of the numbers of so many ranks that have the same."""
+        """Set a tensor's values to the result of a reduction over `ranks` ranks with equal values."""
         if tensor.is_cuda:
             notes = self._notes
             own: Operand = notes.operand(tensor)
@@ -362,7 +375,7 @@ class RankMessages:
             tensor.copy_(_of_alike(tensor, ranks, operation))
 
     def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
-        """Say that a tensor holds what an operation writes into it once it is asked for."""
+        """Record that an operation writes a tensor when its values are needed."""
         contents: BlockContents = self._notes.contents
         before = self._notes.operand(tensor).content
         call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
@@ -376,32 +389,35 @@ class RankMessages:
         contents.put(contents.block_of(tensor), None)
 
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
-        """Tell whether floats are a flag or a count: gradients and losses are drawn, and stay plausible."""
+        """Return whether a float tensor is a flag or a count; gradients and losses are random values and stay
+        plausible.
+        """
         if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
             return False
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Tell whether tensors are sent, or lists of them."""
+        """Return whether tensors, or lists of tensors, are sent to other ranks as messages."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is sent."""
+        """Return whether a tensor is sent to other ranks as a message: integers, neither empty nor too large."""
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Tell whether a tensor is sent if it is neither empty nor large: the same on every rank.
+        """Return whether a tensor is of a kind that is sent if it is neither empty nor large; this is equal on all
+        ranks.
 
-        Ranks that all run have a real Gloo for what lies on the host.
+        If all ranks run, a real Gloo process group sends CPU tensors.
         """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
-    # ---- what is received
+    # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return what a rank has of its own in a tensor that is broadcast; None where it only waits to be filled.
+        """Return a rank's own values of a broadcast tensor; None if the tensor is only a buffer to be filled.
 
-        One number, or the same many times, is no state of random numbers: 0 and -1 are what scripts put there.
+        A single number, or equal numbers, is not a random state: scripts initialise such buffers with 0 or -1.
         """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
@@ -411,22 +427,22 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages, and return their bytes, or what an operation makes of them, and how well it is known.
+        """Wait for messages; return their bytes, concatenated or reduced, and the certainty.
 
         Raises:
-            EvaluationError: one has not come, or tells nothing.
+            EvaluationError: a message did not come, or its values are unknown.
         """
         certainty = Certainty.KNOWN
         whole = []
         for key, source in awaited.keys:
             try:
                 message = self.post.receive(key, source)
-            except (RuntimeError, OSError) as error:  # the store has gone, or nobody has written there
+            except (RuntimeError, OSError) as error:  # The store is gone, or nobody has written the key.
                 raise EvaluationError(str(error)) from error
             if not message and awaited.instead:
                 message, certainty = awaited.instead, max(certainty, Certainty.ALIKE)
             if not message:
-                raise EvaluationError(f"rank {source} has told nothing")
+                raise EvaluationError(f"rank {source} sent no values")
             certainty = max(certainty, Certainty(message[0]))
             whole.append(message[1:])
         found = torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.uint8)
@@ -436,14 +452,14 @@ class RankMessages:
 
 
 def _is_told(tensor: Any) -> bool:
-    """Tell whether a tensor has numbers that somebody may allocate by."""
+    """Return whether a tensor has numbers on which an allocation may depend."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
     return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
 
 
 def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
-    """Return what a reduction makes of so many tensors alike; the tensor itself where nobody knows which it is."""
+    """Return the reduction over `ranks` equal tensors; the tensor itself if the operation is not known."""
     return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 
 

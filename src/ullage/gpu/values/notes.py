@@ -1,6 +1,6 @@
-"""What is written down: an operator's arguments as they are now, and which operation makes what a block holds.
+"""Record operators: their arguments as they are now, and the operation that computes the content of each block.
 
-One thing is taken for granted: that numbers are finite, unless a script has put infinities among them.
+Numbers are assumed to be finite, unless a script has put infinities among them.
 """
 
 import math
@@ -27,27 +27,31 @@ from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.sparse import made_of, parts_of
 
 _DEEPEST: Final = 192
-"""So many operations are written down one behind the other; then the value is worked out, or drawn if asked for.
-Between two choices of experts lie about 60, with those of the experts themselves in a row."""
+"""The longest recorded chain of operations; beyond it, a value is computed, or replaced by random values when needed.
+
+Between two choices of experts there are about 60 operations, including those of the experts themselves in sequence.
+"""
 _DRAWN_BYTES: Final = 256 << 10
-"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
+"""The size in bytes up to which random values are also computed at that point, so that bounds on them (such as a box
+inside its image) stay true.
+"""
 _FAR_BACK: Final = 12
 _FILL: Final = torch.ops.aten.full.default
 
 
 class Notes:
-    """What the card's memory holds, as operations that are not run yet."""
+    """A record of the contents of GPU memory, as operations that have not run yet."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
         self.contents = BlockContents()
-        """The contents of the card's memory."""
+        """The contents of GPU memory."""
         self.is_recording_a_graph = False
-        """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
+        """Whether a CUDA graph is being captured; what is written during capture is written again at each replay."""
         self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the contents of all blocks of GPU memory."""
         self.contents.clear()
         self._captured = []
 
@@ -71,7 +75,7 @@ class Notes:
         return argument
 
     def _host_argument(self, argument: torch.Tensor) -> Any:
-        """Keep what a tensor on the host holds now, as the script may write it later."""
+        """Copy the values of a host tensor, because the script may change them later."""
         dtype = argument.dtype
         size = argument.numel() * dtype.itemsize
         evaluation = self.evaluation
@@ -87,7 +91,7 @@ class Notes:
         return Operand(content, copy)
 
     def call(self, op: Invocation) -> OperatorCall:
-        """Write an operation down."""
+        """Record an operator call with its arguments, without running it on the host."""
         return OperatorCall(
             op.plan.for_host(op.operator, op.arguments),
             [self.operand(each) for each in op.arguments],
@@ -96,8 +100,8 @@ class Notes:
         )
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
-        """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # where all arguments are
+        """Return the certainty of a call's results, and the number of operations that lead to them."""
+        certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # if all arguments are known
         if plan.is_random:
             certainty = Certainty.DRAWN
         depth = 0
@@ -113,7 +117,7 @@ class Notes:
     # ---- results
 
     def results(self, op: Invocation, results: Any) -> None:
-        """Write down how the results came about."""
+        """Record how the results of an operator are computed."""
         try:
             call = self.call(op)
             certainty, depth = self.standing(call, op.plan)
@@ -123,26 +127,26 @@ class Notes:
                     continue
                 block = self.contents.block_of(result)
                 there = self.contents.get(block)
-                if there is not None and id(there) in sources:  # an argument was returned
+                if there is not None and id(there) in sources:  # The operator returned one of its arguments.
                     continue
                 self.put(block, result, call, certainty, depth, place)
-        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
+        except (RuntimeError, NotImplementedError):  # tensors without their own storage: sparse, nested
             for result in results:
                 if is_on_card(result):
                     self.unseen(result)
 
     def product(self, op: Invocation, result: Any) -> None:
-        """Write down a product of matrices. What it is made of may be known: it counts as drawn all the same."""
+        """Record a matrix product. Its result counts as random even if its arguments are known."""
         try:
             call = self.call(op)
             _, depth = self.standing(call, op.plan)
             block = self.contents.block_of(result)
             self.put(block, result, call, Certainty.DRAWN, depth, 0)
             content = self.contents.get(block)
-        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own
+        except (RuntimeError, NotImplementedError):  # tensors without their own storage
             self.unseen(result)
             return
-        if content is not None:  # for where it has to be drawn after all
+        if content is not None:  # used if the values have to be random after all
             content.columns, content.column = columns_of(result.size(), result.stride())
 
     def put(
@@ -157,7 +161,7 @@ class Notes:
         *,
         base_counts: bool = True,
     ) -> None:
-        """Say that a call makes what a block holds from now on."""
+        """Record that a call computes the new content of a block."""
         evaluation = self.evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
@@ -175,7 +179,7 @@ class Notes:
         call.targets.append(WrittenView(content, TensorView(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
-            # what a backward pass makes bounds nothing that is drawn later
+            # Results of a backward pass do not bound values that are generated later.
             is_wanted = size <= _DRAWN_BYTES and torch._C._current_graph_task_id() == -1
             if (content.certainty < Certainty.DRAWN or is_wanted) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
@@ -184,7 +188,7 @@ class Notes:
                 content.depth = 0
 
     def keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Say what a tensor holds from now on; what else its block holds stays."""
+        """Set a tensor's values; the rest of its block keeps its content."""
         evaluation, contents = self.evaluation, self.contents
         block = contents.block_of(tensor)
         before = contents.get(block)
@@ -203,7 +207,7 @@ class Notes:
         contents.put(block, content)
 
     def held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        """Return a tensor's values and their certainty; None if they cannot be computed."""
         try:
             operand = self.operand(tensor)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
@@ -213,7 +217,7 @@ class Notes:
         return value, operand.content.certainty
 
     def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a sparse tensor on the host with what its parts hold, and how well it is known where they are."""
+        """Return a sparse tensor on the host with the values of its parts, and the certainty of its indices."""
         parts = parts_of(sparse)
         found = [each for each in map(self.held, parts) if each is not None and each[1] != Certainty.UNKNOWN]
         if not found or len(found) < len(parts):
@@ -223,15 +227,15 @@ class Notes:
         return None
 
     def keep_sparse(self, sparse: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Say what a sparse tensor's parts hold from now on."""
+        """Set the values of a sparse tensor's parts."""
         for part, each in zip(parts_of(sparse), parts_of(value), strict=True):
             if part.numel() and part.size() == each.size():
                 self.keep(part, each, certainty if not part.is_floating_point() else max(certainty, Certainty.DRAWN))
 
-    # ---- what nobody sees
+    # ---- writes without an operator
 
     def unseen(self, tensor: torch.Tensor) -> None:
-        """Note that a kernel that no operator launches may have written a tensor."""
+        """Note that a kernel without an operator may have written a tensor."""
         try:
             block = self.contents.block_of(tensor)
         except (RuntimeError, NotImplementedError):
@@ -239,45 +243,47 @@ class Notes:
         self.contents.put(block, unknown(self.contents.whole_bytes(block), tensor.dtype))
 
     def forget_parts(self, sparse: torch.Tensor) -> None:
-        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        """Make the parts of a sparse result unknown, because kernels without an operator have written them."""
         for part in parts_of(sparse):
             self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
 
     def begin_capture(self) -> None:
-        """Note that a CUDA graph is being captured from now on."""
+        """Note that the capture of a CUDA graph begins."""
         self.is_recording_a_graph = True
 
     def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:
-        """Return the blocks that a CUDA graph has written while it was captured."""
+        """Return the blocks that were written while a CUDA graph was captured."""
         self.is_recording_a_graph = False
         captured, self._captured = self._captured, []
         return captured
 
     def replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], launch: Callable[[], None]) -> None:
-        """Launch a graph, and know nothing of what it writes."""
+        """Launch a CUDA graph, and make the block contents that it writes unknown."""
         launch()
         for block, dtype in captured:
             self.contents.put(block, unknown(block[1], dtype))
 
 
 def is_on_card(argument: Any) -> bool:
-    """Tell whether an argument is a tensor on the card."""
+    """Return whether an argument is a tensor on the emulated GPU."""
     return isinstance(argument, torch.Tensor) and argument.is_cuda
 
 
 def is_opaque(tensor: torch.Tensor) -> bool:
-    """Tell whether what a tensor holds is more than a view of one block of memory."""
+    """Return whether a tensor is more than a plain view of one block of memory (sparse, nested, conjugated or
+    negated).
+    """
     return tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg() or tensor.is_conj()
 
 
 def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
-    """Return the content of memory that somebody has written whom we do not see."""
+    """Return the content of memory that was written without interception."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
-    """Return the content of memory that nobody has written since it was allocated, as far as it `is_new`."""
+    """Return the content of memory that has not been written since its allocation, if it `is_new`."""
     content = unknown(size_bytes, tensor.dtype)
     content.is_unwritten = is_new
     if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
@@ -286,7 +292,7 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:
-    """Return what fills a question whether numbers are finite, as arguments of `full`; None for any other question."""
+    """Return the arguments of `full` for a test whether numbers are finite; None for any other operator."""
     name = call.operator._schema.name
     arguments = call.arguments
     operand = arguments[0] if arguments else None
@@ -297,18 +303,18 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
         answer = name == "aten::isfinite"
     elif name in ("aten::eq", "aten::ne") and len(arguments) > 1:
         other = arguments[1]
-        if operand.is_same_as(other):  # only what is not a number differs from itself
+        if operand.is_same_as(other):  # Only NaN differs from itself.
             answer = name == "aten::eq"
         elif isinstance(other, float) and other in (float("inf"), float("-inf")):
             answer = name == "aten::ne"
     elif name in ("aten::lt", "aten::le") and len(arguments) > 1 and arguments[1] == float("inf"):
         answer = True
-    # infinities are looked for last: it takes long
+    # Infinities are checked last, because it takes long.
     return None if answer is None or _has_infinity(operand.content) else [list(operand.size), answer]
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    """Tell whether a script has put infinities among numbers, as far back as the operations are known."""
+    """Return whether a script has put infinities into a block content, as far back as its operations are recorded."""
     call = content.call
     if content.value is not None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -1,4 +1,4 @@
-"""What an operator's schema says that matters for values, looked up once an operator; which products are small."""
+"""The properties of an operator that matter for values, read once from its schema; and the test for small products."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -11,7 +11,7 @@ NUMBERS: Final = frozenset((int, float, bool, complex))
 
 _PASSED: Final = frozenset(
     (
-        # views and shapes: the content is the storage's
+        # views and shapes: the content belongs to the storage
         *("aten::view", "aten::_unsafe_view", "aten::as_strided", "aten::alias", "aten::detach", "aten::expand"),
         *("aten::slice", "aten::select", "aten::unsqueeze", "aten::squeeze", "aten::permute", "aten::t"),
         *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::diagonal", "aten::unfold"),
@@ -26,7 +26,7 @@ _PASSED: Final = frozenset(
         *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
     )
 )
-"""Operators that nothing is to be known of: the dispatcher passes by without Python."""
+"""Operators that change no values; the dispatcher runs them without calling Python."""
 HEAVY: Final = frozenset(
     (
         *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
@@ -41,43 +41,55 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Products and convolutions: the dispatcher passes by unless everything is computed, or they may be small products."""
-# Small products and convolutions are worked out when they are asked for, from what went in: results hang together then.
-# The rows of a product are as large as the rows that it is made of, its columns as alike as the weights' are, and what
-# a convolution makes of overlapping windows is alike. So the score of a graph's node goes with how many neighbours it
-# has, a token is more like itself than like others, and a heat map has fewer peaks than noise. A product of numbers
-# that are drawn one by one has none of that. What goes in is known or drawn; what comes out always counts as drawn, as
-# the card rounds in another way.
+"""Products and convolutions, which the dispatcher runs without calling Python, except small ones and in mode "all"."""
+# Small products and convolutions are computed on demand from their inputs, so that results are consistent with each
+# other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
+# weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
+# number of neighbours, a token is more similar to itself than to other tokens, and a heat map has fewer peaks than
+# noise.
+# Independent random numbers would have none of these properties. The inputs are known or random; the result always
+# counts
+# as random, because a GPU rounds differently.
 _CONVOLUTION: Final = "aten::cudnn_convolution"
 _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""Places of the two factors among an operator's arguments."""
+"""The positions of the two factors among the arguments of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
-"""Operators that may be worked out."""
+"""Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
-"""A product with more is drawn: it would take the host more than some ten milliseconds."""
+"""The number of multiplications above which a product is replaced by random values; it would take the host more than
+about ten milliseconds.
+"""
 NARROW: Final = frozenset((torch.float16, torch.bfloat16))
-"""Floats that a CPU is slow with."""
+"""Floating-point types that are slow on a CPU."""
 
 _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
-"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
-host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
+"""Operators that are intercepted themselves although they have no CUDA kernel.
+
+Distances run on the host as a whole. Computed through a matrix product of random values, they would be the roots of
+negative numbers.
+"""
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
 )
-"""Operators for which a nested tensor reads its offsets: what PyTorch does for a subclass is seen only if the operator
-is (torch/nested/_internal/ops.py)."""
+"""Operators for which a nested tensor reads its offsets.
+
+What PyTorch does for a subclass is seen only if the operator itself is intercepted (torch/nested/_internal/ops.py).
+"""
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
         *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
     )
 )
-"""Operators that wrap a number in a tensor on the card, which PyTorch cannot hand to Python (`toPyObject` in
-torch/csrc/jit/python/pybind_utils.cpp): what they are made of is not to be seen."""
+"""Operators whose inner operators must not be intercepted.
+
+They wrap a number in a GPU tensor that PyTorch cannot pass to Python (`toPyObject` in
+torch/csrc/jit/python/pybind_utils.cpp).
+"""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 _NAMESPACES_OF_PYTORCH: Final = frozenset(
@@ -87,16 +99,16 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
         *("quantized_decomposed", "sparse", "xnnpack", "prepacked", "mkldnn", "mkl", "onednn", "mkldnn_prepacked"),
     )
 )
-"""Namespaces whose operators PyTorch tests on the CPU and on a card alike."""
+"""Namespaces of operators that PyTorch itself tests on both CPU and GPU."""
 
 
 def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the argument at one of the places of `OperatorPlan.written`; None where it was left out."""
+    """Return the argument at one of the places of `OperatorPlan.written`; None if it was omitted."""
     return arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
 
 
 class OperatorPlan:
-    """What is to be done when one operator is called."""
+    """The properties of one operator that decide how a call of it is handled."""
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
@@ -109,49 +121,53 @@ class OperatorPlan:
         places = [(str(number), each) for number, each in enumerate(schema.arguments) if not each.kwarg_only]
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
-        """Places of arguments that are tensors, where a wrapped number arrives as a number."""
+        """The positions of tensor arguments, at which a wrapped number arrives as a number."""
         self.is_closed = operator.name() in _CLOSED
-        """Whether what it is made of must not be seen."""
+        """Whether the operators inside this operator must not be intercepted."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
-        """Arguments that the operator writes: their place, or their name if they have none."""
+        """The arguments that the operator writes: their position, or their name if they are keyword-only."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
         self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
-        """Whether it is made of other operators, each of which is seen itself, or returns a view."""
+        """Whether the operator consists of other operators that are intercepted themselves, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
-        """Whether it is an operation on all of an optimizer's tensors at once."""
+        """Whether the operator works on all tensors of an optimizer at once."""
         self.is_foreign = is_foreign(self.name)
-        """Whether a script or a library has defined it: its CPU kernel is taken to do what its CUDA kernel does."""
+        """Whether a script or a library defined the operator; its CPU kernel is assumed to compute the same as its CUDA
+        kernel.
+        """
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
-        """Return the overload that takes these arguments, called from the top."""
+        """Return the overload that accepts these arguments when called through the full dispatcher."""
         places = self.numbers_in(arguments)
         return self.with_numbers(operator, places) or operator if places else operator
 
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Return where a number stands for a tensor: PyTorch has wrapped it in one."""
+        """Return the positions at which a number replaces a tensor, because PyTorch had wrapped it."""
         return tuple(
             place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
-        """Return what takes numbers at these places: the operator, if PyTorch allows it, or an overload; else None."""
+        """Return the operator or an overload that accepts numbers at these positions; None if there is none."""
         if places not in self._with_numbers:
             self._with_numbers[places] = _with_numbers(operator, places)
         return self._with_numbers[places]
 
 
 plan_of: Final = cache(OperatorPlan)
-"""The function that returns an operator's plan, made once."""
+"""A function that returns an operator's plan; each plan is made once."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
-    """Return what takes numbers at places where an operator has tensors: itself, if PyTorch allows it, or another."""
+    """Return an operator, or an overload of it, that accepts numbers in place of tensors at some positions; else
+    None.
+    """
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator
@@ -168,19 +184,19 @@ def _types(operator: Any) -> list[tuple[str, str]]:
 
 
 def is_foreign(name: str) -> bool:
-    """Tell whether an operator ("torch_scatter::segment_sum") is of a script's or a library's own."""
+    """Return whether an operator such as "torch_scatter::segment_sum" is defined by a script or a library."""
     return name.partition("::")[0] not in _NAMESPACES_OF_PYTORCH
 
 
 def composites() -> frozenset[str]:
-    """Return the names of all operators that are made of others; asked one by one, it takes ten times as long."""
+    """Return the names of all composite operators; a query per operator would take ten times as long."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key
     made = {*names("CompositeImplicitAutograd"), *names("CompositeExplicitAutograd")}
     return frozenset(made.difference(names("CUDA"), _CLOSED))
 
 
 def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bool:
-    """Tell whether the dispatcher is to pass an operator ("aten::empty.memory_format") by, without Python."""
+    """Return whether the dispatcher runs an operator such as "aten::empty.memory_format" without calling Python."""
     base, _, overload = name.partition(".")
     if base in _READ_FOR_SUBCLASSES:
         return False
@@ -190,7 +206,7 @@ def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bo
 
 
 def is_composite(name: str) -> bool:
-    """Tell whether an operator is made of others, each of which is seen itself."""
+    """Return whether an operator consists of other operators, each of which is intercepted itself."""
     if name in _CLOSED:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -200,7 +216,7 @@ def is_composite(name: str) -> bool:
 
 
 def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_bytes: int) -> bool:
-    """Tell whether a product is worked out: of floats that are all kept, and with few multiplications."""
+    """Return whether a product is computed on the host: few multiplications, and floats small enough to be kept."""
     first, second = (arguments[place] for place in _FACTORS[name])
     if not result.dtype.is_floating_point:
         return False
@@ -211,9 +227,9 @@ def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_byt
 
 
 def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None]:
-    """Return a product's arguments with wider floats, which a CPU is a hundred times as fast with, and what they were.
+    """Return a product's arguments in float32, with which a CPU is a hundred times as fast, and their original type.
 
-    None: they are wide enough.
+    The type is None if the arguments did not need to be converted.
     """
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     narrow = next((each.dtype for each in tensors if each.dtype in NARROW), None)
@@ -223,7 +239,7 @@ def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None
 
 
 def overload_of(name: str) -> Any:
-    """Return the operator of a name as the dispatcher knows it ("aten::add.Tensor")."""
+    """Return the operator overload for a dispatcher name such as "aten::add.Tensor"."""
     base, _, overload = name.partition(".")
     namespace, _, short = base.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")

@@ -1,8 +1,8 @@
-"""Random numbers where everything is computed: PyTorch's own of the CPU in place of the card's.
+"""Random numbers in mode "all": PyTorch's CPU generators in place of the GPU's.
 
-After `torch.manual_seed` a script draws on the emulated card what it would draw on the CPU. Where it sets the card's
-generator by itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers go back to what
-they were at that state of the card's generator, which PyTorch advances as on a card.
+After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. If it sets
+the GPU's generator itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers return to
+those of that generator state. PyTorch advances the GPU generator's state as on a real GPU.
 """
 
 from collections import OrderedDict
@@ -15,54 +15,54 @@ _MOST_STATES: Final = 4096
 _FACTOR: Final = 7_368_787
 
 _Position = tuple[int, int]
-"""A card's generator's seed and offset."""
+"""The seed and offset of a GPU generator."""
 
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """The host's generator that stands in for one of the card's, and where the card's is by now."""
+    """The CPU generator that replaces one GPU generator, and the GPU generator's current position."""
 
     at: _Position | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
-    """The state of the host's generator at each state of the card's."""
+    """The state of the CPU generator at each position of the GPU generator."""
 
 
 class RandomNumbers:
-    """The host's generators, by the card's."""
+    """The CPU random generators that replace the random generators of the GPU."""
 
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}
         self._is_fresh = True
-        """Whether the default generators have been seeded, and the card's not used since."""
+        """Whether the default generators have been seeded and the GPU's default generator has not been used since."""
         self._shared_at: dict[int, _Position] = {}
-        """The state of a card's default generator when the host's default generator last stood in for it."""
+        """The position of each device's default GPU generator when the CPU's default generator last replaced it."""
 
     def seed(self) -> None:
-        """Note that `torch.manual_seed` has set all default generators."""
+        """Note that `torch.manual_seed` has seeded all default generators."""
         self._is_fresh = True
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Note that the card's default generators have been seeded, and not the host's."""
+        """Note that the GPU's default generators have been seeded, but not the CPU's."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():
             chain.at = None
 
     def position(self, generator: Any, device: int) -> _Position:
-        """Return where a card's generator is."""
+        """Return the seed and offset of a GPU generator."""
         own = torch.cuda.default_generators[device] if generator is None else generator
         state = own.get_state().view(torch.int64)
         return int(state[0]), int(state[1])
 
     def state(self, generator: Any, device: int, position: _Position) -> tuple[Any, torch.Tensor]:
-        """Return the host's generator for a state of a card's generator, and its own state."""
+        """Return the CPU generator for a position of a GPU generator, and the CPU generator's state."""
         _, host = self._host(generator, device, position)
         return host, host.get_state()
 
     def settle(self, generator: Any, device: int, host: Any) -> None:
-        """Note where a card's generator is after numbers were drawn."""
+        """Note the position of a GPU generator after random numbers were used."""
         position = self.position(generator, device)
         chain = self._chain(generator, device)
         if generator is not None:
@@ -73,9 +73,9 @@ class RandomNumbers:
         chain.generator = host
 
     def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
-        """Leave the host's default generator as it is where the card's was given by name and has moved.
+        """Keep the CPU's default generator unchanged when a GPU generator that was passed explicitly has advanced.
 
-        cuDNN's dropout is seeded so, once: the same script on the CPU draws nothing there.
+        cuDNN's dropout is seeded once this way; the same script on the CPU uses no random number there.
         """
         chain = self._chain(None, device)
         was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)

@@ -1,6 +1,6 @@
-"""The ranks of a process group: who they are, how a message goes from one to another, what a reduction makes of theirs.
+"""The ranks of a process group: their numbers, the channel for messages between them, and reductions of their values.
 
-Whole numbers of several ranks are reduced as NCCL and Gloo do.
+Integers of several ranks are reduced as NCCL and Gloo do.
 """
 
 import sys
@@ -23,7 +23,7 @@ _BITWISE: Final = {"BAND": and_, "BOR": or_, "BXOR": xor}
 
 
 class Team:
-    """The ranks of a process group, as all of them name it."""
+    """The ranks of a process group, with a name that is equal on all ranks."""
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
@@ -35,7 +35,7 @@ class Team:
 
 
 def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return how many ranks the process group has that is among an operator's arguments; 1 where none is."""
+    """Return the number of ranks of the process group among an operator's arguments; 1 without a group."""
     for each in arguments:
         with suppress(AttributeError, RuntimeError, TypeError):
             if not isinstance(each, torch.Tensor | list | tuple):
@@ -49,37 +49,38 @@ def _group_of(boxed: Any) -> Any:
 
 
 class Post(Protocol):
-    """What carries messages from rank to rank."""
+    """A channel through which ranks send messages to each other."""
 
     is_alone: bool
     """Whether this rank runs alone in its process."""
     largest_team: int
-    """The largest group whose ranks tell each other what they gather, sum or exchange; in a larger one every rank takes
-    its own for what the others have."""
+    """The largest group whose ranks exchange what they gather, sum or send. In a larger group every rank uses its own
+    values in place of the others' values.
+    """
 
     def send(self, key: str, value: bytes) -> None:
-        """Leave a message for whoever asks for it."""
+        """Send a message to the channel, where any rank that needs it can get it."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a rank's message, and return it; None if it will not come."""
+        """Wait for a message from a rank and return it; return None if the message will not come."""
 
 
 class StorePost:
-    """Ranks that all run: their messages go through the store in which they have met."""
+    """A channel for ranks that all run: messages go through the store of their rendezvous."""
 
     is_alone = False
     largest_team = sys.maxsize
 
     def __init__(self) -> None:
         self.without: Callable[[], None] = lambda: None
-        """Called where a message will not come because its sender has ended."""
+        """A function that is called if a message will not come because its sender has ended."""
 
     def send(self, key: str, value: bytes) -> None:
-        """Leave a message in the store."""
+        """Write a message to the store of the process group."""
         _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store, as long as its sender has not ended; None after a minute."""
+        """Wait for a message in the store; return None after a minute, or if the sender has ended."""
         store = _store()
         latest = time.monotonic() + _PATIENCE_SECONDS
         while not store.check([key]):
@@ -92,7 +93,7 @@ class StorePost:
         return bytes(store.get(key))
 
     def end(self) -> None:
-        """Say that this rank sends nothing more."""
+        """Announce that this rank sends no more messages."""
         _store().set(_END.format(torch.distributed.get_rank()), b"ended")
 
 
@@ -101,22 +102,23 @@ def _store() -> Any:
 
 
 class NoPost:
-    """A rank that runs alone, and of which nobody knows the others."""
+    """A channel without messages, for a rank that runs alone and knows nothing of other ranks."""
 
     is_alone = True
     largest_team = 0
 
     def send(self, key: str, value: bytes) -> None:
-        """Do nothing: nobody asks for it."""
+        """Discard the message, because no other rank runs."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Return None: no message comes."""
+        """Return None, because no other rank sends messages."""
 
 
 def operation_of(boxed: Any) -> str:
-    """Return the name of the operation that a dispatched operator is given, such as "MAX"; nothing where none is told.
+    """Return the name of a reduction, such as "MAX", from a dispatched operator's argument; empty if unknown.
 
-    The object does not tell with torch 2.6 to 2.8: there it is what torch.distributed's function was called with.
+    With torch 2.6 to 2.8 the argument does not contain the name, so the call of the torch.distributed function is
+    inspected.
     """
     with suppress(AttributeError, RuntimeError, TypeError, ValueError):
         return str(torch.distributed.ReduceOp.RedOpType(int(boxed.op())).name)
@@ -127,19 +129,21 @@ def operation_of(boxed: Any) -> str:
 
 
 def is_called_from_torch_distributed() -> bool:
-    """Tell whether a function of torch.distributed runs, as a script calls them; what is in C++ calls none."""
+    """Return whether a torch.distributed function is on the Python stack, as for calls by a script but not by C++
+    code.
+    """
     return next(_frames_of_torch_distributed(), None) is not None
 
 
 def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return what an operation makes of the numbers of several ranks.
+    """Return the reduction of values of several ranks.
 
     Args:
-        values: shape [ranks, ...]. Of booleans a sum is whether there is a true one.
+        values: shape [ranks, ...]. The sum of booleans is whether any is true.
         operation: a name of `ReduceOp`.
 
     Returns:
-        Shape [...], of the same type.
+        A tensor of shape [...] and the same type.
     """
     match operation:
         case "MAX":

@@ -1,4 +1,4 @@
-"""What a script has read back from the card: by its line, how well it is known, and whether it may decide something."""
+"""Count the values that a script reads back from the GPU, by line, certainty, and whether they may decide something."""
 
 import sys
 import threading
@@ -16,42 +16,43 @@ from ullage.gpu.values.content import BlockContent, Certainty
 
 _QUIET: Final = (
     *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
-    "torch/autograd/graph.py",  # save_on_cpu: what is saved on the host comes back as it was
-    "torch/_inductor/runtime/triton_heuristics.py",  # so do arguments of kernels that are timed
+    "torch/autograd/graph.py",  # save_on_cpu: saved values come back unchanged
+    "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Files that read in order to print, to share the state of random numbers, to keep on the host what comes back
-unchanged, or to write a checkpoint."""
+"""Files that read values only to print them, to share random states, to save them unchanged on the host, or to write a
+checkpoint.
+"""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 _NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
-    """What a value that is read back may decide."""
+    """The kind of a value that is read back, named after what it may decide."""
 
     SHAPE = "shape"
-    """The size of a result."""
+    """The value decides the size of a result."""
     BRANCH = "branch"
-    """A boolean: an `if`, `while` or `assert`."""
+    """The value is a boolean, used in `if`, `while` or `assert`."""
     NUMBER = "number"
-    """Whole numbers, which may become sizes, indices or counts."""
+    """The values are integers, which may become sizes, indices or counts."""
     FLOAT = "float"
-    """Floating-point numbers: mostly written to a log."""
+    """The values are floating-point numbers, which are mostly logged."""
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return what one number of a type may decide."""
+        """Return the kind of read of a single number of a type."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return what a copy to the host may decide."""
+        """Return the kind of read of a copy to the host, by the type of its numbers."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
 class Read(NamedTuple):
-    """The reads of one line that are alike."""
+    """A group of reads with the same line, kind, operation and certainty."""
 
     line: Line | None
     kind: ReadKind
@@ -60,20 +61,20 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """Counts reads; those that are made in order to print or save, or by checks of PyTorch's own, count for nothing."""
+    """A counter of reads; reads for printing or saving, and PyTorch's own checks, do not count."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function that is called at each read from the first on that may decide; where nobody follows values."""
+        """A function to call at each read that may decide something, if values are not tracked; else None."""
         self.asked = 0
-        """The number of reads that a branch waits for."""
+        """The number of reads from the GPU on which a branch depends."""
         self._here = threading.local()
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Say that what the calling thread reads from the driver is accounted for already."""
+        """Mark the calling thread's reads inside this context as already counted."""
         self._here.depth = getattr(self._here, "depth", 0) + 1
         try:
             yield
@@ -82,25 +83,27 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the calling thread's read is accounted for already."""
+        """Whether the calling thread's read is already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
     def are_logged_only(self) -> bool:
-        """Whether all that was read were single floats that decide nothing, as a loss that is logged."""
+        """Whether all reads were single floats that decide nothing, such as a logged loss."""
         return all(
             read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
             for read, count in self.counts.items()
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True for a check of PyTorch's own of drawn values, which would be an error if it failed."""
+        """Return True for one of PyTorch's own checks on random values, which would raise an error if it failed; else
+        None.
+        """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read."""
+        """Count a read of a GPU value by the line that made it."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

@@ -1,4 +1,4 @@
-"""Which experts tokens go to where a router's scores are drawn: as they are drawn, evenly, all to one, or skewed."""
+"""The experts that tokens are routed to when a router's scores are random: by scores, evenly, all to one, or skewed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -10,21 +10,21 @@ from ullage.gpu.values.content import Certainty, Operand, OperatorCall
 
 _MOST_EXPERTS: Final = 512
 _MOST_CHOSEN: Final = 32
-_BY_SCORES: Final = ("drawn", "auto")  # who asks for "auto" asks for another where that matters
+_BY_SCORES: Final = ("drawn", "auto")  # "auto" is resolved by the caller where it matters
 _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
 class Routing:
-    """A choice of experts: of `topk`, `argmax` and `max` over few drawn scores of many tokens."""
+    """A replacement for the choice of experts by `topk`, `argmax` or `max` over few random scores of many tokens."""
 
     def __init__(self, name: str = "drawn") -> None:
         self.name = name
         self.skew = skew_of(name)
         self.chosen = 0
-        """The number of times that experts were chosen otherwise than the scores would."""
+        """The number of times that experts were not chosen by the scores."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return what an operation answers, where it chooses among experts by drawn scores; else None."""
+        """Return the result of an operation that chooses experts by random scores; None for any other operation."""
         if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
             return None
         operand = call.arguments[0]
@@ -51,7 +51,7 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the experts of each token, (tokens, chosen), all different within a token."""
+        """Return the experts of each token, with shape (tokens, chosen); the experts of one token are all different."""
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)
         if self.name == "balanced":

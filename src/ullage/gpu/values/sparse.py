@@ -1,4 +1,4 @@
-"""Sparse tensors on the host, made of what their parts hold, and operators whose results NVIDIA's library counts."""
+"""Sparse tensors on the host, built from their parts, and operators whose result size a CUDA library computes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,26 +11,30 @@ from ullage.gpu.values.operator_plan import MULTIPLICATIONS, NARROW
 BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul", "aten::add"))
-"""Operators that may make a sparse tensor of sparse ones: how many elements it has follows from where theirs are."""
+"""Operators that may make a sparse tensor from sparse ones; the number of elements follows from the arguments'
+indices.
+"""
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
-"""Those and the ones that read a count of their own back."""
+"""Operators whose sparse result has a number of elements that follows from the arguments or is read back from the
+GPU.
+"""
 CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
 
 
 def is_counted(name: str, arguments: Sequence[Any]) -> bool:
-    """Tell whether an operator's result has as many elements as a count says that follows from sparse arguments."""
+    """Return whether the number of elements of an operator's result depends on the indices of sparse arguments."""
     first = arguments[0]
     if name not in COUNTED_OF_SPARSE or first.layout == torch.strided:
         return False
     if name == "aten::index_select":
         return bool(first.layout == torch.sparse_coo) and arguments[1] < first.sparse_dim()
-    if name == "aten::add" and first.layout == torch.sparse_coo:  # as many as both have
+    if name == "aten::add" and first.layout == torch.sparse_coo:  # as many as both arguments have together
         return False
     return name == "aten::_coalesce" or getattr(arguments[1], "layout", torch.strided) != torch.strided
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a sparse one consists of, the numbers last; none for a layout of somebody else's."""
+    """Return the tensors that a sparse tensor consists of, values last; empty for an unknown layout."""
     if sparse.layout == torch.sparse_coo:
         return sparse._indices(), sparse._values()
     if sparse.layout in BY_ROWS:
@@ -41,10 +45,10 @@ def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor of these parts, of another's layout and size.
+    """Return a sparse tensor of these parts, with the layout and size of another.
 
     Raises:
-        RuntimeError: they are not those of such a tensor, as where nobody knows them.
+        RuntimeError: the parts are not valid for this layout, for example because their values are unknown.
     """
     *places, numbers = parts
     _check(places, numbers, like)
@@ -61,8 +65,9 @@ def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
-    """Have the CPU read nothing beyond a tensor's end. PyTorch's own check is stricter than its operators are: it takes
-    no element twice.
+    """Check that the CPU reads nothing beyond a tensor's end.
+
+    PyTorch's own check is stricter than its operators: it rejects duplicate elements.
     """
     if not len(numbers):
         return
@@ -71,21 +76,21 @@ def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Te
     else:
         starts, inner = places
         if starts.dim() > 1 or int(starts[0]) or int(starts[-1]) != len(numbers) or bool((starts.diff() < 0).any()):
-            raise RuntimeError("no starts of rows")
+            raise RuntimeError("the row offsets of a sparse tensor are invalid")
         blocks = numbers.shape[1:] if like.layout in (torch.sparse_bsr, torch.sparse_bsc) else (1, 1)
         across = 1 if like.layout in BY_ROWS else 0
         bounds = [(inner, like.size(across) // blocks[across])]
     if any(int(row.min()) < 0 or int(row.max()) >= size for row, size in bounds):
-        raise RuntimeError("indices beyond the end")
+        raise RuntimeError("the indices of a sparse tensor are out of range")
 
 
 def computed(name: str, arguments: Sequence[Any]) -> torch.Tensor:
-    """Return what one of `COUNTED_OF_SPARSE` makes of tensors on the host, in the layout that the card's has.
+    """Return the result of one of `COUNTED_OF_SPARSE` on host tensors, in the layout of the GPU result.
 
-    Products of compressed tensors are made as those of coordinates: the CPU has the others with a library only.
+    Products of compressed tensors are computed on coordinates, because the CPU needs a library for compressed layouts.
 
     Raises:
-        RuntimeError, NotImplementedError: the host cannot, or would take too long.
+        RuntimeError, NotImplementedError: the host cannot compute it, or would take too long.
     """
     with on_the_host():
         first = _wide(arguments[0])
@@ -99,7 +104,9 @@ def computed(name: str, arguments: Sequence[Any]) -> torch.Tensor:
             made = (_coordinates(first) + _coordinates(second)).coalesce()
         else:
             if first._nnz() * second._nnz() > MULTIPLICATIONS * max(second.size(0), 1):
-                raise RuntimeError(f"a product of {first._nnz()} and {second._nnz()} elements")
+                raise RuntimeError(
+                    f"a sparse product of {first._nnz()} and {second._nnz()} elements would take too long"
+                )
             made = torch.sparse.mm(_coordinates(first), _coordinates(second)).coalesce()
         found: torch.Tensor = made.to_sparse_csr() if first.layout != torch.sparse_coo else made
     return found

@@ -1,4 +1,4 @@
-"""Values for this process: from the moment CUDA is initialised, in the threads that use it."""
+"""Start tracking values in this process when CUDA is initialised, in all threads that use it."""
 
 import threading
 import weakref
@@ -25,22 +25,22 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The most of the host's memory that values may take."""
+"""The largest amount of host memory, in bytes, that values of GPU tensors may use."""
 
-_UNSEEN_THREAD: Final = "what a thread of the script does"
+_UNSEEN_THREAD: Final = "operations of a thread of the script"
 
 
 _current: "Values | None" = None
 
 
 def current() -> "Values":
-    """Return the values of this process's emulated card."""
-    assert _current is not None, "no card is emulated in this process"
+    """Return the object that tracks the values of this process's emulated GPU."""
+    assert _current is not None, "no GPU is emulated in this process"
     return _current
 
 
 class Values:
-    """The values of this process's emulated card, from `start` on."""
+    """The tracking of values of this process's emulated GPU, which begins with `start`."""
 
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
@@ -53,19 +53,20 @@ class Values:
         )
         self._driver = driver
         self.is_on = False
-        """Whether operators are seen."""
+        """Whether ullage intercepts the operators of this process now."""
         self.has_stopped = False
         self.resident_bytes = 0
-        """The host's memory that it takes to see operators, beside what is kept of values."""
+        """The host memory in bytes that interception uses, in addition to kept values."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
         self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
-        """Begin when CUDA is initialised: a process that does not use it is not slowed down.
+        """Start tracking when CUDA is initialised, so that a process without CUDA is not slowed down.
 
-        Threads are noted from now on, so that those which begin before are seen then, too.
+        Threads include the interception key from now on, so that threads that start before CUDA is initialised are
+        intercepted too.
         """
         global _current
         _current = self
@@ -76,11 +77,11 @@ class Values:
             torch.cuda._lazy_call(self.begin)
 
     def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
-        """Have `missed` be called once something is read that may decide; no value is followed until then.
+        """Call `missed` when a value is read that may decide something; no value is tracked until then.
 
         Args:
-            choice: what is told as the choice: this process's is "off".
-            missed: called in the thread that reads.
+            choice: the choice to report; the choice of this process is "off".
+            missed: a function that is called in the thread that reads.
         """
         self.choice, self.has_stopped = choice, True
         self.reads.missed = missed
@@ -88,41 +89,41 @@ class Values:
     def listen(
         self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:
-        """Have `hear` be told every operator with its arguments, and `used` those of kernels that no operator launches.
+        """Call `hear` for every operator with its arguments, and `used` for tensors of kernels without an operator.
 
-        It has to be called before CUDA is initialised, and has an effect only where operators are seen.
+        This must be called before CUDA is initialised, and has an effect only if operators are intercepted.
         """
         self._interception.listener = hear
         self._used = used
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of the card's memory, where not everything is computed."""
+        """The contents of GPU memory; not available if everything is computed on the host."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
     @property
     def messages(self) -> RankMessages | None:
-        """What ranks tell each other; None where everything is computed."""
+        """The messages between ranks; None if everything is computed on the host."""
         return self._interception.messages if isinstance(self._interception, Interception) else None
 
     @property
     def failures(self) -> dict[str, str]:
-        """What the host could not compute, with the reason."""
+        """The operations that the host could not compute, with the reason for each."""
         writes = self._unseen_writes
         failed = dict(self.evaluation.failures)
         if self.choice.mode == "all" and writes is not None and writes.value != self._unseen_before:
-            failed[_UNSEEN_THREAD] = "it began before torch was imported, and nothing is computed in it"
+            failed[_UNSEEN_THREAD] = "the thread started before torch was imported, so nothing is computed in it"
         return failed
 
     def stop(self) -> None:
-        """See no more: what is read from now on is unknown."""
+        """Stop tracking values; values that the script reads from now on are unknown."""
         if not self.is_on:
             return
         self.is_on = False
         self.has_stopped = True
         if compiled_graphs():
-            # Their guards have noted the key, among others: without it they would be compiled anew.
+            # The guards of compiled graphs include the interception key; without it the graphs would be compiled again.
             self._interception.has_ended = True
         else:
             self._interception.include(on=False)
@@ -135,7 +136,7 @@ class Values:
             self._interception.stop()
 
     def begin(self) -> None:
-        """Begin now, where ranks meet before CUDA is initialised; once."""
+        """Start tracking now, for ranks that communicate before CUDA is initialised; a second call has no effect."""
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes
@@ -168,7 +169,9 @@ class Values:
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
-        """Have a CUDA graph do at each replay what it has captured, or what it writes be unknown."""
+        """Run the recorded operations of a CUDA graph at each replay, or make the block contents that it writes
+        unknown.
+        """
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -195,7 +198,7 @@ class Values:
 
     def _watch_seeds(self, computation: Computation) -> None:
         numbers = computation.random_numbers
-        # the first calls the others, and has the last word
+        # torch.manual_seed calls torch.cuda.manual_seed_all, and its own note comes last.
         for modules, names, note in (
             ((torch, torch.random), ("manual_seed",), numbers.seed),
             ((torch.cuda, torch.cuda.random), ("manual_seed", "manual_seed_all"), numbers.seed_card),

@@ -1,7 +1,7 @@
-"""What the host runs for operators that exist on a card only: a table from their names to what the CPU has.
+"""The CPU equivalents of CUDA-only operators: a table from operator names to functions.
 
-Each entry takes the operator's arguments by the names of its schema, as tensors on the host, and returns its results:
-in order, or by their place where some of them hold nothing that a script can use (sizes, states of the library).
+Each function takes the operator's arguments by the names of its schema, as host tensors. It returns the results in
+order, or by position if some results contain nothing that a script can use (sizes, library states).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,16 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random numbers that a forward pass used, for its backward pass: by a number in one of its results."""
+    """The random states that forward passes used, kept for their backward passes under a number in one of the
+    results.
+    """
 
     def __init__(self) -> None:
         self._states: dict[int, torch.Tensor] = {}
         self._next = 1
 
     def keep(self) -> torch.Tensor:
-        """Keep the generator's state as it is; returns the number to find it by."""
+        """Save the current state of the default generator; return the number under which it is saved."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -35,7 +37,7 @@ class _DropoutStates:
         return torch.tensor(number)
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
-        """Compute something with the random numbers that the forward pass had, and leave the generator as it was."""
+        """Call a function with the random state of the forward pass, and restore the generator afterwards."""
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
         if state is None:
             return compute()
@@ -52,7 +54,7 @@ _dropout: Final = _DropoutStates()
 
 
 def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Run a function again, and return the gradients of its inputs, None where there is none."""
+    """Run a function with gradients enabled, and return the gradient of each input; None for inputs without one."""
     with torch._C._ForceDispatchKeyGuard(_KEYS_INCLUDED, _KEYS_LEFT_OUT), torch.enable_grad():
         leaves = [
             each.detach().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
@@ -179,7 +181,7 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
 
 
 def _attention(ticket: int) -> Callable[[Arguments], Results]:
-    """Return the rule of an attention whose random numbers are found again by the result at a place."""
+    """Return the function for an attention operator; result number `ticket` identifies its random state."""
 
     def compute(a: Arguments) -> Results:
         found: dict[int, torch.Tensor] = {}
@@ -226,7 +228,7 @@ def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) ->
     per_layer = a["weight_stride0"] - (1 if a["proj_size"] else 0)
     rows = (1, 1, 4, 3)[a["mode"]] * a["hidden_size"]
     shapes = [(rows, -1), (rows, -1), *[(rows,)] * (per_layer - 2), *[(a["proj_size"], -1)] * bool(a["proj_size"])]
-    # autocast hands them over in the shapes of its one buffer
+    # Autocast passes the weights in the shapes of its single buffer.
     weights = tuple(each.reshape(shapes[number % len(shapes)]) for number, each in enumerate(weights))
     shape = (per_layer == 4, a["num_layers"], a["dropout"], a["train"], a["bidirectional"])
     if a["batch_sizes"]:
@@ -307,7 +309,7 @@ def _gru_cell_backward(a: Arguments) -> Results:
     return {**found, 3: inputs.sum(0), 4: hidden.sum(0)} if a["has_bias"] else found
 
 
-# ---- the rest
+# ---- other operators
 
 
 def _rms_norm_backward(a: Arguments) -> Results:
@@ -325,7 +327,7 @@ def _rms_norm_backward(a: Arguments) -> Results:
 
 
 def _softmax(operator: Any) -> Callable[[Arguments], Any]:
-    """Return the rule of an operator that may make single precision of half."""
+    """Return the function for a softmax that may convert half precision to single precision."""
 
     def compute(a: Arguments) -> Any:
         return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
@@ -344,7 +346,7 @@ def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
 
 
 def _scaled_product(a: Arguments) -> Any:
-    """Multiply numbers of 8 bits, each with its scale."""
+    """Multiply two matrices of 8-bit numbers, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
     if a["bias"] is not None:
         found = found + a["bias"]
@@ -427,18 +429,20 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""Operators of a card that need none: what they make is its libraries' own, or made by other operators."""
+"""CUDA-only operators that need no equivalent: their results are internal to a library, or made by other operators."""
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:
-    """Return the rule of an operator; None where the CPU has it, or nobody does."""
+    """Return the CPU equivalent of an operator; None if the CPU has the operator itself, or nothing
+    equivalent.
+    """
     overload = operator._overloadname
     name = operator._schema.name
     return TRANSLATIONS.get(f"{name}.{overload}") or (TRANSLATIONS.get(name) if overload != "out" else None)
 
 
 def bound(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by the names of its schema, with its defaults."""
+    """Return an operator's arguments by the names of its schema, including default values."""
     found: dict[str, Any] = {}
     for number, argument in enumerate(operator._schema.arguments):
         if number < len(arguments) and not argument.kwarg_only:

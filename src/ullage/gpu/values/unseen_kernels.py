@@ -1,7 +1,7 @@
-"""Kernels that no operator launches: Triton's, of a script's own and of torch.compile's graphs.
+"""Track kernels that are launched without an operator: Triton kernels of a script and of torch.compile's graphs.
 
-What they write is not known. Which of its arguments a kernel of a script's writes cannot be told, so that all count as
-written; Inductor names those that its own kernels only read.
+The values that they write are not known. It is not known which arguments a script's own kernel writes, so all of them
+count as written. Inductor's names show which arguments its own kernels only read.
 """
 
 import sys
@@ -18,7 +18,7 @@ _LAUNCHERS: Final = (
     ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
 )
 _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN"))
-"""The kinds of kernels that Inductor writes itself."""
+"""The kinds of Triton kernels that Inductor generates itself."""
 
 
 def watch_kernels(
@@ -26,12 +26,12 @@ def watch_kernels(
     used: Callable[[torch.Tensor], None] | None,
     stand_in: Callable[..., None],
 ) -> None:
-    """Watch the launchers that are there, and those that are imported later.
+    """Wrap the kernel launchers that are imported now or later.
 
     Args:
-        written: told each tensor that a kernel of Triton's may write.
-        used: told all tensors that a kernel is given.
-        stand_in: puts a function in the place of an owner's, by its name.
+        written: a function that is called with each tensor that a Triton kernel may write.
+        used: a function that is called with all tensor arguments of a kernel.
+        stand_in: a function that replaces an attribute of an object, by name.
     """
 
     def wrap(name: str, module: Any) -> None:
@@ -62,10 +62,11 @@ def watch_kernels(
 
 
 def _read_only(launcher: Any) -> frozenset[int]:
-    """Return the places of arguments that a kernel only reads, as far as it is known: those of Inductor's own.
+    """Return the positions of arguments that a kernel is known to only read; this is known only for Inductor's own
+    kernels.
 
-    What a kernel of Inductor's writes is named `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen);
-    kernels of the script's within a graph have names of their own, and so have templates.
+    Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
+    own kernels inside a graph, and templates, have other names.
     """
     kind = getattr(getattr(launcher, "heuristic_type", None), "name", "")
     if kind not in _GENERATED or getattr(launcher, "custom_kernel", False):

@@ -1,8 +1,8 @@
-"""Loops that wait for a number: while nothing new comes to the card, what one line reads again and again falls off.
+"""End loops that wait for a number: if one line reads a random number repeatedly, the number shrinks in each round.
 
-A fixed point is looked for until the error is small, clusters until none changes. Drawn numbers never would be: each
-round draws its own. A training step, or a batch that is sent to the card, begins anew, and numbers that are only
-logged do not fall.
+Examples are fixed-point iterations that run until an error is small, and clustering that runs until nothing changes.
+With independent random numbers in each round such a loop would never end. The count starts again after a training step
+or when a batch is sent to the GPU. Numbers that are only logged do not shrink.
 """
 
 import threading
@@ -17,9 +17,9 @@ from ullage.gpu.values.draw import level_of
 from ullage.gpu.values.reads import ReadKind
 
 _PATIENCE: Final = 2
-"""So many times a line reads what was drawn."""
+"""The number of reads of random values by one line before the values begin to shrink."""
 _NEAR: Final = 1e-3
-"""A number that has fallen to this share is equal to what it was before."""
+"""The share to which a number must have shrunk to count as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = {
@@ -28,12 +28,12 @@ _EQUALITIES: Final = {
     ("aten::all", "aten::le"): True,
     ("aten::any", "aten::ne"): False,
 }
-"""Ways to ask whether tensors are equal, with what says so."""
+"""Pairs of operators that test whether tensors are equal, with the result that means "equal"."""
 _DEEPEST: Final = 5
 
 
 class Waiting:
-    """Counts how often each line has read in a row."""
+    """A counter of consecutive reads of random values by each line."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -41,12 +41,12 @@ class Waiting:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Begin anew: an optimizer has taken a step, or the host has sent something."""
+        """Reset the counters, because an optimizer made a step or the host sent data."""
         if self._rounds:
             self._rounds.clear()
 
     def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
-        """Count a read of drawn values that may decide, and return how many there were before."""
+        """Count a read of random values that may decide something, and return the number of such reads before it."""
         if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
             return 0
         with self._lock:
@@ -55,12 +55,12 @@ class Waiting:
         return before
 
     def share_after(self, rounds: int) -> float:
-        """Return what is left of a number after so many reads."""
+        """Return the factor by which a number has shrunk after this many reads."""
         rate: float = level_of(self._seed).rate
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Make a question about drawn numbers, which was not answered yet, one about smaller numbers."""
+        """Shrink the random numbers in a comparison that has not been computed yet."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call
@@ -80,11 +80,11 @@ class Waiting:
             call = inner.content.call
 
     def is_near(self, rounds: int) -> bool:
-        """Tell whether what was compared again and again no longer differs."""
+        """Return whether values that were compared repeatedly now count as equal."""
         return self.share_after(rounds) <= _NEAR
 
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
-        """Return what says that two tensors no longer differ, where that was asked again and again; else None."""
+        """Return the result that means "equal" for a repeated test of equality; None if this is not one."""
         call = operand.content.call
         if not self.is_near(rounds) or call is None:
             return None
@@ -95,20 +95,20 @@ class Waiting:
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> None:
-        """Begin anew after each step of an optimizer."""
-        # not with the module's beginning: torch.optim takes long to load, and not every script does
+        """Reset the counters of reads after each optimizer step."""
+        # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        # It stays: values may be stopped by such a hook, and the others are being called then.
+        # The hook is never removed: such a hook may itself stop the values, while PyTorch calls the other hooks.
         register_optimizer_step_post_hook(lambda *_: self.renew())
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
-    """Return an operand for the product of another and a number."""
+    """Return an operand for the product of an operand and a number."""
     whole = operand.content
     content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
     call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)
-    # contiguous, from the storage's beginning: as the product is laid out on the host
+    # contiguous from the beginning of the storage, which is the layout of the product on the host
     smaller = Operand.__new__(Operand)
     smaller.content = content
     smaller.dtype, smaller.size, smaller.offset = operand.dtype, operand.size, 0

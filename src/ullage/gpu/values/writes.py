@@ -1,4 +1,4 @@
-"""Operators that write memory that is there: in place, into `out=`, for all of an optimizer's tensors, or unsaid."""
+"""Record operators that write existing memory: in place, to `out=`, to all tensors of an optimizer, or undeclared."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -22,21 +22,21 @@ from ullage.gpu.values.operator_plan import argument_at
 from ullage.gpu.values.waiting import Waiting
 
 _BATCH: Final = 2
-"""So many numbers sent by the host are something new to work on."""
+"""The smallest number of values in a copy from the host that counts as new data to work on."""
 _OVERWRITES: Final = frozenset(
     (
         *("aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_"),
         *("aten::bernoulli_", "aten::exponential_", "aten::cauchy_", "aten::geometric_", "aten::log_normal_"),
     )
 )
-"""Operators whose written argument is not read."""
+"""Operators that do not read the argument that they write."""
 _WRITES_BY_INDEX: Final = frozenset(
     (
         *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
         *("aten::_cummax_helper", "aten::_cummin_helper"),
     )
 )
-"""Operators that put what is given to them into memory that may be new."""
+"""Operators that write given values to selected elements of memory that may be new."""
 WRITES_UNSAID: Final = {
     "aten::cudnn_batch_norm": (3, 4),
     "aten::native_batch_norm": (3, 4),
@@ -44,19 +44,20 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments (a module's running statistics) of which their schema does not say so."""
+"""Operators that write arguments without declaring it in their schema (the running statistics of a module)."""
 
 
 _DECAYS: Final = frozenset(("aten::_foreach_mul_", "aten::_foreach_div_"))
-"""The operators that leave numbers about as they are: a weight's decay, a gradient's clipping."""
+"""Operators that change numbers only slightly, such as weight decay and gradient clipping."""
 _ADAM: Final = frozenset(("aten::_fused_adam_", "aten::_fused_adamw_"))
 _ADAM_BY_STEPS: Final = "aten::_foreach_addcdiv_"
-"""The last operation of a step of Adam: it adds a mean of gradients over their size, times the rate over the share that
-the mean has of all steps by then."""
+"""The last operation of an Adam step: it adds the mean gradient divided by its size, times the bias-corrected learning
+rate.
+"""
 
 
 class Writes:
-    """Notes what operators write."""
+    """The recorder of operators that write existing GPU memory."""
 
     def __init__(self, notes: Notes, waiting: Waiting, driver: EmulatedDriver) -> None:
         self._notes = notes
@@ -64,7 +65,7 @@ class Writes:
         self._driver = driver
 
     def run(self, op: Invocation) -> Any:
-        """Run an operator that says what it writes."""
+        """Run an operator that declares in its schema what it writes."""
         plan = op.plan
         if plan.is_foreign:
             return self._written_unseen(op)
@@ -125,10 +126,10 @@ class Writes:
             base: BlockContent | None = operand.content
             is_elsewhere = not where[0].isdigit() and self._notes.contents.get(block) is not base
             if is_elsewhere or (overwrites and TensorView(tensor).bytes >= operand.content.bytes):
-                base = None  # `out=` has other memory now; an operator within may have written the same
+                base = None  # `out=` now has other memory; an inner operator may have written the same.
             standing, base_counts = certainty, False
             if base is not None and not _is_new(base):
-                # of memory that is new nothing else is read
+                # New memory has no content to read.
                 base_counts = True
                 standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
@@ -136,7 +137,7 @@ class Writes:
         _let_go(call, own_operands)
 
     def _written_unseen(self, op: Invocation) -> Any:
-        """Run an operator of somebody else's that writes its arguments, and know nothing of what it has written."""
+        """Run a custom operator that writes its arguments, and make the contents of their blocks unknown."""
         result = op.run()
         for tensor in tensors_in((*op.arguments, *op.keywords.values(), result)):
             if tensor.is_cuda and not is_opaque(tensor):
@@ -144,7 +145,7 @@ class Writes:
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:
-        """Run an operator that writes arguments of which its schema does not say so."""
+        """Run an operator that writes arguments without declaring it in its schema."""
         result = op.run()
         for place in WRITES_UNSAID[op.plan.name]:
             if is_on_card(op.arguments[place]):
@@ -152,7 +153,7 @@ class Writes:
         return result
 
     def _optimizers(self, op: Invocation) -> Any:
-        """Note what an optimizer does to all of its tensors at once, without writing each operation down."""
+        """Note the effect of an optimizer operation on all of its tensors, without recording the operation for each."""
         result = op.run()
         rates = _rates(op)
         for place, tensors in zip(op.plan.written, op.written(), strict=True):
@@ -167,13 +168,13 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Have memory hold about what it held: a second moment stays positive, a weight of its size."""
+        """Keep the approximate content of updated memory: a second moment stays positive, a weight keeps its size."""
         contents = self._notes.contents
         block = contents.block_of(tensor)
         content = contents.get(block)
         if content is None or not content.is_float:
             contents.put(block, unknown(contents.whole_bytes(block), tensor.dtype))
-        elif content.bytes > self._notes.evaluation.bound_of(content.dtype):  # whoever asks has it drawn
+        elif content.bytes > self._notes.evaluation.bound_of(content.dtype):  # random values are generated if needed
             content.certainty = max(content.certainty, Certainty.DRAWN)
         else:
             contents.put(block, UpdatedContent(content, tensor, rate, is_of_mean=is_of_mean))
@@ -184,7 +185,9 @@ class Writes:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
     def _resized(self, op: Invocation) -> Any:
-        """Carry what a tensor holds over to the larger memory that it gets: PyTorch copies it without an operator."""
+        """Copy the content of a tensor's block when the tensor is resized to larger memory; PyTorch copies the data
+        without an operator.
+        """
         tensor = op.arguments[0]
         if not tensor.is_cuda or is_opaque(tensor):
             return op.run()
@@ -194,7 +197,7 @@ class Writes:
         result = op.run()
         after = contents.block_of(tensor)
         if after[0] == before[0]:
-            contents.get(after)  # counts what is used of it now
+            contents.get(after)  # extends the content to the bytes now in use
             return result
         if content is None or not before[0] or not after[0]:
             return result
@@ -214,9 +217,10 @@ class Writes:
         return result
 
     def made_of_a_list(self, op: Invocation) -> Any:
-        """Take what a tensor made of numbers, or of an array, holds from its copy.
+        """Set the content of a tensor that was made from numbers or an array, from the copy to the GPU.
 
-        PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
+        PyTorch excludes the interception key while it makes the tensor (`internal_new_from_data` in
+        torch/csrc/utils/tensor_new.cpp).
         """
         tensor = op.arguments[0]
         if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
@@ -234,7 +238,7 @@ class Writes:
 
 
 def _rates(op: Invocation) -> list[float] | None:
-    """Return how far an operator moves each number of its first list's tensors; None where it does not say so."""
+    """Return the distance that an operator moves each number of the tensors in its first list; None if unknown."""
     name, arguments = op.plan.name, op.arguments
     count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
     if name in _DECAYS:
@@ -252,17 +256,17 @@ def _rates(op: Invocation) -> list[float] | None:
 
 
 def _is_sent(source: Any) -> bool:
-    """Tell whether a copy's source is several numbers of the host's."""
+    """Return whether the source of a copy is a host tensor with several numbers."""
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
 def _is_new(content: BlockContent) -> bool:
-    """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
+    """Return whether memory has not been written; floats do not count, because products are not intercepted."""
     return content.is_unwritten and not content.is_float
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
-    """Leave out what a written argument held, where the call does not read it: the target has it if it is needed."""
+    """Drop the previous content of a written argument from a call that does not read it."""
 
     def without(argument: Any) -> Any:
         if isinstance(argument, list):

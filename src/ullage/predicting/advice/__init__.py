@@ -1,1 +1,1 @@
-"""What would make a script fit: changes that are tried, not guessed."""
+"""Search for changes that make a training script fit on a GPU; each change is tried by running the script with it."""

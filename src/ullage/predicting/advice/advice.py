@@ -1,4 +1,4 @@
-"""`ullage advise`: what to change so that a script fits on a card, every change run on the emulated card."""
+"""`ullage advise`: find changes that make a script fit on a GPU, by running every change on the emulated GPU."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
-"""The memory of the card on which a script is run to see what it would need: more than any card has."""
+"""The memory size of the emulated GPU on which a script runs without a memory limit; more than any real GPU has."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Advice(Answer):
-    """The answer of `ullage advise`; every `*_bytes` is in bytes."""
+    """The result of `ullage advise`. Every field `*_bytes` is in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.advice.describe"
 
@@ -41,27 +41,27 @@ class Advice(Answer):
     gpu: str
     total_memory_bytes: int
     base: Prediction
-    """The script as it is, on the card."""
+    """The run of the unchanged script on the GPU."""
     need: Prediction
-    """The script as it is, on a card with room for it: what it would need."""
+    """The run of the unchanged script on a GPU with ample memory, which shows how much memory the script needs."""
     facts: TrainingFacts
-    """The model, the loop and the optimizers that the changes were made to."""
+    """The model, the training loop and the optimizers that the changes are applied to."""
     trials: tuple[ChangeTrial, ...]
-    """Every change that was tried alone."""
+    """All changes that were tried alone, each with the result of its run."""
     not_made: tuple[NotMade, ...]
-    """The changes that cannot be made in this script, and why."""
+    """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
-    """The cheapest combination of changes that fits; None where none does, or where the script fits as it is."""
+    """The cheapest combination of changes that fits. None if no combination fits, or if no change is needed."""
     estimate: TimeEstimate | None
-    """The time that the best combination adds to a step."""
+    """The estimated time that the best combination adds to a training step."""
     written: WrittenAdvice | None
-    """The best combination as lines to write, and the proof that they need the same."""
+    """The best combination as source code to write, and the run that verifies that this code needs the same memory."""
     is_complete: bool
-    """Whether the search came to its end."""
+    """Whether the search finished without being interrupted."""
     axis: Axis | None = None
-    """The option whose largest value was searched for; None: what makes the script fit was."""
+    """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
     largest: tuple[LargestWith, ...] = ()
-    """Its largest values: as the script is, and with the changes of each cost added; empty without `axis`."""
+    """The largest values of the option: for the unchanged script, then with changes by cost. Empty without `axis`."""
     seconds: float
 
     @property
@@ -75,7 +75,7 @@ class Advice(Answer):
         return self.base.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return the advice as plain data for `json.dumps`, with the schema version as the first key."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -121,7 +121,7 @@ def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
 
 
 class Adviser:
-    """Runs one script with changes."""
+    """Runs one script with combinations of changes."""
 
     def __init__(self, request: Request, runs: ParallelRuns) -> None:
         self.request = request
@@ -132,16 +132,20 @@ class Adviser:
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
-        """Run the script as it is: on the card, and on one with room; and count its operations.
+        """Run the unchanged script three times: on the GPU, on a GPU with ample memory, and with its FLOPs counted.
 
         Raises:
-            ScriptError: the script fails for another reason than memory.
+            ScriptError: the script fails for a reason other than memory.
         """
         diagnosed = replace(self.roomy, diagnose=True)
         counted = replace(diagnosed, changes=("count_flops=on",)).with_options(steps=1)
         base, need, count = self.runs.run_all(
             [self.request, diagnosed, counted],
-            ["the script as it is", "it on a card with room", "it with its operations counted"],
+            [
+                "the unchanged script",
+                "the unchanged script on a GPU with ample memory",
+                "the unchanged script with its FLOPs counted",
+            ],
         )
         for found in (base, need):
             if isinstance(found, UllageError):
@@ -157,7 +161,12 @@ class Adviser:
         return base, need, facts
 
     def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
-        """Run combinations on a card with room, and those that may fit under pressure on the card itself."""
+        """Run combinations of changes on a GPU with ample memory, and again on the real memory size if they may fit
+        there.
+
+        A combination may fit although it reserves too much with ample memory: the allocator frees cached segments when
+        memory is short.
+        """
         self._asked += combinations
         found = self._run_all(self.roomy, combinations, [one.title for one in combinations])
         trials = [self._trial(one, result) for one, result in zip(combinations, found, strict=True)]
@@ -168,20 +177,20 @@ class Adviser:
         ]
         if unsure:
             some = [combinations[index] for index in unsure]
-            labels = [f"{one.title} on the card itself" for one in some]
+            labels = [f"{one.title}, with the memory size of the GPU" for one in some]
             for index, result in zip(unsure, self._run_all(self.request, some, labels), strict=True):
                 if isinstance(result, Prediction) and _is_proved(result):
                     trials[index] = replace(trials[index], prediction=result, fits=True)
         return trials
 
     def finished(self) -> list[ChangeTrial]:
-        """Return the trials of all runs that came to their end, those of a search that was interrupted too."""
+        """Return the trials of all runs that finished, including those of an interrupted search."""
         made = [(one, self._made(self.roomy, one)) for one in self._asked]
         known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
         return [self._trial(one, result) for one, result in known if result is not None]
 
     def _made(self, request: Request, one: Combination) -> Request | NotCertain:
-        """Return a request with changes, or why these cannot be written beside each other."""
+        """Return a request with changes applied, or the error that says why the changes cannot be applied together."""
         try:
             return one.request(request, self.facts)
         except NotCertain as error:
@@ -190,7 +199,7 @@ class Adviser:
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
-        """Run a request with changes; what cannot be written beside each other is an error in its place."""
+        """Run a request with each combination of changes. If it cannot be applied, its result is an error."""
         made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
@@ -200,23 +209,23 @@ class Adviser:
         if isinstance(result, NotCertain):
             return ChangeTrial(combination=one, problem=str(result))
         if isinstance(result, UllageError):
-            return ChangeTrial(combination=one, problem=f"the script fails with it: {_last_line(result)}")
+            return ChangeTrial(combination=one, problem=f"the script fails with this change: {_last_line(result)}")
         for part in one.parts:
             if part.text in result.changes_refused:
                 return ChangeTrial(combination=one, prediction=result, problem=result.changes_refused[part.text])
             is_hook = part.change.install is not None and not part.is_edit(self.facts)
             if is_hook and part.text not in result.changes_made:
-                return ChangeTrial(combination=one, prediction=result, problem="it had no effect in this run")
+                return ChangeTrial(combination=one, prediction=result, problem="the change had no effect in this run")
         fits = result.interval_bytes[1] <= self.total_bytes and result.oom is None and _has_trained(result)
         return ChangeTrial(combination=one, prediction=result, fits=fits and not result.oom_count)
 
     def _may_fit(self, found: Prediction) -> bool:
-        """Tell whether the allocator may do with the card, by giving back what it keeps without need."""
+        """Return whether the peak may fit on the GPU if the allocator frees cached segments."""
         return found.oom is None and found.peak_allocated_bytes + found.context_interval_bytes[0] <= self.total_bytes
 
 
 def _held(need: Prediction) -> list[HeldVariable]:
-    """Return the variables that keep a step's memory beside the next, as far as the lines that set them are known."""
+    """Return the variables that keep a step's memory alive during the next step, if their lines are known."""
     found = []
     for each in need.avoidable:
         is_of_variables = all(name.isidentifier() for name in each.names)
@@ -227,13 +236,13 @@ def _held(need: Prediction) -> list[HeldVariable]:
 
 
 def _held_by(need: Prediction) -> list[str]:
-    """Return the names of all that keeps a step's memory beside the next."""
+    """Return the names of all variables and containers that keep a step's memory alive during the next step."""
     found = [name for each in need.avoidable if each.kind is AvoidableKind.HELD_OVER for name in each.names]
     return list(dict.fromkeys(found))
 
 
 def _unwritten(one: Combination, facts: TrainingFacts) -> int:
-    """Return how many changes of a combination nobody can write with certainty: a user has to place them himself."""
+    """Return how many changes of a combination the user has to place by hand."""
     recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
     return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
 
@@ -253,7 +262,7 @@ def _last_line(error: UllageError) -> str:
 
 @dataclass(slots=True)
 class _FoundAdvice:
-    """What a search has found so far."""
+    """The results that a search has found so far."""
 
     best: ChangeTrial | None = None
     proof: WrittenAdvice | None = None
@@ -261,7 +270,7 @@ class _FoundAdvice:
     is_complete: bool = False
 
     def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination as lines, and run these."""
+        """Write the best combination as source code, and run that code."""
         if self.best is not None:
             self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 
@@ -272,15 +281,15 @@ def advise(
     axis: Axis | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Advice:
-    """Find what to change so that the request's script fits on its card; or how large an option may be with changes.
+    """Find changes that make a script fit on its GPU, or the largest value of an option with and without changes.
 
-    With `axis` the largest value of that option is searched for, as the script is and with the changes of each cost
-    added, and no lines are written. Where it is interrupted (Ctrl-C) after the first runs, it returns what is known so
-    far.
+    With `axis`, search for the largest value of that option: for the unchanged script, and with the changes of each
+    cost class added; no source code is written. If the search is interrupted (Ctrl-C) after the first runs, return the
+    results that are known so far.
 
     Raises:
-        ScriptError: the script fails for another reason than memory.
-        UsageError: the request cannot be carried out.
+        ScriptError: the script fails for a reason other than memory.
+        UsageError: the request is invalid.
     """
     began = time.perf_counter()
     runs = ParallelRuns(progress)
@@ -288,7 +297,8 @@ def advise(
     given, fitter = request, Fitter(request, 0, runs)
     if axis is not None:
         answer.largest.append(largest_as_it_is(request, axis, fitter))
-        # What saves most depends on the value: changes are weighed where the script ceases to fit.
+        # Which change saves most depends on the option's value, so the changes are compared at the smallest value that
+        # does not fit.
         request = replace(request, arguments=axis.put_into(request.arguments, answer.largest[0].to_weigh))
     adviser = Adviser(request, runs)
     base, need, facts = adviser.begin()
@@ -311,7 +321,7 @@ def advise(
     except BaseException as error:
         if isinstance(error, Exception):
             raise
-        progress("interrupted; what is known so far follows")
+        progress("interrupted; the results so far follow")
         search.learn(adviser.finished())
         if base.verdict is not Verdict.FITS and axis is None:
             answer.best = answer.best or search.best_so_far()
@@ -347,4 +357,4 @@ def _not_made_after_all(
     tried = {trial.combination.parts[0].change.key for trial in singles}
     for key, [first, *_] in settings.items():
         if first.change.cost is ChangeCost.CARDS and key not in tried:
-            yield NotMade(change=first.change, why="it needs more cards, and is tried where nothing else fits")
+            yield NotMade(change=first.change, why="it needs more GPUs, and is tried only if nothing else fits")

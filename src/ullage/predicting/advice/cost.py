@@ -1,7 +1,7 @@
-"""What changes cost in time: an estimate with its arithmetic, never a measurement.
+"""Estimates of the time that changes add to a training step. They are calculated, not measured.
 
-Operations are counted by PyTorch's own flop counter (`torch.utils.flop_counter`); bytes that go to the host and come
-back are those of the journal, over a bandwidth that is stated.
+PyTorch's FLOP counter (`torch.utils.flop_counter`) counts the operations. The bytes that are copied to the host and
+back are those of the journal; they are divided by a fixed bandwidth, which the estimate names.
 """
 
 from dataclasses import dataclass
@@ -12,58 +12,60 @@ from ullage.predicting.advice.trial import Combination
 from ullage.predicting.changes.training.facts import TrainingFacts
 
 HOST_BANDWIDTH: Final = 12 << 30
-"""Bytes a second between the card and pinned memory: what PCIe 3.0 x16 gives in practice; 4.0 gives twice as much."""
+"""The assumed bandwidth between the GPU and pinned host memory, in bytes per second: PCIe 3.0 x16 in practice. PCIe 4.0
+is twice as fast.
+"""
 _SMALL: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeEstimate:
-    """What a combination of changes adds to a step."""
+    """The time and computation that a combination of changes adds to a step."""
 
     flops: int | None
-    """The floating-point operations of a step; None where they could not be counted."""
+    """The floating-point operations of a step with the changes; None if they could not be counted."""
     base_flops: int | None
-    """The same without a change."""
+    """The floating-point operations of a step without changes; None if they could not be counted."""
     host_bytes: int
-    """The bytes that go to the host and come back in every step."""
+    """The bytes that are copied to the host and back in every step."""
     offloads: bool = False
-    """Whether bytes go to the host at all: how many is known of repeated blocks only."""
+    """Whether bytes are copied to the host at all. Their number is known for repeated blocks only."""
 
     @property
     def added_share(self) -> float | None:
-        """The share of computation that comes on top: 0.17 is 17 % more; None where nobody counted."""
+        """The added computation as a share of the step without changes: 0.17 means 17 % more. None if unknown."""
         if not self.flops or not self.base_flops:
             return None
         return self.flops / self.base_flops - 1
 
     @property
     def text(self) -> str:
-        """The estimate in words; "" where nothing is added."""
+        """The estimate as text, with the time that copies to the host take; "" if nothing is added."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
-        at = f"at {HOST_BANDWIDTH >> 30} GiB/s, if nothing hides it"
-        return f"{self.short} and back in a step (about {seconds:.2f} s {at})"
+        at = f"at {HOST_BANDWIDTH >> 30} GiB/s, if no computation overlaps the copies"
+        return f"{self.short} and back in each step (about {seconds:.2f} s {at})"
 
     @property
     def short(self) -> str:
-        """The estimate in few words, without the arithmetic of time; "" where nothing is added."""
+        """The estimate as a short text, without the time of copies; "" if nothing is added."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
             parts.append(f"about {round(100 * share)} % more computation")
         if self.host_bytes:
-            parts.append(f"{text_of_bytes(self.host_bytes)} to the host")
+            parts.append(f"{text_of_bytes(self.host_bytes)} copied to the host")
         return ", ".join(parts)
 
     @property
     def order(self) -> float:
-        """A number to order by: what moves bytes to the host last, as that takes longer than computing them again."""
+        """A sort key for the added time. Changes that copy bytes to the host sort last: copies are slower."""
         return (self.added_share or 0.0) + self.offloads
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
-    """Return what a combination adds to a step, by what the unchanged run tells."""
+    """Return the estimate of a combination of changes, from the facts of the unchanged run."""
     added = sum(
         part.change.added_flops(facts, part.setting)
         for part in combination.parts

@@ -1,4 +1,4 @@
-"""Arrange advice into a report."""
+"""Convert advice into a report."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,14 +19,14 @@ from ullage.report.report import Bar, Bars, Meter, Quote, Remarks, Report, Secti
 
 _COSTS: Final = {
     ChangeCost.NOTHING: "",
-    ChangeCost.TIME: "time",
-    ChangeCost.NUMERICS: "other numbers",
-    ChangeCost.CARDS: "more cards",
+    ChangeCost.TIME: "more time",
+    ChangeCost.NUMERICS: "numerical differences",
+    ChangeCost.CARDS: "more GPUs",
 }
 
 
 def describe(advice: Advice) -> Report:
-    """Make the report of advice."""
+    """Return the report of `ullage advise`."""
     script = shown([advice.script, *advice.arguments])
     return Report(
         headline=_headline(advice),
@@ -42,45 +42,55 @@ def _headline(advice: Advice) -> str:
     if advice.axis is not None and advice.largest:
         return _largest_headline(advice.axis, advice.largest)
     if advice.base.verdict is Verdict.FITS:
-        return "FITS AS IT IS"
+        return "FITS WITHOUT CHANGES"
     if advice.best is not None:
         return f"FITS WITH {advice.best.combination.title.upper()}"
-    return "NOTHING THAT WAS TRIED MAKES IT FIT" if advice.is_complete else "NOT FOUND YET"
+    return (
+        "NO CHANGE THAT WAS TRIED MAKES THE SCRIPT FIT"
+        if advice.is_complete
+        else "NOTHING FOUND BEFORE THE INTERRUPTION"
+    )
 
 
 def _largest_headline(axis: Axis, rows: Sequence[LargestWith]) -> str:
     base = rows[0].value
     most = max((each for each in rows if each.value is not None), key=lambda each: each.value or 0, default=None)
     if most is None:
-        return "NOTHING THAT WAS TRIED FITS"
+        return "NO VALUE THAT WAS TRIED FITS"
     if most is rows[0] or most.value == base:
-        return f"{axis.name.upper()} {base} FITS, AND NO CHANGE MAKES IT MORE"
-    return f"{axis.name.upper()} {base if base is not None else 'NONE'} FITS AS IT IS, {most.value} WITH CHANGES"
+        return f"{axis.name.upper()} {base} FITS, AND NO CHANGE ALLOWS A LARGER VALUE"
+    return f"{axis.name.upper()} {base if base is not None else 'NONE'} FITS WITHOUT CHANGES, {most.value} WITH CHANGES"
 
 
 def _sentence(advice: Advice) -> str:
     if advice.axis is not None and advice.largest:
         again = f"ullage advise ... {advice.axis.option} N --patch FILE"
         cut = "" if advice.is_complete else " The search was interrupted."
-        weighed = f"The tables below are of {advice.axis.name} {advice.largest[0].to_weigh}."
+        weighed = f"The tables after the first one are for {advice.axis.name} {advice.largest[0].to_weigh}."
         return (
-            f"Each value was run. {weighed} `{again}` finds the least that value N needs, and writes it as a diff.{cut}"
+            f"The script was run with each value. {weighed} To get the cheapest changes with which a value N fits as a "
+            f"diff, run `{again}`.{cut}"
         )
     total = text_of_bytes(advice.total_memory_bytes)
-    need = f"As it is, the script needs {_used(advice.need)} of {total}"
+    need = f"Without changes, the script needs {_used(advice.need)} of the GPU's {total}"
     if advice.base.verdict is Verdict.FITS:
-        return f"{need}. The changes below would leave more room; each was run."
+        return f"{need}. The changes below would leave more memory free; the script was run with each."
     if advice.best is None or advice.best.prediction is None:
         lowest = min((trial.need_bytes for trial in advice.trials if trial.need_bytes), default=None)
-        least = f" The most that one change saves leaves {text_of_bytes(lowest)}." if lowest else ""
+        least = f" With the change that saves most, the script still needs {text_of_bytes(lowest)}." if lowest else ""
         return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
     estimate = advice.estimate.text if advice.estimate is not None else ""
     costs = f"; {estimate}" if estimate else ""
     gradients = advice.best.combination.gradients(advice.facts)
-    interrupted = "" if advice.is_complete else " The search was interrupted: something cheaper may fit too."
+    interrupted = "" if advice.is_complete else " The search was interrupted: a cheaper change may fit too."
     is_proved = advice.written is not None and advice.written.is_proved
-    proved = " The script with the lines below was run too, and needs the same bytes." if is_proved else ""
-    return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}{interrupted}"
+    proved = (
+        " The script was also run with the source code below, and needs the same number of bytes." if is_proved else ""
+    )
+    return (
+        f"{need}; with the advised changes, it needs {_used(advice.best.prediction)}{costs}. Gradients compared with "
+        f"the unchanged script: {gradients}.{proved}{interrupted}"
+    )
 
 
 def _used(found: Prediction) -> str:
@@ -93,7 +103,10 @@ def _sections(advice: Advice) -> Iterator[Section]:
     yield _meter(advice)
     if advice.best is not None:
         parts = advice.best.combination.parts
-        yield Remarks(title="What it does", items=tuple(f"{part.title}: {part.change.explanation}" for part in parts))
+        yield Remarks(
+            title="What the advised changes do",
+            items=tuple(f"{part.title}: {part.change.explanation}" for part in parts),
+        )
     yield from _written(advice)
     if advice.need.avoidable:
         yield from _avoidable(advice)
@@ -101,27 +114,27 @@ def _sections(advice: Advice) -> Iterator[Section]:
         yield from _changes(advice)
     if advice.not_made:
         yield Table(
-            title="Not made in this script",
-            columns=("change", "why"),
+            title="Changes that cannot be applied to this script",
+            columns=("change", "reason"),
             rows=tuple(TableRow(cells=(each.change.name, each.why), tone=Tone.QUIET) for each in advice.not_made),
         )
     notes = tuple(dict.fromkeys((*advice.base.notes, *advice.need.notes)))
     if notes:
-        yield Remarks(title="To know", items=notes)
+        yield Remarks(title="Notes", items=notes)
 
 
 def _largest(advice: Advice) -> Table:
     assert advice.axis is not None
     return Table(
         title=f"The largest {advice.axis.name} that fits",
-        columns=("with", "fits", "does not", "used", "costs"),
+        columns=("changes", "fits", "does not fit", "peak memory", "cost"),
         rows=tuple(_largest_row(advice, each) for each in advice.largest),
         wraps=True,
     )
 
 
 def _largest_row(advice: Advice, one: LargestWith) -> TableRow:
-    name = one.combination.title if one.combination.parts else "as it is"
+    name = one.combination.title if one.combination.parts else "no changes"
     if one.largest is None:
         return TableRow(cells=(name, "", "", "", one.problem), tone=Tone.QUIET)
     best, following = one.largest.best, one.largest.next
@@ -138,11 +151,11 @@ def _largest_row(advice: Advice, one: LargestWith) -> TableRow:
 
 
 def _meter(advice: Advice) -> Meter:
-    label, used, remark = "as it is", advice.need, "the script unchanged"
+    label, used, remark = "without changes", advice.need, "the unchanged script"
     if advice.best is not None and advice.best.prediction is not None:
-        label, used, remark = "with the advice", advice.best.prediction, advice.best.combination.title
+        label, used, remark = "with the advised changes", advice.best.prediction, advice.best.combination.title
     return Meter(
-        title="Used of the card at most",
+        title="Peak of used GPU memory",
         total_bytes=advice.total_memory_bytes,
         total_label=advice.gpu,
         parts=(SizedPart(label=label, size_bytes=used.interval_bytes[1], remark=remark),),
@@ -152,8 +165,8 @@ def _meter(advice: Advice) -> Meter:
 def _avoidable(advice: Advice) -> Iterator[Section]:
     found = advice.need.avoidable
     yield Table(
-        title="What of the peak can be avoided",
-        columns=("what", "at the peak", "gain", "where"),
+        title="Avoidable memory at the peak",
+        columns=("memory", "size at the peak", "saving", "where"),
         rows=tuple(
             TableRow(
                 cells=(
@@ -169,7 +182,7 @@ def _avoidable(advice: Advice) -> Iterator[Section]:
     )
     remedies = tuple(dict.fromkeys(f"{_named(each.kind)}: {each.remedy}" for each in found if each.remedy))
     if remedies:
-        yield Remarks(title="What to do about it", items=remedies)
+        yield Remarks(title="How to avoid it", items=remedies)
 
 
 def _named(kind: AvoidableKind) -> str:
@@ -180,15 +193,15 @@ def _changes(advice: Advice) -> Iterator[Section]:
     base = advice.need.interval_bytes[1]
     ordered = sorted(advice.trials, key=lambda trial: (trial.combination.cost, trial.need_bytes or 0))
     yield Table(
-        title="Every change alone, each one run",
-        columns=("change", "needs", "gain", "costs", ""),
+        title="Each change alone, by running the script with it",
+        columns=("change", "peak memory", "saving", "cost", ""),
         rows=tuple(_change(advice, trial, base) for trial in ordered),
         wraps=True,
     )
     estimates = {trial.combination.title: estimate_of(trial.combination, advice.facts) for trial in ordered}
     times = tuple(f"{title}: {one.text}" for title, one in estimates.items() if one.host_bytes)
     if times:
-        yield Remarks(title="What the way to the host takes, as an estimate", items=times)
+        yield Remarks(title="Estimated time of the copies to host memory", items=times)
 
 
 def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
@@ -208,14 +221,14 @@ def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
 
 
 def _costs(advice: Advice, one: Combination) -> str:
-    """Return what a change costs, in few words: they are the cell of a table."""
+    """Return the cost of a combination of changes as a short text for a table cell."""
     estimate = estimate_of(one, advice.facts)
     gradients = one.gradients(advice.facts)
     if gradients is Gradients.UNKNOWN:
         return ", ".join(part for part in (estimate.short, "gradients not known to be the same") if part)
     parts = [part for part in (estimate.short or _COSTS[one.cost],) if part]
     if gradients is Gradients.ROUNDING:
-        parts.append("equal up to rounding")
+        parts.append("same gradients up to rounding")
     return ", ".join(parts)
 
 
@@ -224,40 +237,44 @@ def _written(advice: Advice) -> Iterator[Section]:
     if found is None:
         return
     if found.command:
-        yield Quote(title="To set", text=found.command, is_to_paste=True)
+        yield Quote(title="Environment variables and arguments to set", text=found.command, is_to_paste=True)
     if found.diff:
-        yield Quote(title="To write, as a diff", text=SourceCode(found.diff.rstrip("\n")), is_to_paste=True)
+        yield Quote(title="The changes as a diff", text=SourceCode(found.diff.rstrip("\n")), is_to_paste=True)
     for part in found.parts:
         if not part.is_in_diff:
-            yield Quote(title=f"To write for {part.name}; {part.why_not}", text=part.snippet)
+            yield Quote(title=f"To add by hand for {part.name}; {part.why_not}", text=part.snippet)
     if found.problem:
         yield Remarks(
-            title="Not proved", items=(f"{found.problem}: the bytes were measured with the change made from outside",)
+            title="Not verified",
+            items=(
+                f"{found.problem}. The memory figures are those of a run that applied the changes without editing "
+                "the script.",
+            ),
         )
     elif not found.is_proved and found.proof is not None:
         promised = advice.best.prediction.peak_allocated_bytes if advice.best and advice.best.prediction else 0
         yield Remarks(
-            title="Not proved",
+            title="Not verified",
             items=(
-                f"the script with these lines allocates {found.proof.peak_allocated_bytes:,} bytes at the most, with "
-                f"the change from outside {promised:,}",
+                f"With these lines, the script's peak is {found.proof.peak_allocated_bytes:,} allocated bytes; when "
+                f"the changes are applied without editing the script, it is {promised:,} bytes.",
             ),
         )
 
 
 def _picture(advice: Advice) -> Bars:
-    """Return the need of every change beside the card's line."""
+    """Return the bar chart of the memory that the script needs with each change, next to the memory of the GPU."""
     as_it_is = Tone.GOOD if advice.base.verdict is Verdict.FITS else Tone.BAD
-    needs = [("as it is", advice.need.interval_bytes[1], as_it_is, "")]
+    needs = [("no changes", advice.need.interval_bytes[1], as_it_is, "")]
     if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:
-        needs.append((advice.best.combination.title, advice.best.need_bytes, Tone.GOOD, "the advice"))
+        needs.append((advice.best.combination.title, advice.best.need_bytes, Tone.GOOD, "the advised changes"))
     for trial in sorted(advice.trials, key=lambda each: (each.combination.cost, each.need_bytes or 0)):
         if trial.need_bytes is not None:
             is_best = advice.best is not None and trial.combination == advice.best.combination
             tone = Tone.GOOD if trial.fits else Tone.BAD
-            needs.append((trial.combination.title, trial.need_bytes, tone, "the advice" if is_best else ""))
+            needs.append((trial.combination.title, trial.need_bytes, tone, "the advised changes" if is_best else ""))
     return Bars(
-        title="What each change alone needs",
+        title="Memory that the script needs with each change alone",
         bars=tuple(Bar(label=label, size_bytes=size, tone=tone, remark=remark) for label, size, tone, remark in needs),
         limit_bytes=advice.total_memory_bytes,
         limit_label=f"{advice.gpu}: {text_of_bytes(advice.total_memory_bytes)}",

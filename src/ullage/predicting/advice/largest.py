@@ -1,4 +1,6 @@
-"""The largest value of an option that fits: as the script is, and with the changes of each cost added."""
+"""Search for the largest value of an option that fits: for the unchanged script, and with the changes of each cost
+class.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,41 +15,41 @@ from ullage.predicting.fitting.fit import Fitter, Largest
 from ullage.predicting.prediction.request import Request
 
 _IN_PARTS: Final = "accumulate"
-"""The change that takes a batch in parts: with it any batch fits, and it is no answer to how large one may be."""
+"""The key of gradient accumulation. It is left out of the search: with enough parts any batch size fits."""
 _COSTS: Final = (ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestWith:
-    """The largest value with which the script fits, with some changes made."""
+    """The largest value of an option with which the script fits, with a combination of changes applied."""
 
     combination: Combination
-    """The changes; none of them: the script as it is."""
+    """The changes; an empty combination means the unchanged script."""
     largest: Largest | None
-    """The value, and the runs that prove it; None where the changes could not be made together."""
+    """The largest value and the runs that prove it. None if the changes cannot be applied together."""
     problem: str = ""
-    """Why they could not: one sentence without a full stop."""
+    """The reason why the changes cannot be applied together: one sentence without a full stop."""
 
     @property
     def value(self) -> int | None:
-        """The largest value that fits; None where none does."""
+        """The largest value that fits; None if no value fits."""
         best = self.largest.best if self.largest is not None else None
         return best.value if best is not None else None
 
     @property
     def next_value(self) -> int | None:
-        """The smallest value that does not fit; None where there is none."""
+        """The smallest value that does not fit; None if none was found."""
         following = self.largest.next if self.largest is not None else None
         return following.value if following is not None else None
 
     @property
     def to_weigh(self) -> int:
-        """The smallest value that does not fit; where there is none, the largest that was run."""
+        """The smallest value that does not fit, or, if every value fits, the largest value that was run."""
         assert self.largest is not None
         return self.next_value or self.largest.probes[-1].value
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
+        """Return the result as plain data for `json.dumps`."""
         best = self.largest.best if self.largest is not None else None
         return {
             "changes": [part.text for part in self.combination.parts],
@@ -61,10 +63,10 @@ class LargestWith:
 
 
 def largest_as_it_is(request: Request, axis: Axis, fitter: Fitter) -> LargestWith:
-    """Search along an axis with nothing changed.
+    """Search for the largest value of an option with which the unchanged script fits.
 
     Raises:
-        ScriptError: the script fails for another reason than memory.
+        ScriptError: the script fails for a reason other than memory.
     """
     found = fitter.largest(request, axis, start=axis.start_in(request.arguments))
     return LargestWith(combination=combination([]), largest=found)
@@ -78,15 +80,17 @@ def largest_by_cost(
     fitter: Fitter,
     as_it_is: LargestWith,
 ) -> Iterator[LargestWith]:
-    """Search along an axis with all changes that cost nothing, then with dearer ones beside; not past its end.
+    """Search for the largest value with all changes that cost nothing, then with the more expensive classes added.
+
+    The search stops as soon as the largest value of the option fits.
 
     Args:
-        request: the script and its card.
-        axis: the option to find the largest value of.
+        request: the script and its GPU.
+        axis: the option whose largest value is searched for.
         facts: how the script trains.
-        useful: the changes that save something, in the order in which they save most.
-        fitter: what runs the probes.
-        as_it_is: what was found without a change.
+        useful: the changes that save memory, those that save most first.
+        fitter: the object that runs the script with each value.
+        as_it_is: the result for the unchanged script.
     """
     found = as_it_is.largest
     parts: list[ChangeSetting] = []
@@ -104,7 +108,7 @@ def largest_by_cost(
         try:
             with_them = fitter.largest(one.request(request, facts), axis, start=(found.next.value,), note=one.title)
         except UllageError as error:
-            why = f"the script fails with them together: {str(error).splitlines()[0]}"
+            why = f"the script fails with these changes together: {str(error).splitlines()[0]}"
             yield LargestWith(combination=one, largest=None, problem=why)
             continue
         found = with_them

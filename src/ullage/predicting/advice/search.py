@@ -1,9 +1,9 @@
-"""The cheapest combination of changes with which a script fits. Every combination that counts is run.
+"""Search for the cheapest combination of changes with which a script fits. The script is run with every combination.
 
-First every change alone, but for those that need more cards: they are the last resort. Where one alone fits, the
-cheapest that does is the answer. Else changes are added together, from those that cost nothing on, until it fits;
-then every one that is not needed is taken out again, the dearest first, and what has a strength (checkpointed blocks,
-parts of a batch) is made as mild as still fits.
+First, the script is run with every change alone; changes that need more GPUs are tried last. If one change alone is
+enough, the answer is the cheapest change that fits. If not, changes are added together, beginning with those that cost
+nothing, until the script fits. Then each change that is not needed is removed again, the most expensive first, and
+changes that have a strength (checkpointed blocks, parts of a batch) get the mildest setting that still fits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,32 +14,32 @@ from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combinati
 from ullage.predicting.changes.change import ChangeCost
 
 Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
-"""A function that runs combinations, in parallel as far as it can."""
+"""A function that runs combinations of changes, in parallel if possible."""
 
 _WORTH: Final = 0.01
-"""The share of the unchanged peak that a change has to save, to be worth a line in the script."""
+"""The minimum saving of a useful change, as a share of the unchanged peak."""
 
 
 @dataclass(slots=True)
 class AdviceSearch:
-    """The state of one search."""
+    """The state of one search for a combination of changes that fits."""
 
     settings: Mapping[str, Sequence[ChangeSetting]]
-    """The settings of every change that can be made, the mildest first."""
+    """The settings of every change that can be applied, the mildest first."""
     base_bytes: int
-    """The bytes that the unchanged script uses of the card at most."""
+    """The peak GPU memory that the unchanged script uses, in bytes."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
-    """Returns a number to order combinations by the time that they add."""
+    """Returns a sort key of a combination: the time that it adds."""
     tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
-    """Every combination that was run."""
+    """All combinations that were run, with their results."""
 
     def singles(self) -> None:
-        """Run every change alone, as strong as it can be; those that need more cards wait for the last resort."""
+        """Run every change alone at its strongest setting, except changes that need more GPUs, which are tried last."""
         self._run_alone(lambda cost: cost is not ChangeCost.CARDS)
 
     def best(self) -> ChangeTrial | None:
-        """Return the cheapest combination that fits; None where none does, not over more cards either."""
+        """Return the cheapest combination that fits; None if no combination fits, even with more GPUs."""
         found = self._best_of_tried()
         if found is None:
             self._run_alone(lambda cost: cost is ChangeCost.CARDS)
@@ -61,19 +61,19 @@ class AdviceSearch:
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def learn(self, trials: Sequence[ChangeTrial]) -> None:
-        """Take in trials that were run for a search which was interrupted."""
+        """Add trials that were run before the search was interrupted."""
         for trial in trials:
             self.tried.setdefault(trial.combination, trial)
 
     def best_so_far(self) -> ChangeTrial | None:
-        """Return the cheapest of what has been tried and fits; None where nothing does."""
+        """Return the cheapest combination that has been tried and fits; None if no tried combination fits."""
         return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
 
     def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
-        """Add changes from the cheapest class on until it fits, and take out what is not needed.
+        """Add changes from the cheapest class on until the script fits, then remove the changes that are not needed.
 
         Args:
-            limit: the cost of a single change that fits: only what is cheaper is worth a combination.
+            limit: the cost of a single change that fits; a combination is useful only if it is cheaper.
         """
         parts: list[ChangeSetting] = []
         for cost in ChangeCost:
@@ -92,7 +92,7 @@ class AdviceSearch:
         return None
 
     def _useful(self, cost: ChangeCost) -> list[ChangeSetting]:
-        """Return the strongest setting of every change of a class that saves something, or may beside others."""
+        """Return the strongest setting of each change in a cost class, except changes whose runs failed."""
         found = []
         for settings in self.settings.values():
             strongest = settings[-1]
@@ -102,7 +102,7 @@ class AdviceSearch:
         return sorted(found, key=lambda part: -self._gain(combination([part])))
 
     def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
-        """Leave out what could not be made beside the others."""
+        """Return the combination without the changes that could not be applied together with the others."""
         if trial.prediction is not None and not trial.problem:
             return parts
         trials = self._try([combination([each for each in parts if each != part]) for part in parts])
@@ -110,7 +110,7 @@ class AdviceSearch:
         return kept or parts[:1]
 
     def _shrunk(self, trial: ChangeTrial) -> ChangeTrial:
-        """Take out every part without which it still fits, the dearest and the least useful first."""
+        """Remove every change that is not needed for the script to fit, the most expensive and least useful first."""
         parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
         for part in parts:
             rest = trial.combination.without(part)
@@ -122,7 +122,7 @@ class AdviceSearch:
         return trial
 
     def _milder(self, trial: ChangeTrial) -> ChangeTrial:
-        """Make every part as mild as still fits, by bisection."""
+        """Set every change to the mildest setting that still fits, by bisection."""
         for part in trial.combination.parts:
             settings = self.settings[part.change.key]
             low, high = 0, settings.index(part)
@@ -141,18 +141,18 @@ class AdviceSearch:
         return self.base_bytes - need if need is not None else 0
 
     def useful(self) -> list[ChangeSetting]:
-        """Return the changes that save enough alone, as strong as they can be, the one that saves most first."""
+        """Return the changes that save enough memory alone, at their strongest setting, those that save most first."""
         alone = [one for one in self.tried if len(one.parts) == 1 and self._gain(one) > _WORTH * self.base_bytes]
         return [one.parts[0] for one in sorted(alone, key=self._gain, reverse=True)]
 
     def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Cheaper first: by class, by the number of changes, by the time they add, by strength, by what they save."""
+        """Return the sort key of a trial, the cheapest first: cost, number of changes, time, strength, saving."""
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
     def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the order that a single change would have if its mildest setting would do."""
+        """Return the sort key that a single change would have if its mildest setting were enough."""
         [part] = trial.combination.parts
         return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
 

@@ -1,4 +1,6 @@
-"""Changes with a setting: those that are worth a run of a script, a combination of them, and what came of a run."""
+"""Changes with settings: those that are worth a run of a script, combinations of them, and the results of their
+runs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,57 +21,57 @@ _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """A change and the setting that it is made with."""
+    """A change together with the setting it is applied with."""
 
     change: Change
     setting: str
 
     @property
     def text(self) -> str:
-        """How a request names it: `key=setting`."""
+        """The change and setting in the form that a request uses: `key=setting`."""
         return text_of(self.change, self.setting)
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The name of the change that reports show."""
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Tell whether it is made by running edited texts in place of the user's files."""
+        """Return whether the change is applied by running edited source code in place of the user's files."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Tell how the gradients compare with it."""
+        """Return how the gradients with this change compare with those of the unchanged script."""
         return self.change.gradients_for(facts) if self.change.gradients_for is not None else self.change.gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that are made together, the cheapest first."""
+    """Changes that are applied together, the cheapest first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names for people, joined."""
+        """The names of the changes that reports show, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
     @property
     def cost(self) -> ChangeCost:
-        """The dearest part's cost."""
+        """The cost class of the most expensive change in this combination."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Tell how the gradients compare: as those of the part that differs most."""
+        """Return how the gradients compare with the unchanged script's, for the change that differs most."""
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
     def request(self, request: Request, facts: TrainingFacts) -> Request:
-        """Return the request with every change made from outside: by hooks, or by edited texts in place of files.
+        """Return the request with every change applied, by hooks or by edited source code in place of the user's files.
 
         Raises:
-            NotCertain: two changes cannot be written beside each other.
+            NotCertain: two changes cannot be written next to each other.
         """
         edits: dict[str, list[SourceEdit]] = {}
         for part in self.parts:
@@ -82,22 +84,22 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this with a change more; one of the same change is replaced."""
+        """Return this combination with a change added. It replaces the same change with another setting."""
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 
     def without(self, part: ChangeSetting) -> "Combination":
-        """Return this with a change less."""
+        """Return this combination without a change."""
         return Combination(parts=tuple(each for each in self.parts if each != part))
 
 
 def combination(parts: Sequence[ChangeSetting]) -> Combination:
-    """Return changes together, in the order of their cost."""
+    """Return the combination of changes, ordered by cost."""
     return Combination(parts=tuple(sorted(parts, key=lambda part: part.change.cost)))
 
 
 def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
-    """Tell whether two changes cannot be made together."""
+    """Return whether two changes cannot be applied together."""
     return (
         first.change.key == second.change.key
         or second.change.key in first.change.excludes
@@ -107,41 +109,43 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination that was run, or could not be."""
+    """A combination of changes and the result of running the script with it."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The run; None where it could not be made."""
+    """The result of the run; None if the combination could not be run."""
     problem: str = ""
-    """Why it could not be made, or had no effect: one sentence without a full stop."""
+    """The reason why the combination could not be run or had no effect: one sentence without a full stop."""
 
     fits: bool = False
-    """Whether a run proves that the script fits with it, at both ends of the interval."""
+    """Whether a run proves that the script fits with this combination, at both ends of the predicted range."""
 
     @property
     def need_bytes(self) -> int | None:
-        """What would be used of the card at most; None where nobody knows, as memory ran out."""
+        """The peak GPU memory that the script would use, in bytes; None if it is unknown because memory ran out."""
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
-    """A change that cannot be made in this script."""
+    """A change that cannot be applied to this script."""
 
     change: Change
     why: str
-    """One sentence without a full stop."""
+    """The reason: one sentence without a full stop."""
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
-    """Return the settings to try in such a run, by change, the mildest first; and the changes that cannot be made."""
+    """Return the settings to try for each change, the mildest first, and the changes that cannot be applied."""
     settings: dict[str, list[ChangeSetting]] = {}
     not_made = []
     for change in CHANGES:
         applicable, here = change.settings_for(facts), _as_dear_as(change, facts)
         if change.world_size is not None and (request.options["world_size"] or request.is_command):
-            applicable = Applicable(why_not="the run has several processes already, or is a command that starts them")
+            applicable = Applicable(
+                why_not="the run has several processes already, or is a command that starts several processes"
+            )
         wanted = [
             ChangeSetting(change=here, setting=setting)
             for setting in applicable.settings
@@ -150,12 +154,12 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
         if wanted:
             settings[change.key] = wanted
         else:
-            why = applicable.why_not or "the run has it already"
+            why = applicable.why_not or "the run has this setting already"
             not_made.append(NotMade(change=change, why=why))
     return settings, not_made
 
 
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return a change with what it costs in this run: no less than other numbers if the gradients may be others."""
+    """Return a change with its cost in this run, which is at least `NUMERICS` if the change may alter the gradients."""
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -1,4 +1,4 @@
-"""A combination of changes as a person writes it: edits of the user's files, run again, which has to need the same."""
+"""Write a combination of changes as edits of the user's files, and verify by a run that they need the same memory."""
 
 import os
 from collections import defaultdict
@@ -20,34 +20,34 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """How one change is written."""
+    """A change of the combination as source code."""
 
     name: str
     snippet: str
     is_in_diff: bool
-    """Whether the diff has it; else it is for the reader to place."""
+    """Whether the diff includes the change; if not, the user has to place it."""
     why_not: str = ""
-    """Why the diff does not have it: one sentence without a full stop."""
+    """The reason why the diff does not include the change: one sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAdvice:
-    """How a combination is written, and the proof."""
+    """A combination of changes as source code, and the run that verifies it."""
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
-    """A unified diff of the user's files; "" where nothing of it is in them."""
+    """A unified diff of the user's files; "" if no change edits them."""
     command: str
-    """The lines of the shell that set a variable or add arguments; "" where there are none."""
+    """The shell lines that set an environment variable or add arguments; "" if there are none."""
     proof: Prediction | None
-    """The edited script, run without a change from outside; None where not everything can be written with certainty."""
+    """The run of the edited script. None if a change could not be placed in the source code with certainty."""
     is_proved: bool
-    """Whether it needs the same bytes as the run with the changes made from outside, allocated and reserved."""
+    """Whether the edited script allocates and reserves the same bytes as the run with the changes applied by hooks."""
     problem: str = ""
-    """Why the edited script could not be compared: one sentence without a full stop."""
+    """The reason why the edited script could not be compared: one sentence without a full stop."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
+        """Return the written advice as plain data for `json.dumps`."""
         return {
             "diff": self.diff,
             "command": self.command,
@@ -62,14 +62,15 @@ class WrittenAdvice:
 def written(
     roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial, *, is_to_run: bool = True
 ) -> WrittenAdvice:
-    """Write a combination by hand, and run what was written on the card on which the combination was measured.
+    """Write a combination of changes as source code, and run that code on the GPU on which the combination was
+    measured.
 
     Args:
-        roomy: the request on the card with room.
-        request: the request as the user has made it.
+        roomy: the request on the emulated GPU with ample memory.
+        request: the user's request.
         facts: how the script trains.
-        best: the combination, with its run.
-        is_to_run: whether there is time to run what was written.
+        best: the combination and its run.
+        is_to_run: whether to run the edited script.
     """
     recipes = [(part, part.change.recipe_for(facts, part.setting)) for part in best.combination.parts]
     texts, parts = _texts(recipes)
@@ -89,9 +90,9 @@ def written(
     )
     missing = [part.name for part in parts if not part.is_in_diff]
     if missing:
-        return replace(whole, problem=f"{', '.join(missing)} could not be placed with certainty")
+        return replace(whole, problem=f"no certain place in the source code was found for {', '.join(missing)}")
     if not is_to_run:
-        return replace(whole, problem="the edited script was not run, as the search was interrupted")
+        return replace(whole, problem="the edited script was not run, because the search was interrupted")
     return _proved(whole, by_hand, best)
 
 
@@ -112,7 +113,7 @@ def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> Writte
 def _texts(
     recipes: list[tuple[ChangeSetting, Recipe]],
 ) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
-    """Make the edits, change by change: one that cannot be placed beside the others is left out."""
+    """Apply the edits change by change. A change that cannot be placed next to the others is left out."""
     sources: dict[str, str] = {}
     kept: dict[str, list[SourceEdit]] = defaultdict(list)
     parts = []
@@ -121,13 +122,13 @@ def _texts(
         if recipe.edits:
             why = _placed(recipe, sources, kept)
         elif not recipe.environment and not recipe.arguments:
-            why = recipe.why_not or "its place is not certain"
+            why = recipe.why_not or "no certain place in the source code was found for it"
         parts.append(WrittenPart(name=part.title, snippet=recipe.snippet, is_in_diff=not why, why_not=why))
     return {file: (sources[file], edited(sources[file], edits, file=file)) for file, edits in kept.items()}, parts
 
 
 def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
-    """Add a recipe's edits to those that are kept; return why it cannot be done, or ""."""
+    """Add a recipe's edits to those that are kept. Return the reason if that is impossible, otherwise ""."""
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))

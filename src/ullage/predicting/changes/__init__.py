@@ -1,1 +1,1 @@
-"""Changes to a training run, each made from outside: the script itself is not edited. One file a change."""
+"""Changes to a training run that are applied without editing the script. Each change has its own file."""

@@ -1,4 +1,4 @@
-"""Every change there is, the cheapest first, and those that a request names."""
+"""The list of all changes, the cheapest first, and the changes that a request names."""
 
 import copyreg
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ _BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE
 
 
 def change_of(key: str) -> Change:
-    """Return the change with a key."""
+    """Return the change with the given key."""
     return _BY_KEY[key]
 
 
-# A change is pickled by its key: its functions are not.
+# A change is pickled by its key, because its functions cannot be pickled.
 copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
@@ -54,20 +54,20 @@ def change_named(text: str) -> tuple[Change, str]:
     """Return the change and the setting that a text of the form `key=setting` names.
 
     Raises:
-        UsageError: there is no such change.
+        UsageError: a change with this key does not exist.
     """
     key, _, setting = text.partition("=")
     if key not in _BY_KEY:
-        raise UsageError(f"the change {quoted(text)} is not known; expected one of {', '.join(_BY_KEY)}")
+        raise UsageError(f"the change {quoted(text)} is unknown; expected one of {', '.join(_BY_KEY)}")
     return _BY_KEY[key], setting
 
 
 def install(changes: Sequence[str], journal: "Journal | None" = None) -> "TrainingLoop":
-    """Make changes in this process, in which torch has just been imported.
+    """Apply changes in this process, right after torch has been imported.
 
     Args:
-        changes: as `key=setting`.
-        journal: of memory, where how the run trains is to be gathered too; otherwise None.
+        changes: the changes, each as `key=setting`.
+        journal: the journal of memory, if facts about training are to be collected from it; otherwise None.
     """
     from ullage.predicting.changes.training.gather import Gatherer
     from ullage.predicting.changes.training.training_loop import TrainingLoop
@@ -84,5 +84,5 @@ def install(changes: Sequence[str], journal: "Journal | None" = None) -> "Traini
         try:
             change.install(applied)
         except Exception as error:
-            applied.refuse(f"it cannot be made here: {type(error).__name__}: {error}")
+            applied.refuse(f"the change cannot be applied: {type(error).__name__}: {error}")
     return loop

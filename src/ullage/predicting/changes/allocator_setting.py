@@ -1,4 +1,4 @@
-"""Settings of PyTorch's allocator: segments that grow, and large blocks that are not split."""
+"""Changes to the settings of PyTorch's allocator: expandable segments, and no split of large blocks."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from ullage.predicting.editing.edit import Recipe
 
 
 def _change(option: str, value: str, *, name: str, explanation: str, excludes: str) -> Change:
-    """Return the change that sets an option of the allocator, which a variable of the environment does by hand."""
+    """Return the change that sets an allocator option; by hand it is written as an environment variable."""
 
     def recipe_for(facts: object, setting: str) -> Recipe:
         line = f"export PYTORCH_CUDA_ALLOC_CONF={option}:{setting}"
@@ -30,13 +30,13 @@ EXPANDABLE_SEGMENTS: Final = _change(
     "expandable_segments",
     "True",
     name="expandable segments",
-    explanation="the allocator maps memory into segments that grow, so that pieces of free memory can be joined",
+    explanation="the allocator maps memory into expandable segments, in which free memory can be joined",
     excludes="max_split_size_mb",
 )
 LARGE_BLOCKS: Final = _change(
     "max_split_size_mb",
     "128",
     name="no split of large blocks",
-    explanation="the allocator does not cut small requests out of large free blocks, so that these stay whole",
+    explanation="the allocator does not serve small requests from large free blocks, so that large blocks stay whole",
     excludes="expandable_segments",
 )

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast around the forward pass, or the argument of a library whose loop it is."""
+"""Mixed precision: autocast around the forward pass, or an argument of the library that runs the training loop."""
 
 import ast
 import functools
@@ -34,7 +34,7 @@ _KEYWORDS: Final = {
 def _settings_for(facts: TrainingFacts) -> Applicable:
     model = facts.model
     if model is None:
-        return Applicable(why_not="no module was called that is trained")
+        return Applicable(why_not="no module was called in training mode with gradients")
     if facts.loop.autocast is not None:
         return Applicable(why_not=f"the forward pass runs under autocast to {facts.loop.autocast} already")
     if model.dtypes and model.dtypes[0] in _HALF:
@@ -44,14 +44,14 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     if facts.loop.has_scaler:
         return Applicable(why_not="the script scales gradients itself")
     if len(facts.optimizers) != 1 and not facts.loop.library:
-        return Applicable(why_not="a card without bfloat16 needs a GradScaler, which is put around one optimizer")
+        return Applicable(why_not="a GPU without bfloat16 needs a GradScaler, which supports only one optimizer here")
     return Applicable(settings=("float16",))
 
 
 class _Autocast:
-    """Autocast from before the forward pass until the backward pass begins.
+    """Keeps autocast on from before the forward pass until the backward pass begins.
 
-    With float16, a scaler is put around the backward pass and the optimizer's step.
+    With float16, a gradient scaler is also applied to the backward pass and the optimizer's step.
     """
 
     def __init__(self, applied: AppliedChange) -> None:
@@ -103,14 +103,14 @@ class _Autocast:
         return self._scaler.scale(roots if isinstance(roots, self._torch.Tensor) else tuple(roots))
 
     def _step(self, optimizer: Any, take: Callable[[], Any]) -> Any:
-        if not self._scales or self._scaler._scale is None:  # no backward pass was scaled
+        if not self._scales or self._scaler._scale is None:  # no loss was scaled for a backward pass
             return take()
         result = self._scaler.step(optimizer)
         self._scaler.update()
         return result
 
     def _wrap_clipping(self) -> None:
-        """Have gradients divided by the scale before they are clipped."""
+        """Make gradients be divided by the scale before they are clipped."""
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 wrap(owner, name, self._clip)
@@ -123,11 +123,11 @@ class _Autocast:
 
 
 class _PrecisionArgument:
-    """Gives the library's call its argument, where the script makes such a call."""
+    """Adds the mixed-precision argument to the library call that the script makes."""
 
     def __init__(self, applied: AppliedChange) -> None:
         self.is_passed = False
-        """Whether a library got it, and sees to autocast itself."""
+        """Whether the library got the argument and so applies autocast itself."""
         self._applied = applied
         watch_calls("transformers", self._transformers)
         for library, (name, values) in _KEYWORDS.items():
@@ -152,11 +152,11 @@ class _PrecisionArgument:
         self._applied.took_effect()
 
 
-# ---- written by hand
+# ---- source code
 
 
 def _keyword_of(library: str, setting: str) -> tuple[str, str]:
-    """Return the argument that a library's call is given, and its value as Python writes it."""
+    """Return the argument that a library's call needs for mixed precision, and its value as Python source code."""
     if library == "transformers":
         return _SHORT[setting], "True"
     name, values = _KEYWORDS[library]
@@ -164,7 +164,7 @@ def _keyword_of(library: str, setting: str) -> tuple[str, str]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return how mixed precision is written in a script."""
+    """Return the source edits and snippet for mixed precision in the user's script."""
     call = facts.loop.library_call
     if facts.loop.library:
         keyword, value = _keyword_of(facts.loop.library, setting)
@@ -186,10 +186,10 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
-    """Return the edits that put a scaler around the backward pass and the optimizer's step.
+    """Return the edits that add a gradient scaler to the backward pass and the optimizer's step.
 
     Raises:
-        NotCertain: they do not stand in one loop of one function, as calls of `backward` and `step`.
+        NotCertain: `backward` and `step` are not called in the same loop of the same function.
     """
     forward, backward = facts.loop.forward_in_loop, facts.loop.backward
     step, clip = facts.loop.step, facts.loop.clip
@@ -202,7 +202,7 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
     scaler = free_name(scope, "scaler")
     loops = [level.statement for level in levels_to(scope, forward.line) if isinstance(level.statement, LOOPS)]
     if not loops:
-        raise NotCertain("no loop holds the forward pass")
+        raise NotCertain("the forward pass is not in a loop")
     file = backward.file
     loss = _receiver(file, source, scope, backward.line, "backward")
     optimizer = _receiver(file, source, scope, step.line, "step")
@@ -218,15 +218,15 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
 
 
 def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
-    """Return what a method without arguments is called of at a line, as an edit that leaves it as it is."""
+    """Return a no-op edit for the object on which a line calls a method without arguments."""
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:
-        raise NotCertain(f"line {line} is no plain call of {method}")
+        raise NotCertain(f"line {line} is not a simple call of {method}")
     receiver = value.func.value
     text = ast.get_source_segment(source, receiver)
     if value.args or value.keywords or text is None or value.lineno != value.end_lineno:
-        raise NotCertain(f"line {line} is no plain call of {method}")
+        raise NotCertain(f"line {line} is not a simple call of {method}")
     return ReplaceExpression(file=file, line=receiver.lineno, column=receiver.col_offset, old=text, new=text)
 
 
@@ -236,7 +236,7 @@ CHANGE: Final = Change(
     title_for=lambda setting: f"mixed precision in {setting}",
     cost=ChangeCost.NUMERICS,
     gradients=Gradients.CHANGED,
-    explanation="matrix products and what they keep for the backward pass take two bytes a number in place of four",
+    explanation="matrix products, and what they save for the backward pass, take 2 bytes per number in place of 4",
     settings_for=_settings_for,
     install=_Autocast,
     recipe_for=_recipe_for,

@@ -1,4 +1,4 @@
-"""What every change declares: its cost, when it applies, how it is made from outside, how it is written by hand."""
+"""The declaration of a change: its cost, when it applies, how it is applied by hooks, how it is written by hand."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,104 +13,104 @@ if TYPE_CHECKING:
 
 
 class ChangeCost(IntEnum):
-    """What a change costs, the cheapest first."""
+    """The cost class of a change, the cheapest first."""
 
     NOTHING = 0
-    """The same numbers, no more time to speak of."""
+    """Same results, and no noticeable additional time."""
     TIME = 1
-    """The same gradients, more time."""
+    """Same gradients, but more time per step."""
     NUMERICS = 2
-    """Other numbers."""
+    """Results differ numerically."""
     CARDS = 3
-    """More cards."""
+    """More GPUs are needed."""
 
 
 class Gradients(StrEnum):
-    """How the gradients of a changed run compare with the unchanged one's."""
+    """The comparison of a changed run's gradients with those of the unchanged run."""
 
     SAME = "the same"
     ROUNDING = "the same up to rounding"
     COUNTS = "the same up to rounding if no target is ignored"
-    MORE_ITEMS = "the mean over the batches of all cards"
+    MORE_ITEMS = "the mean over the batches of all GPUs"
     UNKNOWN = "not known to be the same"
     CHANGED = "not the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change that are worth a run, the mildest first; or why there is none."""
+    """The settings of a change that are worth a run, the mildest first, or the reason why it cannot be applied."""
 
     settings: Sequence[str] = ()
     why_not: str = ""
-    """One sentence without a full stop: why the change cannot be made in this run."""
+    """The reason why the change cannot be applied to this run: one sentence without a full stop."""
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return settings, or the first reason against them whose condition holds."""
+        """Return the settings, or, if a condition holds, the reason that belongs to the first such condition."""
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change that is made in the script's process, right after torch is imported."""
+    """A change that is applied in the script's process, right after torch is imported."""
 
     loop: "TrainingLoop"
     text: str
-    """The words by which the request names it: `key=setting`."""
+    """The change and its setting in a request's form: `key=setting`."""
     setting: str
 
     def took_effect(self, times: int = 1) -> None:
-        """Count what the change did."""
+        """Count how often the change had an effect."""
         self.loop.effects[self.text] += times
 
     def refuse(self, why: str) -> None:
-        """Say why the change is not made; what was said first counts."""
+        """Record the reason why the change is not applied. An earlier reason is kept."""
         self.loop.refusals.setdefault(self.text, why)
 
     def fail(self, why: str) -> None:
-        """Say why the change is not made; what was said last counts."""
+        """Record the reason why the change is not applied. An earlier reason is replaced."""
         self.loop.refusals[self.text] = why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to a training run that needs no edit of the script."""
+    """A change to a training run that can be applied without editing the script."""
 
     key: str
-    """The word by which a request names the change: `key=setting`."""
+    """The key by which a request names the change: `key=setting`."""
     name: str
-    """The name for people; a setting may be put behind it."""
+    """The name of the change in reports, without a setting."""
     cost: ChangeCost
     gradients: Gradients
     title_for: Callable[[str], str] | None = None
-    """Returns the name for people with a setting; None: `name` says it all."""
+    """Returns the name in reports for a setting. If None, `name` is used for every setting."""
     explanation: str
-    """One sentence: what it does, and what that saves."""
+    """A sentence for the user: what the change does, and why that saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
-    """Returns what is worth a run."""
+    """Returns the settings that are worth a run, from the facts about training."""
     install: Callable[[AppliedChange], object] | None = None
-    """Makes the change in the script's process; None where a variable of the environment or an argument makes it."""
+    """Applies the change in the script's process. None if an environment variable or an argument applies it."""
     alloc_conf: Callable[[str], str] | None = None
-    """Returns the allocator's options that make the change, for a setting."""
+    """Returns the allocator options that apply the change with a setting."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
-    """Tells whether the change is made by running the recipe's edits in place of the files (`Request.edited`)."""
+    """Returns whether the change is applied by running edited source code in place of the files (`Request.edited`)."""
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
-    """Returns how the gradients compare in a run, where that depends on the run; else `gradients` says it."""
+    """Returns how the gradients compare, for changes in which that depends on the run. None if it does not."""
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """Returns the floating-point operations that it adds to a step, for a setting; None: it adds none."""
+    """Returns the floating-point operations that the change adds to a step; None if it adds none."""
     world_size: Callable[[str], int] | None = None
-    """Returns the number of cards that it needs, for a setting; None: those that the run has."""
+    """Returns the number of GPUs that the change needs with a setting; None if it keeps their number."""
     excludes: frozenset[str] = frozenset()
-    """The keys of changes that cannot be made beside it."""
+    """The keys of changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
-    """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
+    """Returns the source code of the change: edits if their places are certain, otherwise a snippet."""
 
     def title(self, setting: str) -> str:
-        """Return the name of the change with a setting."""
+        """Return the name of the change with a setting, as reports show it."""
         return self.name if self.title_for is None else self.title_for(setting)
 
 
 def text_of(change: Change, setting: str) -> str:
-    """Return how a request names a change."""
+    """Return a change and its setting in a request's form, `key=setting`."""
     return f"{change.key}={setting}"

@@ -1,6 +1,7 @@
-"""Floating-point operations of a step, by PyTorch's own counter: no advice, a run of its own for estimates of time.
+"""Count the floating-point operations of a step with PyTorch's FLOP counter, in a separate run, for estimates of time.
 
-The counter is a `TorchDispatchMode`, under which a run allocates in another way: its bytes say nothing.
+The counter is a `TorchDispatchMode`, which changes the allocations of a run. The memory figures of that run are not
+used.
 """
 
 from contextlib import nullcontext
@@ -11,13 +12,13 @@ from ullage.predicting.editing.edit import Recipe
 
 
 class _NoModules(nullcontext[None]):
-    """Stands in for the counter's tracker of modules, whose hooks on them are not needed for sums."""
+    """A replacement for the FLOP counter's module tracker, whose module hooks are not needed for totals."""
 
     parents = frozenset({"Global"})
 
 
 def _install(applied: AppliedChange) -> None:
-    """Count from the first forward pass to the end of the first step's backward passes."""
+    """Count from the first forward pass to the end of the backward passes of the first step."""
     from torch.utils.flop_counter import FlopCounterMode
 
     loop = applied.loop
@@ -52,8 +53,8 @@ CHANGE: Final = Change(
     name="a count of floating-point operations",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
-    explanation="PyTorch's own counter adds up the operations of matrix products, convolutions and attention",
-    settings_for=lambda facts: Applicable(why_not="it is a measurement, and no change"),
+    explanation="PyTorch's FLOP counter adds up the operations of matrix products, convolutions and attention",
+    settings_for=lambda facts: Applicable(why_not="it is a measurement, not a change"),
     install=_install,
     recipe_for=lambda facts, setting: Recipe(snippet="torch.utils.flop_counter.FlopCounterMode()"),
 )

@@ -1,8 +1,8 @@
-"""FSDP2 over several cards: each keeps a part of every parameter, gradient and optimizer state.
+"""FSDP2 over several GPUs: each GPU keeps a shard of all parameters, gradients and optimizer states.
 
-From outside the model is sharded before its first forward pass, when it and its optimizers are known; the optimizers
-get the parts in place of the whole parameters. They have no states until their first step, so that the peak is that of
-a script which shards its model before it makes them.
+The model is sharded before its first forward pass, when it and its optimizers are known; the shards replace the full
+parameters in the optimizers. Optimizers have no state before their first step, so that the peak is the same as in a
+script that shards its model before it creates the optimizers.
 """
 
 from typing import Any, Final
@@ -18,27 +18,27 @@ import os
 import torch
 from torch.distributed.fsdp import fully_shard
 
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before anything is on the card
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before the first allocation on the GPU
 torch.distributed.init_process_group()
-{blocks}fully_shard({name})  # before the optimizer is made of {name}.parameters()
-# and a DistributedSampler for the DataLoader: each card has a batch of its own"""
+{blocks}fully_shard({name})  # before the optimizer gets {name}.parameters()
+# and a DistributedSampler for the DataLoader, so that each GPU gets different batches"""
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
     model, loop = facts.model, facts.loop
     if model is None:
-        return Applicable(why_not="no module was called that is trained")
+        return Applicable(why_not="no module was called in training mode with gradients")
     return Applicable.unless(
-        (model.wrapper, f"the model is in {model.wrapper} already"),
-        (model.is_compiled, "the model is compiled, and would have to be sharded before"),
-        (loop.library, f"the loop is {loop.library}'s own, which shards by an argument of its own"),
-        (loop.has_scaler, "the script uses a GradScaler, which has to be the one for shards"),
+        (model.wrapper, f"the model is wrapped in {model.wrapper} already"),
+        (model.is_compiled, "the model is compiled, and would have to be sharded before compilation"),
+        (loop.library, f"the training loop belongs to {loop.library}, which has its own option for sharding"),
+        (loop.has_scaler, "the script uses a GradScaler, and sharded gradients need a different scaler"),
         settings=_RANKS,
     )
 
 
 class _Sharding:
-    """Shards each model of a process before its first forward pass, and hands its parts to the optimizers."""
+    """Shards each model of a process before its first forward pass, and replaces the parameters in its optimizers."""
 
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
@@ -55,14 +55,16 @@ class _Sharding:
             return
         whole = dict(model.named_parameters(remove_duplicate=False))
         if any(optimizer.state for optimizer in self._optimizers):
-            self._applied.refuse("an optimizer has states before the first forward pass")
+            self._applied.refuse("an optimizer has state before the first forward pass")
             return
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         device = next(iter(whole.values())).device.type
         distributed: Any = self._applied.loop.torch.distributed
-        if not distributed.is_initialized():  # the other ranks are met as by a script that torchrun has started
+        if (
+            not distributed.is_initialized()
+        ):  # the rank joins the process group in the same way as a script that torchrun has started
             distributed.init_process_group("nccl" if device == "cuda" else "gloo")
         mesh = init_device_mesh(device, (int(self._applied.setting),))
 
@@ -75,7 +77,7 @@ class _Sharding:
         self._applied.took_effect()
 
     def _hand_on(self, parts: dict[int, Any]) -> None:
-        """Put the parts in the place of the whole parameters; the last that holds these are the optimizers."""
+        """Replace the full parameters by their shards, last of all in the optimizers."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]
@@ -88,18 +90,21 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     blocks = "".join(f"for block in {name}.{each.path}:\n    fully_shard(block)\n" for each in lists)
     snippet = _SNIPPET.format(ranks=setting, script="SCRIPT", blocks=blocks, name=name)
     return Recipe(
-        snippet=snippet, why_not="a script for several processes starts, loads data and saves in another way too"
+        snippet=snippet,
+        why_not="a script for several processes also needs different code to start, to load data and to save",
     )
 
 
 CHANGE: Final = Change(
     key="fully_shard",
     name="FSDP2",
-    title_for=lambda setting: f"FSDP2 over {setting} cards",
+    title_for=lambda setting: f"FSDP2 over {setting} GPUs",
     cost=ChangeCost.CARDS,
     gradients=Gradients.MORE_ITEMS,
-    explanation="every card keeps a part of the parameters, gradients and optimizer states, and gathers the rest of a "
-    "block while it computes it; each has a batch of its own, of the size that the script has",
+    explanation=(
+        "each GPU keeps a shard of the parameters, gradients and optimizer states, and gathers the rest of a block "
+        "while it computes that block; each GPU processes its own batch, of the script's batch size"
+    ),
     settings_for=_settings_for,
     install=_Sharding,
     world_size=int,

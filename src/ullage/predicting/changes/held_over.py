@@ -1,4 +1,4 @@
-"""Variables that keep a step's memory beside the next step: let go of behind their last use."""
+"""Delete variables that keep a step's memory alive during the next step, right after their last use."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from ullage.predicting.editing.release import released
 
 
 def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
-    """Return the edits, and why a variable is not among them."""
+    """Return the edits, and for each variable without an edit the reason."""
     edits: list[InsertAfter] = []
     problem = ""
     for each in facts.held:
@@ -25,7 +25,7 @@ def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
 
 
 def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
-    """Return one statement for the variables that are let go of at one line."""
+    """Return one `del` statement for the variables that are deleted at the same line."""
     names: dict[tuple[str, int], list[str]] = {}
     others = []
     for edit in edits:
@@ -42,9 +42,9 @@ def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
 def _settings_for(facts: TrainingFacts) -> Applicable:
     if not facts.held and facts.held_elsewhere:
         names = ", ".join(facts.held_elsewhere)
-        return Applicable(why_not=f"what keeps memory of the step before is no variable of a function: {names}")
+        return Applicable(why_not=f"objects other than local variables keep memory of the previous step: {names}")
     if not facts.held:
-        return Applicable(why_not="no variable keeps memory of the step before at the peak")
+        return Applicable(why_not="no variable keeps memory of the previous step at the peak")
     edits, problem = _edits(facts)
     return Applicable(settings=("on",)) if edits else Applicable(why_not=problem)
 
@@ -57,10 +57,10 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 CHANGE: Final = Change(
     key="held_over",
-    name="variables let go of",
+    name="variables deleted after their last use",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
-    explanation="what a variable keeps of the step before is given back before the next step is computed",
+    explanation="memory of the previous step that a variable keeps alive is freed before the next step is computed",
     settings_for=_settings_for,
     is_edit=lambda facts, setting: True,
     recipe_for=_recipe_for,

@@ -1,4 +1,4 @@
-"""The user's own source: a file's text, and where a `with` around the forward pass of a script would be written."""
+"""The user's source files: their text, and the place of a `with` statement around a script's forward pass."""
 
 import io
 import tokenize
@@ -17,7 +17,7 @@ def source_of(file: str) -> str:
     """Return the text of a Python file.
 
     Raises:
-        NotCertain: it cannot be read.
+        NotCertain: the file cannot be read.
     """
     try:
         content = read_regular(Path(file), most_bytes=_MOST_BYTES)
@@ -28,12 +28,13 @@ def source_of(file: str) -> str:
 
 
 def around_forward(facts: TrainingFacts, header: str) -> list[SourceEdit]:
-    """Return the edits that put a header around each forward pass of a step and all until its backward pass.
+    """Return the edits that put a `with` header around each forward pass of a step and the code until its backward
+    pass.
 
-    The header names torch, which is imported.
+    The header uses torch, which the edits import.
 
     Raises:
-        NotCertain: the two do not stand in one function, one behind the other.
+        NotCertain: the forward and the backward pass are not two successive statements of one function.
     """
     if not facts.loop.passes:
         raise NotCertain("the forward and the backward pass are not in one function")
@@ -45,9 +46,9 @@ def _around(one: PassFacts, header: str) -> WrapStatements:
     scope = scope_of(parse(source_of(one.backward.file)), one.backward.function)
     _, first, last = common_level(levels_to(scope, one.forward.line), levels_to(scope, one.backward.line))
     if one.forward.line == one.backward.line:
-        raise NotCertain(f"line {one.backward.line} holds the forward and the backward pass")
+        raise NotCertain(f"line {one.backward.line} contains both the forward and the backward pass")
     if first.index >= last.index:
-        raise NotCertain("one statement runs the forward and the backward pass")
+        raise NotCertain("one statement runs both the forward and the backward pass")
     before = last.block[last.index - 1]
     return WrapStatements(
         file=one.backward.file,

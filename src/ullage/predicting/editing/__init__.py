@@ -1,1 +1,3 @@
-"""Edits of Python source as text, placed by line and syntax tree. It runs nothing and knows no torch."""
+"""Edits of Python source files as text, placed by line number and syntax tree. This package runs no user code and does
+not import torch.
+"""

@@ -1,4 +1,4 @@
-"""Edits become new text, each line placed by the file's syntax tree, and a diff that `git apply` and `patch` take."""
+"""Apply edits to a file's text, using its syntax tree for the places, and write a diff for `git apply` and `patch`."""
 
 import ast
 import difflib
@@ -30,56 +30,60 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
-    """Return the text of a file with edits made; lines are those of the text that is given.
+    """Return the text of a file with edits applied. Line numbers are those of the text before any edit.
 
     Args:
         source: the text of a Python file.
-        edits: what to do, in any order; several may concern one line.
-        file: the file's name, for errors.
+        edits: the edits, in any order; several edits may concern one line.
+        file: the name of the file, for error messages.
 
     Raises:
-        NotCertain: the file cannot be parsed, or the place of an edit is not certain.
+        NotCertain: the file cannot be parsed, or the place of an edit is uncertain.
     """
     page = _EditedPage(source, file)
-    for edit in sorted(edits, key=lambda each: not isinstance(each, WrapStatements)):  # the others stand in blocks
+    for edit in sorted(
+        edits, key=lambda each: not isinstance(each, WrapStatements)
+    ):  # the other imports are inside blocks
         page.add(edit)
     text = page.text()
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(text)
     except SyntaxError as error:
-        raise NotCertain(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
+        raise NotCertain(f"the edits would make {file or 'the file'} invalid Python: {error.msg}") from None
     return text
 
 
 @dataclass(slots=True)
 class _EditedLine:
-    """A line of the file, and what is done to it."""
+    """A line of the file, and the edits that apply to it."""
 
     text: str
     before: list[str] = field(default_factory=list)
     headers: list[tuple[int, str]] = field(default_factory=list)
-    """Headers of blocks that begin here, with the last line of each."""
+    """The headers of blocks that begin at this line, each with the last line of its block."""
     after: list[str] = field(default_factory=list)
     inside: int = 0
-    """The number of headers under which the line has come to stand."""
+    """The number of headers that the edits add around this line, which sets its additional indentation."""
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
-    """Columns, in bytes, and what stands there instead."""
+    """The start and end columns of replaced text, in bytes, each with the new text."""
     is_removed: bool = False
 
 
 class _EditedPage:
-    """The lines of a file, and the edits that were put on them."""
+    """The lines of a file with the edits that concern each line."""
 
     def __init__(self, source: str, file: str) -> None:
         self._file = file or "the file"
         try:
-            with warnings.catch_warnings(action="ignore"):  # of the user's escapes
+            with warnings.catch_warnings(action="ignore"):  # invalid escapes in the user's strings
                 self._tree = ast.parse(source)
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
             raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
-        self._lines = [_EditedLine(text) for text in source.split("\n")]  # splitlines() knows more ends than Python
+        self._lines = [
+            _EditedLine(text) for text in source.split("\n")
+        ]  # splitlines() splits at more characters than Python does
         blocks = [block for node in ast.walk(self._tree) for block in blocks_of(node) if block]
         self._blocks = [block for block in blocks if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
@@ -87,7 +91,7 @@ class _EditedPage:
         self._imports: dict[str, None] = {}
 
     def add(self, edit: SourceEdit) -> None:
-        """Put an edit on the lines that it concerns."""
+        """Assign an edit to the lines that it concerns."""
         doing: dict[type[SourceEdit], Callable[..., None]] = {
             InsertAfter: self._insert_after,
             InsertBefore: self._insert_before,
@@ -101,7 +105,7 @@ class _EditedPage:
         doing[type(edit)](edit)
 
     def text(self) -> str:
-        """Return the file with its edits."""
+        """Return the text of the file with its edits applied."""
         place = self._place_of_imports()
         found: list[str] = []
         if place == 0:
@@ -121,19 +125,20 @@ class _EditedPage:
 
     def _rendered(self, number: int, line: _EditedLine) -> str:
         encoded = line.text.encode()
-        # From the end of the line on; of several at one column the last first, so that they stand in their order.
+        # Replace from the end of the line to its beginning. Insertions at one column are applied last first, to keep
+        # their order.
         in_order = sorted(enumerate(line.replaced), key=lambda one: (one[1][:2], one[0]))
         for _, (start, end, text) in reversed(in_order):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else self._step * line.inside
         return indent + encoded.decode()
 
-    # ---- the kinds of edit
+    # ---- kinds of edit
 
     def _insert_after(self, edit: InsertAfter) -> None:
         _, statement = self._statement(edit.line)
         last = self._lines[end_line(statement) - 1]
-        # What stands behind the last line of a wrapped block stands behind the block.
+        # Text inserted after the last line of a wrapped block goes after the block.
         depth = sum(first <= statement.lineno and end_line(statement) < end for first, end in self._wraps())
         indent = self._step * depth + _indent(self._lines[statement.lineno - 1].text)
         last.after += self._indented(indent, edit.text)
@@ -144,7 +149,7 @@ class _EditedPage:
         line.before += self._indented(_indent(line.text), edit.text)
 
     def _indented(self, indent: str, text: str) -> list[str]:
-        """Return the lines of a text with an indentation, and their own as the file writes it: with tabs or spaces."""
+        """Return the lines of a text with an indentation added, with tabs or spaces as in the file."""
         found = []
         for line in text.splitlines():
             words = line.lstrip(" ")
@@ -157,7 +162,7 @@ class _EditedPage:
         start, end = start_line(block[first]), end_line(block[last])
         for other_start, other_end in self._wraps():
             if other_start < start <= other_end < end or start < other_start <= end < other_end:
-                raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
+                raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} into overlapping blocks")
         self._lines[start - 1].headers.append((end, edit.header))
         for number in range(start, end + 1):
             self._lines[number - 1].inside += 1
@@ -173,13 +178,17 @@ class _EditedPage:
         separator = "" if not parts or self._has_comma(parts, position) else ", "
         line, column = position
         is_alone = not self._lines[line].text.encode()[:column].strip()
-        if parts and not separator and is_alone:  # an argument a line: a line more
+        if (
+            parts and not separator and is_alone
+        ):  # the call has one argument per line, so the new argument gets its own line
             last = max([*(each.lineno for each in call.args), *(each.lineno for each in call.keywords)])
             self._lines[line].before.append(f"{_indent(self._lines[last - 1].text)}{edit.keyword}={edit.value},")
             return
         if parts and not separator:
             separator = " "
-        if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
+        if any(
+            each[:2] == (column, column) for each in self._lines[line].replaced
+        ):  # another edit added an argument already
             separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
 
@@ -190,13 +199,13 @@ class _EditedPage:
         line = self._lines[edit.line - 1]
         end = edit.column + len(edit.old.encode())
         if line.text.encode()[edit.column : end] != edit.old.encode():
-            raise NotCertain(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
+            raise NotCertain(f"line {edit.line} of {self._file} does not contain {edit.old} at the expected column")
         line.replaced.append((edit.column, end, edit.new))
 
     def _remove(self, edit: RemoveStatement) -> None:
         block, statement = self._statement(edit.line)
         if len(block) == 1:
-            raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
+            raise NotCertain(f"line {edit.line} of {self._file} is the only statement of its block")
         for number in range(start_line(statement), end_line(statement) + 1):
             self._lines[number - 1].is_removed = True
 
@@ -211,7 +220,7 @@ class _EditedPage:
         """Return the innermost statement that a line belongs to, with its block."""
         found = [(block, statement) for block in self._blocks for statement in block if holds(statement, line)]
         if not found:
-            raise NotCertain(f"line {line} of {self._file} belongs to no statement")
+            raise NotCertain(f"line {line} of {self._file} does not belong to a statement")
         block, statement = sorted(found, key=lambda each: each[1].lineno)[-1]
         self._check_lines(block, statement)
         return block, statement
@@ -220,21 +229,21 @@ class _EditedPage:
         for other in block:
             shares = start_line(other) <= end_line(statement) and start_line(statement) <= end_line(other)
             if other is not statement and shares:
-                raise NotCertain(f"line {statement.lineno} of {self._file} holds several statements")
+                raise NotCertain(f"line {statement.lineno} of {self._file} contains several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
-        """Tell whether a statement stands on the line of the one that it belongs to: `if a: b()`."""
+        """Return whether a statement is on the line of its parent statement, as in `if a: b()`."""
         return bool(self._lines[start_line(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
-        """Return the innermost block in which statements hold both lines, with their places."""
+        """Return the innermost block with a statement at each of two lines, and the indices of these statements."""
         found = []
         for block in self._blocks:
             first, last = _index_of(block, first_line), _index_of(block, last_line)
             if first is not None and last is not None and first <= last:
                 found.append((block, first, last))
         if not found:
-            raise NotCertain(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
+            raise NotCertain(f"lines {first_line} and {last_line} of {self._file} are not in one block")
         block, first, last = sorted(found, key=lambda each: each[0][each[1]].col_offset)[-1]
         for statement in block[first : last + 1]:
             self._check_lines(block, statement)
@@ -244,7 +253,7 @@ class _EditedPage:
         calls = calls_at(self._tree, line, function)
         if len(calls) != 1:
             count = "no call" if not calls else f"{len(calls)} calls"
-            raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one")
+            raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one call")
         return calls[0]
 
     def _replace(self, node: ast.expr, text: str) -> None:
@@ -253,7 +262,7 @@ class _EditedPage:
         self._lines[node.lineno - 1].replaced.append((node.col_offset, node.end_col_offset or 0, text))
 
     def _has_comma(self, parts: Sequence[ast.expr], position: tuple[int, int]) -> bool:
-        """Tell whether a comma stands between the last argument of a call and its closing parenthesis."""
+        """Return whether a comma follows the last argument of a call."""
         last = max(parts, key=lambda part: (part.end_lineno or 0, part.end_col_offset or 0))
         line, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
         between = b"".join(
@@ -268,7 +277,7 @@ class _EditedPage:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
     def _place_of_imports(self) -> int:
-        """Return the line behind which imports go: the last of the file's first imports, or its docstring."""
+        """Return the line after which new imports go: the last import at the top of the file, or its docstring."""
         place = 0
         for index, statement in enumerate(self._tree.body):
             is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -281,7 +290,7 @@ class _EditedPage:
 
 
 def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
-    """Tell whether a statement imports what another one does: `import torch, random` does what `import torch` does."""
+    """Return whether one import statement includes another: `import torch, random` includes `import torch`."""
     if isinstance(statement, ast.Import) and isinstance(wanted, ast.Import):
         known = [ast.dump(each) for each in statement.names]
         return all(ast.dump(each) in known for each in wanted.names)
@@ -289,14 +298,14 @@ def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
 
 
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
-    """Return the lines that begin inside of a string: their indentation is part of it."""
+    """Return the lines that begin inside a multi-line string, whose indentation must not change."""
     found: set[int] = set()
     begun: list[int] = []
     for token in tokens:
         name = tokenize.tok_name[token.type]
         if name == "STRING":
             found.update(range(token.start[0] + 1, token.end[0] + 1))
-        elif name.endswith("STRING_START"):  # Python 3.12 and newer: an f-string is several tokens
+        elif name.endswith("STRING_START"):  # Python 3.12 and newer split an f-string into several tokens
             begun.append(token.start[0])
         elif name.endswith("STRING_END") and begun:
             found.update(range(begun.pop() + 1, token.end[0] + 1))
@@ -312,10 +321,10 @@ def _indent(text: str) -> str:
 
 
 def diff_of(texts: Mapping[str, tuple[str, str]]) -> str:
-    """Return the diff of files.
+    """Return the unified diff of several files.
 
     Args:
-        texts: by the path of each file, its text before and after.
+        texts: the text of each file before and after the edits, by the path of the file.
     """
     return "".join(_diff(path, before, after) for path, (before, after) in texts.items() if before != after)
 
@@ -329,7 +338,7 @@ def _diff(path: str, before: str, after: str) -> str:
 
 
 def _name_of(path: Path) -> str:
-    """Return a path as git names it: below the top of its repository, elsewhere below the current folder."""
+    """Return a path as git shows it: relative to the root of its repository, or else to the current folder."""
     path = path.absolute()
     for folder in path.parents:
         if (folder / ".git").exists():

@@ -1,4 +1,4 @@
-"""Forward and backward in parts of the batch, as edits: an inner loop around the statements between the two.
+"""Split forward and backward into parts of the batch, as source edits: an inner loop around these statements.
 
     items = len(tokens)
     for tokens in tokens.chunk(4):
@@ -6,7 +6,7 @@
         loss = loss * (len(tokens) / items)
         loss.backward()
 
-The gradients add up to the batch's own where the loss is a mean over its items.
+If the loss is a mean over the items, the gradients add up to those of the full batch.
 """
 
 import ast
@@ -51,7 +51,7 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLoss:
-    """A call of cross_entropy whose result is the loss: a mean over the targets that are not ignored."""
+    """A call of cross_entropy whose result is the loss: the mean over the targets that are not ignored."""
 
     line: int
     ignore_index: int
@@ -59,20 +59,20 @@ class CountedLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlaces:
-    """A forward pass and the backward pass of its loss, in a function of a file."""
+    """The lines of a forward pass and of its backward pass, in one function of a file."""
 
     file: str
     function: str
-    """The qualified name of the function that asks for the backward pass."""
+    """The qualified name of the function that calls backward."""
     forward_line: int | None
-    """The line of the forward pass; None where another function calls the model."""
+    """The line of the forward pass; None if another function calls the model."""
     backward_line: int
     batch: Mapping[str, bool]
-    """The tensors known by name that the passes read, and whether each has a row for every item of the batch."""
+    """The named tensors that the passes read, and whether each has one row for every item of the batch."""
     is_sum: bool = False
-    """Whether the loss is a sum over the batch, whose parts need no share."""
+    """Whether the loss is a sum over the batch. The loss of a part is then not scaled."""
     counted: CountedLoss | None = None
-    """The call whose mean over targets is the loss; None where the loss is another, or made elsewhere."""
+    """The call whose mean over targets is the loss; None if the loss is different or is computed elsewhere."""
 
 
 @dataclass(slots=True)
@@ -81,22 +81,22 @@ class _Region:
 
     scope: Scope
     levels: list[BlockPlace]
-    """The way to the first of them."""
+    """The enclosing statements of the first statement, from the outermost to the innermost."""
     statements: list[ast.stmt]
     last: int
     call: ast.Call
-    """The call that asks for the backward pass."""
+    """The call of backward."""
     loss: ast.expr
-    """The expression that the backward pass begins at."""
+    """The expression on which backward is called."""
     is_sum: bool
-    """Whether it is a sum over the batch."""
+    """Whether the loss is a sum over the batch."""
 
 
 def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
-    """Return the edits that take a batch in parts.
+    """Return the edits that split a batch into parts.
 
     Raises:
-        NotCertain: nobody can be certain that they do so and nothing else.
+        NotCertain: the edits might have other effects, or might not work.
     """
     region = _region(source, passes)
     zeroing = _check_statements(region)
@@ -132,12 +132,12 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartWeight:
-    """How the loss of a part is made one term of the batch's."""
+    """The scaling that makes the loss of a part one term of the full batch's loss."""
 
     before: Sequence[str]
-    """The lines before the loop over parts."""
+    """The lines to insert before the loop over parts."""
     operation: str
-    """The operation on the loss of a part, as text; "" for a sum."""
+    """The operation on the loss of a part, as text; "" if the loss is a sum."""
     edits: Sequence[SourceEdit] = ()
 
 
@@ -157,7 +157,7 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeig
 
 
 def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
-    """Return the call that is the whole loss, where its targets can be counted before the loop over parts."""
+    """Return the call that computes the full loss, if its targets can be counted before the loop over parts."""
     if not isinstance(region.loss, ast.Name):
         return None
     given = [statement for statement in region.statements if region.loss.id in stored_in(statement)]
@@ -188,41 +188,41 @@ def _region(source: str, passes: PassPlaces) -> _Region:
         raise NotCertain("the forward pass is in another function")
     forward = min((levels_to(scope, line) for line in lines), key=lambda levels: levels[-1].statement.lineno)
     if forward[-1].statement.lineno > backward[-1].statement.lineno:
-        raise NotCertain("the forward pass stands behind the backward pass")
+        raise NotCertain("the forward pass comes after the backward pass in the source code")
     depth, first, last = common_level(forward, backward)
     statements = first.block[first.index : last.index + 1]
     loops = [node for each in statements for node in own_nodes(each) if isinstance(node, (*LOOPS, ast.Try))]
     if loops:
-        raise NotCertain("a loop or a try stands between the forward and the backward pass")
+        raise NotCertain("a loop or a try statement is between the forward and the backward pass")
     return _Region(scope, forward[: depth + 1], statements, last.index, call, loss, passes.is_sum)
 
 
 def _backward_call(place: BlockPlace, line: int) -> ast.Call:
     if sum(spans(each, line) for each in place.block) > 1:
-        raise NotCertain(f"line {line} holds several statements")
+        raise NotCertain(f"line {line} contains several statements")
     calls = _method_calls(place.statement, "backward")
     if len(calls) != 1:
-        raise NotCertain("the backward pass is not asked for by a call of backward in the loop itself")
+        raise NotCertain("the loop does not call backward directly")
     return calls[0]
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return what a backward pass begins at: of `loss.backward()`, `accelerator.backward(loss)`, with a scaler."""
+    """Return the loss of a `loss.backward()` or `accelerator.backward(loss)` call, without a scaler around it."""
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
     if call.args:
         if len(call.args) > 1 or (isinstance(loss, ast.Name) and loss.id != "accelerator"):
-            raise NotCertain("it is not known what this call of backward does")
+            raise NotCertain("this call of backward has an unknown form")
         loss = call.args[0]
     if isinstance(loss, ast.Call) and isinstance(loss.func, ast.Attribute) and loss.func.attr == "scale":
         if len(loss.args) != 1:
-            raise NotCertain("it is not known what this call of scale does")
+            raise NotCertain("this call of scale has an unknown form")
         loss = loss.args[0]
     return loss
 
 
 def _assigned_before(scope: Scope, name: str, line: int) -> int:
-    """Return the line of the last statement before a line that gives a name its value."""
+    """Return the line of the last statement before a line that assigns a name."""
     found = [
         node.lineno
         for node in own_nodes(scope)
@@ -234,16 +234,18 @@ def _assigned_before(scope: Scope, name: str, line: int) -> int:
 
 
 def _check_statements(region: _Region) -> tuple[int, str] | None:
-    """Return the line and the text of a zero_grad among the statements, which has to run before them.
+    """Return the line and text of a `zero_grad` call among the statements, which has to move before them.
 
     Raises:
-        NotCertain: one of them does something that parts would do several times, or leaves something of the last part.
+        NotCertain: a statement must not run once per part, or code after the loop would use the last part's value.
     """
     zeroing = None
     for statement in region.statements:
         if _method_calls(statement, "zero_grad"):
             if not isinstance(statement, ast.Expr) or zeroing is not None:
-                raise NotCertain("zero_grad stands inside a statement between the forward and the backward pass")
+                raise NotCertain(
+                    "zero_grad is called inside a compound statement between the forward and the backward pass"
+                )
             zeroing = (statement.lineno, ast.unparse(statement))
             continue
         for node in own_nodes(statement):
@@ -251,12 +253,12 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
     loss = region.loss.id if isinstance(region.loss, ast.Name) else ""
     for name in sorted(_assigned_in(region) - {loss}):
         if is_read_behind(region.levels, name, last=region.last):
-            raise NotCertain(f"{name} is read behind the backward pass, where it would be the last part's")
+            raise NotCertain(f"{name} is read after the backward pass, where it would be the value of the last part")
     return zeroing
 
 
 def _assigned_in(region: _Region) -> set[str]:
-    """Return the names that the statements give a value, those left out to which they only add."""
+    """Return the names that the statements assign, without those that they only add to (`+=`)."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return {
@@ -270,32 +272,32 @@ def _check_node(region: _Region, node: ast.AST) -> None:
     if isinstance(node, ast.Return | ast.Break | ast.Continue | ast.Yield | ast.YieldFrom | ast.Await | ast.Delete):
         raise NotCertain("the loop may be left between the forward and the backward pass")
     if isinstance(node, ast.AugAssign) and not _adds_up(region, node):
-        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once for every part")
+        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once per part")
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(not isinstance(each, ast.Name | ast.Tuple | ast.List) for each in targets):
-            raise NotCertain("something is kept in an object between the forward and the backward pass")
+            raise NotCertain("an object is modified between the forward and the backward pass")
     if isinstance(node, ast.Expr) and node.value is not region.call and not isinstance(node.value, ast.Constant):
-        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once for every part")
+        raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once per part")
     match node:
         case ast.keyword(arg="reduction", value=ast.Constant(value="mean" | "none")):
             pass
         case ast.keyword(arg="reduction") if not region.is_sum:
-            raise NotCertain("the loss is a sum over the batch, whose parts need no share")
+            raise NotCertain("the loss is a sum over the batch, and must not be scaled")
 
 
 def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
-    """Tell whether what is added for every part is in sum what is added for the whole batch."""
+    """Return whether the values that are added in all parts have the same sum as the value added for the full batch."""
     if not isinstance(node.target, ast.Name):
         return False
     if fate_in(region.statements, node.target.id) is Fate.LOST:
-        return True  # it begins anew in every part
+        return True  # each part assigns the name a new value first
     if not isinstance(node.op, ast.Add):
         return False
     words = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
     methods = {each.attr for each in ast.walk(node.value) if isinstance(each, ast.Attribute)}
     if isinstance(region.loss, ast.Name) and region.loss.id in words:
-        return True  # which has its share by then
+        return True  # the loss is already scaled by its share at this statement
     return "mean" not in methods and bool(methods & {"sum", "size", "shape"} or "len" in words)
 
 
@@ -305,7 +307,7 @@ def _method_calls(statement: ast.stmt, name: str) -> list[ast.Call]:
 
 
 def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
-    """Return the edit that multiplies the loss by a part's share, where the loss has its value."""
+    """Return the edit that multiplies the loss by a part's share, right after the loss is assigned."""
     loss = region.loss
     if not isinstance(loss, ast.Name):
         text = ast.unparse(loss)
@@ -325,27 +327,27 @@ def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceE
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """What is cut, and how that is written."""
+    """The variables of the batch that are split, and the source code that splits them."""
 
     names: Sequence[str]
     kind: str
-    """One of "tensors", "mapping", "sequence"."""
+    """The kind of container: one of "tensors", "mapping", "sequence"."""
 
     @property
     def target(self) -> str:
-        """The names, as they stand left of an equals sign."""
+        """The variable names, written as an assignment target."""
         return ", ".join(self.names)
 
     @property
     def length(self) -> str:
-        """The number of items."""
+        """The expression for the number of items."""
         first = self.names[0]
         if self.kind == "mapping":
             return f"len(next(iter({first}.values())))"
         return f"len({first}[0])" if self.kind == "sequence" else f"len({first})"
 
     def header(self, parts: int) -> str:
-        """The head of the loop over parts."""
+        """The header of the loop over parts."""
         first = self.names[0]
         if self.kind == "mapping":
             pieces = f"zip(*(value.chunk({parts}) for value in {first}.values()))"
@@ -365,19 +367,19 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
             continue
         kind = "tensors" if passes.batch.get(name) else _kind_by_use(uses)
         if kind is None:
-            raise NotCertain(f"nobody can tell from the file whether {name} has a row for every item of the batch")
+            raise NotCertain(f"the file does not show whether {name} has one row for every item of the batch")
         kinds[name] = kind
     if not kinds:
-        raise NotCertain("the function that asks for the backward pass does not hold the batch")
+        raise NotCertain("the function that calls backward does not have the batch in a variable")
     if len(kinds) > 1 and set(kinds.values()) != {"tensors"}:
-        raise NotCertain(f"the batch is in {' and '.join(kinds)}, which are cut in different ways")
+        raise NotCertain(f"the batch is in {' and '.join(kinds)}, which are split in different ways")
     if any(is_shared(region.scope, name) for name in kinds):
-        raise NotCertain("a function inside the function reads the batch")
+        raise NotCertain("a nested function reads the batch")
     return _Split(list(kinds), next(iter(kinds.values())))
 
 
 def _given(region: _Region) -> set[str]:
-    """Return the names that the statements read and that are new in every turn: what a batch may be in."""
+    """Return the names that the statements read and that get a new value per iteration: candidates for the batch."""
     loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
     if loops:
         loop = loops[-1].statement
@@ -388,7 +390,7 @@ def _given(region: _Region) -> set[str]:
 
 
 def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
-    """Return every place where a name is read, each as the nodes around it, the innermost first."""
+    """Return all places where a name is read, each as its enclosing syntax nodes, the innermost first."""
     uses: list[list[ast.AST]] = []
 
     def visit(node: ast.AST, around: list[ast.AST]) -> None:
@@ -403,7 +405,7 @@ def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
 
 
 def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
-    """Tell whether a name surely holds no batch: a counter, a number, or something that is called."""
+    """Return whether a name certainly does not contain the batch: it is a counter, a number, or a callable."""
     values = [
         node.value
         for level in region.levels
@@ -421,7 +423,7 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
 
 
 def _counters(loop: ast.For) -> set[str]:
-    """Return the names of a loop that count its turns."""
+    """Return the names of a loop that count its iterations."""
     word = called_name(loop.iter) if isinstance(loop.iter, ast.Call) else ""
     if word in _COUNTERS:
         return stored_in(loop.target)
@@ -431,7 +433,7 @@ def _counters(loop: ast.For) -> set[str]:
 
 
 def _is_called(use: list[ast.AST]) -> bool:
-    """Tell whether a name is called, or a method of what it holds that no tensor has."""
+    """Return whether a name is called, or a method of its value that tensors do not have."""
     if len(use) > 1 and isinstance(use[1], ast.Call) and use[1].func is use[0]:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
@@ -440,7 +442,7 @@ def _is_called(use: list[ast.AST]) -> bool:
 
 
 def _calls_what_it_has(use: list[ast.AST]) -> bool:
-    """Tell whether something that a name has is called: `self.model(...)`, `self.optimizer.zero_grad()`."""
+    """Return whether an attribute of a name is called, as in `self.model(...)` or `self.optimizer.zero_grad()`."""
     inner = use[0]
     for outer in use[1:]:
         if isinstance(outer, ast.Call):
@@ -452,7 +454,7 @@ def _calls_what_it_has(use: list[ast.AST]) -> bool:
 
 
 def _is_a_place(use: list[ast.AST]) -> bool:
-    """Tell whether a name says where tensors go, or their type: `.to(device)`, `autocast(device)`."""
+    """Return whether a name gives a device or data type, as in `.to(device)` or `autocast(device)`."""
     call = next((node for node in use if isinstance(node, ast.Call)), None)
     if call is None or call.func in use:
         return False
@@ -460,7 +462,7 @@ def _is_a_place(use: list[ast.AST]) -> bool:
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
-    """Tell how a batch whose name is not known has to be cut, from the way in which it is read."""
+    """Return how to split a batch of unknown type, from the way in which the code reads it."""
     kinds = {_kind_of_one(use) for use in uses}
     return kinds.pop() if len(kinds) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The kinds of edit, and a recipe that is made of them. Line numbers are those of the file before any edit."""
+"""The kinds of source edit, and the recipe that contains them. Line numbers are those of the file before any edit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,40 +7,40 @@ from ullage.base.errors import UllageError
 
 
 class NotCertain(UllageError):
-    """Nobody can be certain of an edit; the text is one sentence without a full stop."""
+    """The place or effect of an edit is uncertain. The message is one sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEdit:
-    """What is to be done to the text of a file."""
+    """An edit of the text of a file."""
 
     file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineEdit(SourceEdit):
-    """What is to be done to what stands at a line."""
+    """An edit of the statement at a line."""
 
     line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter(LineEdit):
-    """Put lines behind the statement that ends or begins at a line, with its indentation."""
+    """An insertion of lines after the statement that begins or ends at a line, with the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBefore(LineEdit):
-    """Put lines before the statement at a line, with its indentation."""
+    """An insertion of lines before the statement at a line, with the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapStatements(SourceEdit):
-    """Indent the statements from one line to another, which stand in one block, under a header such as `with ...:`."""
+    """An indentation of the statements between two lines of one block, under a header such as `with ...:`."""
 
     first_line: int
     last_line: int
@@ -49,7 +49,7 @@ class WrapStatements(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddKeyword(LineEdit):
-    """Give the call that begins at or spans a line, of a function whose name ends as said, a keyword argument."""
+    """A new keyword argument of the call that begins at or spans a line, if the function's name ends as given."""
 
     function: str
     """The last part of the called name, such as "AdamW" or "from_pretrained"."""
@@ -59,7 +59,7 @@ class AddKeyword(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """Have the call at a line, of a function whose name ends as said, call another one with the same arguments."""
+    """Another function in place of the called function at a line, if its name ends with the given name."""
 
     function: str
     replacement: str
@@ -67,23 +67,23 @@ class ReplaceCall(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveStatement(LineEdit):
-    """Take away the statement that ends or begins at a line."""
+    """The removal of the statement that begins or ends at a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceExpression(LineEdit):
-    """Write another expression in place of one of the statement at a line."""
+    """The replacement of an expression in the statement at a line."""
 
     column: int
-    """The column at which the expression begins, in bytes of UTF-8 as syntax trees count them, from 0."""
+    """The column at which the expression begins, from 0, in bytes of UTF-8 as in Python's syntax trees."""
     old: str
-    """The expression as it stands there."""
+    """The present source code of the expression."""
     new: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddImport(SourceEdit):
-    """Import a name at the top of a file, unless the file does so already."""
+    """An import statement to add at the top of a file, unless the file has it already."""
 
     text: str
     """The import statement."""
@@ -91,22 +91,22 @@ class AddImport(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a change is written by hand."""
+    """The source code of a change."""
 
     snippet: str
-    """A few lines of code, or a line of the shell, which show the change."""
+    """A few lines of code, or a shell line, that show the change."""
     edits: tuple[SourceEdit, ...] = ()
-    """The edits that make it in the user's files; empty where nobody can be certain of their places."""
+    """The edits that apply the change to the user's files; empty if their places are uncertain."""
     arguments: tuple[str, ...] = ()
-    """Arguments of the script that make it, put behind its own."""
+    """Script arguments that apply the change; they are added after the user's arguments."""
     environment: str = ""
-    """A line of the shell that makes it: "export NAME=value"."""
+    """A shell line that applies the change: "export NAME=value"."""
     why_not: str = ""
-    """Why there are no edits: one sentence without a full stop."""
+    """The reason why the edits are missing: one sentence without a full stop."""
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":
-        """Return a recipe with the edits that a function makes, or with its reason why none are certain."""
+        """Return a recipe with the edits that a function returns, or with the reason that it raises as NotCertain."""
         try:
             return cls(snippet=snippet, edits=tuple(edits()))
         except NotCertain as error:

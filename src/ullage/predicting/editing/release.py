@@ -1,7 +1,7 @@
-"""Variables of a loop that are let go of behind their last use, as edits: `del logits, loss`.
+"""Delete variables of a loop after their last use, as source edits: `del logits, loss`.
 
-What a variable holds at the end of one turn lives until the next turn gives it something new, beside what that turn
-computes meanwhile.
+A value that a variable has at the end of an iteration stays alive until the next iteration assigns the variable, and
+so adds to the memory of that iteration.
 """
 
 import ast
@@ -28,16 +28,16 @@ _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def released(source: str, *, file: str, function: str, lines: Mapping[str, int]) -> tuple[InsertAfter, ...]:
-    """Return the edits that let go of variables behind their last use in a loop.
+    """Return the edits that delete variables after their last use in a loop.
 
     Args:
         source: the text of the file.
-        file: its path.
-        function: the qualified name of the function whose variables they are; "<module>" at the top of the file.
-        lines: by the name of each variable, a line of the loop that gives it its value.
+        file: the path of the file.
+        function: the qualified name of the function that has the variables; "<module>" for module-level code.
+        lines: for each variable name, a line of the loop that assigns it.
 
     Raises:
-        NotCertain: a variable may be read again, or is no variable of that function's.
+        NotCertain: a variable may be read again, or is not a variable of that function.
     """
     scope = scope_of(parse(source), function)
     found: dict[tuple[int, bool], list[str]] = {}
@@ -50,22 +50,22 @@ def released(source: str, *, file: str, function: str, lines: Mapping[str, int])
 
 
 def _text(names: Sequence[str], *, is_sure: bool) -> str:
-    """Return what lets go of names; one that may not be there on every way cannot be deleted, but set to None."""
+    """Return the statement that frees variables: `del`, or an assignment of None if a variable may be unassigned."""
     return f"del {', '.join(names)}" if is_sure else f"{' = '.join(names)} = None"
 
 
 def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
-    """Return the first line of the last statement that uses a variable, and whether it surely has a value there."""
+    """Return the first line of the last statement that uses a variable, and whether it is certainly assigned there."""
     if not name.isidentifier():
-        raise NotCertain(f"{name} is no variable")
+        raise NotCertain(f"{name} is not a variable")
     if is_shared(scope, name):
         raise NotCertain(f"other functions read {name}")
     levels = levels_to(scope, line)
     loops = [depth for depth, level in enumerate(levels[:-1]) if isinstance(level.statement, LOOPS)]
     if not loops:
-        raise NotCertain(f"line {line} is in no loop")
+        raise NotCertain(f"line {line} is not in a loop")
     if name not in stored_in(levels[-1].statement):
-        raise NotCertain(f"line {line} does not give {name} a value")
+        raise NotCertain(f"line {line} does not assign {name}")
     why = ""
     for depth in reversed(loops):
         try:
@@ -76,13 +76,13 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
 
 
 def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
-    """Return the place in the innermost of these statements, which is a loop."""
+    """Return the place inside the innermost loop among these statements."""
     loop = levels[-1].statement
     assert isinstance(loop, LOOPS)
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
-        raise NotCertain(f"{name} is what the loop goes through")
+        raise NotCertain(f"{name} is the object that the loop iterates over")
     way, block, last = list(levels), loop.body, _last_use(loop.body, name)
-    while (inner := _block_of_all_uses(block, name, last)) is not None:  # as deep as all its uses are
+    while (inner := _block_of_all_uses(block, name, last)) is not None:  # descend as deep as all uses of the name allow
         way.append(BlockPlace(block, last, way[-1].statement))
         block, last = inner, _last_use(inner, name)
     statement = block[last]
@@ -101,7 +101,7 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
 
 
 def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
-    """Return the block below one statement that holds every use of a name; None where there is none."""
+    """Return the block inside a statement that contains every use of a name; None if such a block does not exist."""
     statement = block[last]
     if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:
         return None
@@ -114,7 +114,7 @@ def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[
 
 
 def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
-    """Tell whether a variable has a value behind statements, whatever way they took."""
+    """Return whether a variable is assigned after statements on every path through them."""
     for index, statement in enumerate(statements):
         if name in stored_in(statement) and _assigns(statement, name):
             return not any(isinstance(node, ast.Delete) for each in statements[index:] for node in ast.walk(each))
@@ -122,7 +122,7 @@ def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
 
 
 def _assigns(statement: ast.stmt, name: str) -> bool:
-    """Tell whether a statement gives a name a value on every way through it that goes on behind it."""
+    """Return whether a statement assigns a name on every path that continues after the statement."""
     if isinstance(statement, ast.If):
         blocks = (statement.body, statement.orelse)
         return all(_is_sure(block, name) or (fate_in(block, name) is Fate.LOST and _leaves(block)) for block in blocks)

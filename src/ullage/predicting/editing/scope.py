@@ -1,4 +1,4 @@
-"""Where a statement of a function stands, and whether what a name holds may be read after it."""
+"""Find the enclosing blocks of a statement, and whether the value of a variable may be read after it."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -17,36 +17,36 @@ _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
 class Fate(Enum):
-    """What statements do first to what a name holds."""
+    """The first use of a variable's value in a sequence of statements."""
 
     READ = "read"
-    """They may read it."""
+    """The statements may read the value."""
     LOST = "lost"
-    """They give the name something else, delete it, or leave the function: no statement behind them can read it."""
+    """The statements assign or delete the variable, or leave the function, so that the value is not read later."""
     OPEN = "open"
-    """They do not touch it, or on some ways only."""
+    """The statements do not use the variable, or replace its value on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A statement in the block that holds it."""
+    """A statement, as an index into the block that contains it."""
 
     block: list[ast.stmt]
     index: int
     parent: ast.AST
-    """The statement or function whose block it is."""
+    """The statement or function that the block belongs to."""
 
     @property
     def statement(self) -> ast.stmt:
-        """The statement itself."""
+        """The statement at this index."""
         return self.block[self.index]
 
 
 def parse(source: str) -> ast.Module:
-    """Parse a file.
+    """Return the syntax tree of a file.
 
     Raises:
-        NotCertain: it is no Python of this version.
+        NotCertain: the file is not valid Python of this version.
     """
     try:
         return ast.parse(source)
@@ -58,13 +58,13 @@ def scope_of(tree: ast.Module, function: str) -> Scope:
     """Return the function with a qualified name, or the module itself.
 
     Raises:
-        NotCertain: there is none, or there are several.
+        NotCertain: the file has no such function, or several.
     """
     if function == MODULE:
         return tree
     found = [node for name, node in _functions(tree, "") if name == function]
     if len(found) != 1:
-        raise NotCertain(f"{function} is not one function of the file")
+        raise NotCertain(f"the file has no function {function}, or several")
     return found[0]
 
 
@@ -80,10 +80,10 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that hold a line, from the scope's own block to the innermost.
+    """Return the statements that enclose a line, from the function's top-level block to the innermost block.
 
     Raises:
-        NotCertain: no statement of the scope's own holds it.
+        NotCertain: no statement of the function itself contains the line.
     """
     levels: list[BlockPlace] = []
     parent: ast.AST = scope
@@ -94,7 +94,7 @@ def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
         levels.append(found)
         parent = found.statement
         if isinstance(parent, _INNER):
-            raise NotCertain(f"line {line} is of a function inside the function")
+            raise NotCertain(f"line {line} belongs to a nested function")
     if not levels:
         raise NotCertain(f"line {line} is not in the function")
     return levels
@@ -107,7 +107,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements that a compound statement or a scope has."""
+    """Yield the blocks of statements in a compound statement, function or module."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,7 +118,7 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement, its decorators included."""
+    """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
@@ -129,39 +129,39 @@ def end_line(node: ast.stmt | ast.expr) -> int:
 
 
 def spans(node: ast.stmt | ast.expr, line: int) -> bool:
-    """Tell whether a line lies between the first and the last of a statement or an expression."""
+    """Return whether a line is between the first and the last line of a statement or an expression."""
     return node.lineno <= line <= end_line(node)
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Tell whether a line belongs to a statement or its decorators."""
+    """Return whether a line belongs to a statement or its decorators."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of what is called; "" where it has none."""
+    """Return the last part of the name of a called function; "" if the function has no name."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def operand(node: ast.expr) -> str:
-    """Return the text of an expression as it stands next to an operator: in parentheses where it needs them."""
+    """Return the text of an expression as an operand, in parentheses if necessary."""
     text = ast.unparse(node)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls that span a line, of functions with this last part of their name."""
+    """Return the calls that span a line and whose function name ends with the given name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the deepest block that holds both of two lines: its depth, and the statement of each in it.
+    """Return the deepest block that contains both of two lines: its depth, and the statement for each line in it.
 
     Raises:
-        NotCertain: they stand in different branches of a statement.
+        NotCertain: the lines are in different branches of a statement.
     """
     depth = -1
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
@@ -172,18 +172,18 @@ def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> t
             break
     is_deeper = len(first) > depth + 1 and len(second) > depth + 1
     if depth < 0 or (is_deeper and first[depth].index == second[depth].index):
-        raise NotCertain("the lines stand in different blocks")
+        raise NotCertain("the lines are in different blocks")
     return depth, first[depth], second[depth]
 
 
 def names_of(scope: Scope) -> set[str]:
-    """Return every name that a scope mentions."""
+    """Return all names that a function or module uses."""
     names = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
     return names | {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a node gives something new, functions inside it left out."""
+    """Return the names that a node assigns, without nested functions."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -196,7 +196,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all below it that run with it: of a function or class inside, only that it is made."""
+    """Yield a node and all nodes below it that run with it. Bodies of nested functions and classes are left out."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -218,7 +218,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Tell whether code outside the scope's own statements may read a name: a function inside, globals, `locals()`."""
+    """Return whether code outside the function's own statements may read a name: a nested one, globals, `locals()`."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -232,7 +232,7 @@ def is_shared(scope: Scope, name: str) -> bool:
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
-    """Tell whether a function has a variable of its own with a name."""
+    """Return whether a nested function has its own local variable with a name."""
     if isinstance(node, ast.Lambda):
         return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -247,17 +247,17 @@ def _mentions(node: ast.AST, name: str) -> bool:
 
 
 def uses(statement: ast.stmt, name: str) -> bool:
-    """Tell whether a statement reads a name or gives it something new."""
+    """Return whether a statement reads or assigns a name."""
     return _mentions(statement, name) or name in stored_in(statement)
 
 
 def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
-    """Tell whether what a name holds behind a statement may be read: further on, or in the loop's next turn.
+    """Return whether the value of a variable may be read after a statement, later or in the next iteration of a loop.
 
     Args:
-        levels: the statement, as `levels_to` returns it; `last` is the index of a later one in its block.
-        name: the name.
-        last: where in the innermost block to begin.
+        levels: the enclosing statements of the statement, as `levels_to` returns them.
+        name: the name of the variable.
+        last: the index in the innermost block after which to begin, if it is not the statement's own index.
     """
     for depth in range(len(levels) - 1, -1, -1):
         level = levels[depth]
@@ -273,7 +273,7 @@ def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None 
                 return True
         elif not isinstance(level.parent, ast.If | ast.With | ast.AsyncWith | ast.Module) and depth > 0:
             other = [statement for block in blocks_of(level.parent) if block is not level.block for statement in block]
-            if fate_in(other, name) is Fate.READ:  # what a `finally`, an `else` or a handler reads
+            if fate_in(other, name) is Fate.READ:  # a `finally`, an `else` or an exception handler may read it
                 return True
     return False
 
@@ -285,7 +285,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Tell what statements that run in this order do first to what a name holds."""
+    """Return the first use of a variable's value in statements that run in this order."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -311,7 +311,7 @@ def _fate(statement: ast.stmt, name: str) -> Fate:
         if any(_loads(child, name) for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)):
             return Fate.READ
         blocks = list(blocks_of(statement))
-        if isinstance(statement, ast.Try | ast.TryStar):  # its `else` runs behind the whole of its body
+        if isinstance(statement, ast.Try | ast.TryStar):  # the `else` block runs after the whole body
             blocks = [[*statement.body, *statement.orelse], *blocks[2:]]
         return Fate.READ if any(fate_in(block, name) is Fate.READ for block in blocks) else Fate.OPEN
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
@@ -328,7 +328,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a name that a scope does not use yet: the wanted one, or that with a number behind it."""
+    """Return a name that is unused in a function or module: the wanted name, with a number appended if necessary."""
     taken = names_of(scope)
     number = 2
     name = wanted

@@ -1,1 +1,1 @@
-"""A whole epoch foreseen: every batch of a loader known beforehand, few steps run, and the rest replayed."""
+"""Predict the memory of a whole epoch: inspect all batches on the host, run few steps, and replay the rest."""

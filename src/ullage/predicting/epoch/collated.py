@@ -1,8 +1,8 @@
-"""The form of a batch as a function of its items' forms, learned from batches that were really collated.
+"""Predict the shapes of a batch from the shapes of its items, with formulas learned from really collated batches.
 
-What a function that pads, packs or truncates makes of its items follows from few numbers: how many they are, and for
-each dimension of an item the largest and the sum, rounded up to a multiple or cut at a limit. Which of these each
-dimension of a batch is, is learned on some batches and proved on others; where none holds, nothing is foretold.
+A collate function that pads, packs or truncates computes the dimensions of a batch from few numbers: the number of
+items and, for each dimension of an item, the maximum and the sum, rounded up to a multiple or limited. The formula for
+each dimension is learned from some batches and verified on others. If no formula matches, nothing is predicted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +20,16 @@ _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """Figures of every batch: the number of items, and for each dimension of an item the largest and the sum."""
+    """Statistics of batches: the number of items, and the maximum and the sum of each dimension of an item."""
 
     items: Ints
     largest: Ints
-    """One row a batch, one column a dimension of an item."""
+    """One row per batch, one column per item dimension."""
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the figures of batches, all of whose items are known; None where items differ in more than sizes."""
+        """Return the statistics of batches whose items are all known; None if items differ in more than sizes."""
         if not batches or layout_of(forms.table) is None:
             return None
         dims = dims_of(forms.table)
@@ -47,7 +47,7 @@ class BatchFigures:
         return cls(items=sizes, largest=largest, total=total)
 
     def at(self, numbers: Ints) -> "BatchFigures":
-        """The figures of some batches."""
+        """The statistics of some of the batches."""
         return BatchFigures(items=self.items[numbers], largest=self.largest[numbers], total=self.total[numbers])
 
 
@@ -59,9 +59,9 @@ def _rounded(values: Ints, multiple: int) -> Ints:
 
 
 def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
-    """All that a dimension may be, the simplest first.
+    """Yield the candidate formulas for a dimension, the simplest first.
 
-    Defaults keep a loop's values in each function; mypy takes them for parameters that a `Formula` does not have.
+    Default arguments bind the loop variables in each function; mypy takes them for parameters that a `Formula` lacks.
     """
     limit = int(observed.max())
     yield lambda figures: np.full(len(figures.items), limit, np.int64)
@@ -84,14 +84,14 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """What a batch looks like, by its items: one formula for each dimension."""
+    """A prediction of a batch's shapes from its items: one formula per dimension."""
 
     layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Learn it from batches that were collated; None where there is no formula for a dimension."""
+        """Return formulas that match collated batches; None if a dimension has no matching formula."""
         layout = layout_of(forms)
         if layout is None:
             return None
@@ -107,16 +107,16 @@ class Collated:
         return cls(layout=layout, formulas=tuple(chosen))
 
     def foretell(self, figures: BatchFigures) -> Ints:
-        """Return the dimensions of batches: one row each."""
+        """Return the predicted dimensions of batches, one row per batch."""
         if not self.formulas:
             return np.zeros((len(figures.items), 0), np.int64)
         return np.stack([formula(figures) for formula in self.formulas], axis=1)
 
     def holds(self, figures: BatchFigures, forms: Sequence[Form]) -> bool:
-        """Tell whether batches look as foretold."""
+        """Return whether the shapes of batches are equal to the predicted shapes."""
         return layout_of(forms) == self.layout and np.array_equal(self.foretell(figures), dims_of(forms))
 
     def form(self, dims: Sequence[int]) -> Form:
-        """Return a form by its dimensions."""
+        """Return the form with the given dimensions."""
         sizes = iter(dims)
         return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)

@@ -1,7 +1,7 @@
-"""An epoch put together from the requests of single steps, and run on the allocator's model.
+"""Join the requests of single steps to an epoch, and run them on the allocator's model.
 
-A program may be longer than memory holds: it is run in pieces, and each begins with the blocks and segments that the
-one before has left.
+A program may be too long for host memory. It is run in pieces, and each piece begins with the blocks and segments that
+the previous piece left.
 """
 
 import time
@@ -21,24 +21,24 @@ PIECE_OPERATIONS: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLevels:
-    """The levels during each step; sizes in bytes."""
+    """The memory levels during each step, in bytes."""
 
     allocated_bytes: Ints
     reserved_bytes: Ints
     start_allocated_bytes: Ints
-    """The level at the beginning of each step."""
+    """The allocated bytes at the beginning of each step."""
     lost_frees: int = 0
-    """Frees whose block could not be told: then the levels may be wrong."""
+    """The number of frees whose block is unknown; if there are any, the levels may be wrong."""
     ran_out_at: int | None = None
-    """The step in which memory runs out; the levels end there."""
+    """The step in which memory runs out, which is the last step of the levels. None if memory does not run out."""
     is_whole: bool
-    """Whether all steps were run through before the time was over."""
+    """Whether all steps were replayed within the time limit."""
     ties: int = 0
-    """The number of times that an address decided between equally large free blocks."""
+    """The number of times that addresses decided which of several equally large free blocks was used."""
 
 
 def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevice) -> Replay:
-    """Replay what was really run."""
+    """Return a replay of the requests that the run made."""
     return replay(_program(requests.op, requests.key, requests.size, requests.stream), settings, device)
 
 
@@ -49,28 +49,28 @@ def _program(op: Ints, key: Ints, size: Ints, stream: Ints, start: tuple[StartSe
 
 @dataclass(slots=True, kw_only=True)
 class Composer:
-    """Puts steps behind each other, and runs them through."""
+    """Joins steps, and runs them on the allocator's model."""
 
     settings: Settings
     device: ReplayDevice
     piece_operations: int = PIECE_OPERATIONS
     _next: int = 0
-    """The next block's number in the whole program."""
+    """The number of the next block in the whole program."""
     _survivors: list[Ints] = field(default_factory=list)
     _lost: int = 0
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The blocks that are alive at the beginning of the piece, by their number in the program, ascending."""
+    """The blocks that are alive at the beginning of the piece, by their number in the whole program, ascending."""
     _first: int = 0
     _there: int = 0
 
     def levels(self, before: RequestRows, steps: Iterable[Template], *, deadline: float) -> EpochLevels:
-        """Run through the steps of an epoch.
+        """Return the memory levels during the steps of an epoch.
 
         Args:
-            before: what was asked for before the first step.
-            steps: in the order of the epoch.
+            before: the requests before the first step.
+            steps: the steps in the order of the epoch.
             deadline: the time (`time.monotonic`) at which to stop.
         """
         self._next = int(before.key.max(initial=-1)) + 1
@@ -123,7 +123,7 @@ class Composer:
         )
 
     def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
-        """Yield pieces of the program: where each step begins (and the end), and the operations."""
+        """Yield pieces of the program: the offsets at which each step begins and the last ends, and the operations."""
         rows, offsets, length = [before], [], len(before)
         for step in steps:
             offsets.append(length)
@@ -136,7 +136,7 @@ class Composer:
             yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
     def _requests(self, step: Template) -> RequestRows:
-        """Return a step's requests with the numbers of its blocks in the whole program."""
+        """Return the requests of a step, with block numbers of the whole program."""
         key = step.key + self._next
         op = step.op
         if len(step.age):
@@ -151,7 +151,7 @@ class Composer:
         return RequestRows(op, key, step.size, step.stream)
 
     def _carried(self, step: Template) -> Ints:
-        """The blocks of earlier steps that a step frees; -1: there is none such."""
+        """Return the blocks of earlier steps that a step frees; -1 for a block that does not exist."""
         keys = np.full(len(step.age), -1, np.int64)
         number = len(self._survivors)
         for age in np.unique(step.age).tolist():
@@ -166,7 +166,7 @@ class Composer:
         return keys
 
     def _run(self, rows: RequestRows) -> Replay:
-        """Run a piece; its blocks are numbered anew, those that are there first."""
+        """Run a piece of the program. Its blocks are renumbered, beginning with those that are alive at its start."""
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
         key = rows.key - first + there
@@ -196,7 +196,7 @@ class Composer:
         return done
 
     def _carry(self, blocks: BlockColumns) -> None:
-        """Let the next piece begin with what this one has left."""
+        """Use the blocks and segments at the end of this piece as the start of the next piece."""
         key = blocks.key
         number = np.where(key >= self._there, key - self._there + self._first, -1)
         old = (key >= 0) & (key < self._there)

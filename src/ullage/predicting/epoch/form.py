@@ -1,4 +1,4 @@
-"""The form of an item or a batch: the shapes of all that is in it. No value is looked at."""
+"""The form of an item or a batch: the shapes of everything it contains. Values are not read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,21 +11,21 @@ import numpy as np
 from ullage.predicting.epoch.requests import Ints
 
 Form = tuple[tuple[str, tuple[int, ...]], ...]
-"""Each leaf's name and shape, in order."""
+"""The name and shape of each leaf (tensor, array, list of numbers), in order."""
 Layout = tuple[tuple[str, int], ...]
-"""Each leaf's name and number of dimensions."""
+"""The name and number of dimensions of each leaf, in order."""
 _DEPTH: Final = 5
 _LEAVES: Final = 2048
 
 
 def form_of(value: Any) -> Form:
-    """Return the form of a value: tensors, arrays, lists of numbers, and what holds them."""
+    """Return the form of a value: tensors, arrays, lists of numbers, and containers of these."""
     return tuple(islice(_leaves(value, "", 0), _LEAVES))
 
 
 def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):  # torch.Size is one
+    if isinstance(shape, tuple):  # torch.Size is a tuple too
         yield name, tuple(shape)
     elif value is None or isinstance(value, Number | str | bytes):
         yield name, ()
@@ -49,29 +49,29 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the layout of forms; None where they differ in more than sizes."""
+    """Return the layout that forms have in common; None if they differ in more than sizes."""
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 
 
 def dims_of(forms: Sequence[Form]) -> Ints:
-    """Return the dimensions of forms of one layout: one row each."""
+    """Return the dimensions of forms with the same layout, one row per form."""
     return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)
 
 
 def elements(form: Form) -> int:
-    """The number of elements of the largest tensor."""
+    """Return the number of elements of the largest tensor."""
     return max((prod(shape) for _, shape in form), default=0)
 
 
 def longest(form: Form) -> int:
-    """The largest dimension but the first; of what has one dimension only, that one."""
+    """Return the largest dimension other than the first; for values with only one dimension, that dimension."""
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)
 
 
 def text_of(form: Form) -> str:
-    """Write a form for people: the first tensors with their shapes."""
+    """Return a form as text for reports: the first tensors with their shapes."""
     shown = [f"{name or 'tensor'} {' x '.join(map(str, shape))}" for name, shape in form if shape]
     more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
     return ", ".join(shown[:3]) + more

@@ -1,4 +1,6 @@
-"""The form of every item of a data set, as cheaply as it can be had: a column, lengths that it knows, or the items."""
+"""Find the form of every item of a data set by the cheapest source: a column, lengths the data set knows, or the
+items.
+"""
 
 import sys
 import time
@@ -12,25 +14,27 @@ from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
 _SAMPLE: Final = 48
-"""Items that are fetched to see whether lengths that a data set knows are those of its items."""
+"""The number of items that are fetched to check that lengths known to the data set are the lengths of its items."""
 _AT_ONCE: Final = 512
 _ALIKE: Final = 2048
-"""Items that have to be alike for the rest to be taken to be so, where all would take long: pictures of one size."""
+"""The number of items that have to be equal before the rest is assumed to be equal too, if fetching all takes too long.
+An example is images of one size.
+"""
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 
 @dataclass(slots=True, kw_only=True)
 class ItemForms:
-    """Forms by the index of the item: numbers into a table."""
+    """Forms by item index, stored as indices into a table of distinct forms."""
 
     numbers: Ints
-    """-1: not known."""
+    """The index into the table for each item; -1 if unknown."""
     table: list[Form]
     how: str
-    """The source of the forms, for people."""
+    """The source of the forms, as text for reports."""
     assumed: int = 0
-    """The number of items that were not looked at and are taken to be like all that were."""
+    """The number of items that were not fetched, and are assumed to equal the fetched items."""
 
 
 def item_forms(
@@ -41,14 +45,14 @@ def item_forms(
     known_lengths: Iterable[Any] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> ItemForms:
-    """Return the forms of the wanted items, or as many as the time allows.
+    """Return the forms of the wanted items, as many as the time limit allows.
 
     Args:
-        dataset: a data set in the manner of a map.
-        wanted: indices, each once, in the order in which they count.
+        dataset: a map-style data set.
+        wanted: item indices without repetition, the most important first.
         deadline: the time (`time.monotonic`) at which to stop.
-        known_lengths: objects that may know lengths: samplers.
-        progress: told from time to time how many items are done.
+        known_lengths: objects that may know item lengths, such as samplers.
+        progress: called from time to time with the number of items that are done.
     """
     count = len(dataset)
     found = _from_lengths(dataset, count, known_lengths)
@@ -56,7 +60,7 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Use lengths that somebody knows, where items that are fetched show that they are those of the items."""
+    """Return forms from known lengths, if fetched sample items have these lengths; otherwise None."""
     if count < 2 * _SAMPLE:
         return None
     sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
@@ -77,7 +81,7 @@ def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Ite
 
 
 def _shifted(form: Form, by: Ints) -> Form:
-    """Return a form with each dimension changed by so much."""
+    """Return a form with the given amounts added to its dimensions."""
     changes = iter(by.tolist())
     return tuple((name, tuple(size + next(changes) for size in shape)) for name, shape in form)
 
@@ -102,7 +106,7 @@ def _ints(value: Any, count: int) -> Ints | None:
 
 
 def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
-    """The lengths of the lists in the columns of a `datasets.Dataset`, without reading them."""
+    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists."""
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.Dataset):
         return

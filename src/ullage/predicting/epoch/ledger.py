@@ -1,7 +1,7 @@
-"""What PyTorch records of its allocator, taken out of it piece by piece, as requests whose blocks have numbers.
+"""Read PyTorch's allocator history piece by piece, and convert it to requests with numbered blocks.
 
-PyTorch keeps its records in a ring. Taken at the end of every step they may be as many as they like, and each piece is
-the memory that one step asked for.
+PyTorch keeps this history in a ring buffer. It is read at the end of every step, so that the ring never overflows;
+each piece has the memory requests of one step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,23 +22,23 @@ _ALLOC, _FREE_REQUESTED, _FREE_COMPLETED = range(3)
 
 
 class Ledger:
-    """Takes records out of PyTorch and gives each block a number."""
+    """Reads the history of PyTorch's allocator, and gives each block a number."""
 
     def __init__(self, clear: Callable[[], None]) -> None:
         self._clear = clear
         self._events: list[tuple[Ints, Ints, Ints, Ints]] = []
-        """Everything that was taken, as columns: action, address, size, stream."""
+        """All events that were read, as columns: action, address, size, stream."""
         self._live: dict[int, int] = {}
         self._waiting: set[int] = set()
         self.alive = bytearray()
-        """A byte for each block: whether it is alive."""
+        """One byte per block: 1 if the block is alive."""
         self.late_frees = 0
-        """Blocks that stayed for a while after they were freed, as another stream used them."""
+        """The number of blocks that were freed late because another stream used them."""
         self.device = 0
         self.settings: Mapping[str, Any] = {}
 
     def take(self) -> RequestRows:
-        """Take out what was recorded since the last time."""
+        """Return the requests that were recorded since the last call."""
         if not torch.cuda.is_initialized():
             return RequestRows.joined([])
         recorded = torch._C._cuda_memorySnapshot(None)
@@ -58,7 +58,7 @@ class Ledger:
         return self._numbered(*columns)
 
     def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> RequestRows:
-        """Give the blocks of some events their numbers."""
+        """Return the block numbers of the given events."""
         live, alive = self._live, self.alive
         keys, kept = [], []
         just_freed = -1
@@ -88,12 +88,12 @@ class Ledger:
         )
 
     def history(self) -> "TakenHistory":
-        """Everything that was taken, in the form in which PyTorch gives it."""
+        """All events that were read, in the form of PyTorch's snapshots."""
         return TakenHistory(self._events)
 
 
 class TakenHistory(Sequence[Mapping[str, Any]]):
-    """Events as PyTorch's snapshots have them, made when they are asked for."""
+    """Events in the form of PyTorch's snapshots, created on access."""
 
     def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
         self._pieces = list(pieces)

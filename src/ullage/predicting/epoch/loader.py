@@ -1,8 +1,8 @@
-"""The hooks in torch's DataLoader: what it hands out is decided here, and every `next()` is noticed.
+"""Hooks in torch's DataLoader: they choose the batches that it returns, and observe every `next()`.
 
-The loader itself fetches, collates and pins, in its workers too. Only the sampler that it asks is ours: it gives what
-the script's own would give, until somebody knows better which batch to run. Accelerate's loaders go round torch's, one
-batch ahead and with the batch moved to the card, so a step begins where theirs is asked.
+The DataLoader itself fetches, collates and pins, also in its workers. Only its sampler is replaced: it returns the same
+batches as the script's sampler, until a plan chooses the next batch. Accelerate's loaders wrap torch's loader, read one
+batch ahead, and move the batch to the GPU. A step therefore begins when Accelerate's loader is called.
 """
 
 import sys
@@ -20,21 +20,21 @@ from ullage.gpu.tracing.torch_import import ImportWatch
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """What one pass over a loader hands out."""
+    """The batches that one pass over a loader returns."""
 
     loader: Any
     own: Iterator[Any]
-    """The rest of the script's own sampler."""
+    """The remaining batches of the script's sampler."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The place in the epoch's order of each batch that was handed out; -1: none of it."""
+    """The position in the epoch's order of each returned batch; -1 if the batch is not part of the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches in the order of the epoch, as far as they were handed out before there was a plan."""
+    """The batches that were returned before there was a plan, in the order of the epoch."""
     delivered: int = 0
     source: "Source | None" = None
-    """The asking of this pass, where the training loop asks torch's loader itself."""
+    """The source object of this pass, if the training loop calls torch's loader directly."""
     choose: Callable[[], Any] | None = None
-    """Chooses what to hand out next; None: the sampler's own next."""
+    """Chooses the next batch; None to use the next batch of the script's sampler."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -51,33 +51,33 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """What the training loop asks for its batches: a pass over torch's loader, or over what goes round it."""
+    """The iterator that the training loop calls for its batches: torch's loader, or a loader that wraps it."""
 
     feed: Feed | None
     calls: int = 0
-    """The number of times that it was asked."""
+    """The number of times that the training loop has called this iterator."""
     backward_passes: int = 0
-    """The backward passes of the process at the last call."""
+    """The number of backward passes in the process at the last call."""
 
 
 class LoaderListener(Protocol):
-    """Who is told."""
+    """The interface of an object that receives the events of loaders."""
 
     def before_handing_out(self, feed: Feed) -> None:
-        """A batch is about to be chosen."""
+        """Called before a batch is chosen."""
 
     def before_next(self, source: Source) -> None:
-        """The training loop asks for a batch."""
+        """Called when the training loop requests a batch."""
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """A batch was fetched."""
+        """Called after a batch was fetched."""
 
     def ended(self, source: Source) -> None:
-        """There is no further batch."""
+        """Called when the loader is exhausted."""
 
 
 class _Sampler:
-    """Stands in for the sampler that a pass over a loader asks."""
+    """Replaces the sampler in one pass over a loader."""
 
     def __init__(self, loader: Any, own: Any, listener: LoaderListener) -> None:
         self._loader, self._own, self._listener = loader, own, listener
@@ -93,13 +93,13 @@ class _Sampler:
 
 
 class LoaderHooks:
-    """Hooks from `install` to `remove`."""
+    """Installs hooks on loaders with `install`, and removes them with `remove`."""
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo = ExitStack()
         self._outer: list[Source] = []
-        """The passes around torch's loader that are just being asked."""
+        """The wrapping loaders whose `next()` is running."""
 
     def install(self) -> None:
         """Install the hooks."""
@@ -117,7 +117,7 @@ class LoaderHooks:
             ImportWatch("accelerate.data_loader", before=lambda: None, after=self._watch_accelerate).install()
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._undo.close()
 
     def _set(self, owner: Any, name: str, value: Any) -> None:

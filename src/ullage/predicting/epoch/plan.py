@@ -1,10 +1,13 @@
-"""Which batch to run next: first the heaviest, then every shape once, then those that come again a second time.
+"""Choose the next batch to run: first the heaviest, then one batch of each shape, then repeated shapes a second time.
 
-Where torch.compile makes graphs as batches come, what their order decides is kept. Which graphs there are at a place of
-the epoch follows from the shapes before it: a length that no graph admits has one made, for all lengths perhaps, and
-what was made for the first length alone serves no more. So what a unit asks for is known by its shapes and by the
-graphs that there were. Units are run in the order of the epoch, and those are passed by whose like was run with the
-same graphs; after a graph was made all are wanted anew.
+A batch group is one batch, or several batches that a script uses together. Batch groups with equal memory requests have
+the same key.
+
+If torch.compile compiles graphs during the epoch, the result depends on the order of batches, and that order is kept.
+The graphs that exist at a position of the epoch follow from the shapes before it: a length that no graph accepts causes
+a new compilation, possibly for all lengths, and the graph for the first length alone is no longer used. So the memory
+requests of a batch group depend on its shapes and on the existing graphs. Batch groups run in the order of the epoch. A
+batch group is skipped if an equal one was run with the same graphs. After a new graph, all shapes are run again.
 """
 
 from collections import deque
@@ -18,12 +21,13 @@ from ullage.predicting.epoch.requests import Ints
 MOST_RUNS: Final = 3
 _RUNS_IN_ORDER: Final = 2
 _PROBES: Final = 6
-"""The heaviest, which are run before anything else."""
+"""The number of heaviest keys that are run first."""
 
 
 def _spread(count: int) -> Ints:
-    """The numbers below `count` in an order that is spread over all of them at any time: what is not run until the
-    time is over has something near it that was."""
+    """Return the numbers below `count` in an order that is evenly spread at any time, so that every number that is not
+    reached within the time limit has a neighbour that was.
+    """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
     mirrored = np.zeros_like(numbers)
@@ -33,13 +37,13 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """How often units of each key are still to be run; a unit is a batch, or those that a script takes together."""
+    """The number of runs that are still needed for each key, which stands for batch groups of the same shapes."""
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """A unit of the key was run."""
+        """Record that a batch group with this key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -47,36 +51,36 @@ class OpenRuns:
 
     @property
     def is_done(self) -> bool:
-        """Whether every key was run as often as is wanted."""
+        """Whether every key was run as often as needed."""
         return not self._open
 
     @property
     def left(self) -> int:
-        """The number of keys that are still to be run."""
+        """The number of keys that still need runs."""
         return len(self._open)
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """What is still to be run of an epoch, the heaviest first."""
+    """The runs of an epoch that are still needed, the heaviest first."""
 
     keys: Ints
-    """The key of each unit in the order of the epoch: what decides its memory; -1: not known."""
+    """The key of each batch group in the order of the epoch; equal keys mean equal memory requests. -1 if unknown."""
     phases: Ints
-    """The place of each key in the cycle of gradient accumulation at which such a unit may run."""
+    """The position of each key in the gradient accumulation cycle, at which its batch groups may run."""
     weight: Ints
-    """The weight of each key."""
+    """The weight of each key: the number of elements of its largest tensor."""
     span: Ints
     """The longest dimension of each key."""
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
     _sample: list[int] = field(default_factory=list)
-    """The first unit of each key."""
+    """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """The runs that are still wanted of each key."""
+    """The number of runs that each key (batch groups of the same shapes) still needs."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after so many units that were run in their own order."""
+        """Begin after the given number of batch groups was run in the script's order."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -93,7 +97,7 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the unit to run next; where nothing is left to run, the lightest."""
+        """Return the batch group to run next. If no run is needed, return the lightest batch group."""
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
@@ -102,50 +106,50 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """A unit of the key did not ask for what the one before it asked."""
+        """Add a run for a key whose last batch group made other requests than the batch group before it."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
 
 class PlanInOrder(OpenRuns):
-    """What is still to be run of an epoch in its order, as torch.compile makes graphs."""
+    """The runs of an epoch that are still needed, in the order of the epoch, because torch.compile compiles graphs."""
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The key of each unit in the order of the epoch: its shapes and the graphs that there are; -1: not known."""
+        """The key of each batch group in the order of the epoch, from shapes and existing graphs; -1 if unknown."""
         self.phases, self.weight, self.span = phases, weight, span
-        """The place in the cycle, the weight and the longest dimension of each key."""
+        """The position in the accumulation cycle, the weight and the longest dimension of each key."""
         self.is_hurried = False
-        """The heaviest come first now, as there is no time for all."""
+        """Whether the heaviest batch groups are run first from now on, because the time is too short for all."""
         self._kinds = len(weight)
         self.period = 1
-        """The number of units to a step of the optimizer."""
+        """The number of batch groups per optimizer step."""
         self._done, self._at = 0, -1
         self._made_at = -1
-        """The last place at which a graph was made."""
+        """The last position at which a graph was compiled."""
         self._open: dict[int, int] = {}
-        """The runs that are still wanted of each key."""
+        """The number of runs that each key (batch groups of the same shapes) still needs."""
         self._unseen: set[int] = set()
-        """Keys of which no unit was run yet."""
+        """Keys of which no batch group was run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after so many units that were run in their own order."""
+        """Begin after the given number of batch groups was run in the script's order."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
 
     def _want(self) -> None:
-        """Want every key that comes after the last graph was made."""
+        """Require runs of every key that occurs after the last graph was compiled."""
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
         self._unseen = set(self._open)
 
     def graph_made(self, unit: int) -> bool:
-        """A graph was made while a unit ran: from the next on all are wanted anew.
+        """Record that a graph was compiled while a batch group ran: all later keys need runs again.
 
-        Returns:
-            Whether the epoch in its order makes it there too: every shape before it was run, and made none.
+        Returns: Whether the epoch in its own order compiles this graph at the same position, because every earlier
+            shape was run and compiled none.
         """
         if unit <= self._made_at:
             return False
@@ -161,7 +165,7 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the unit to run next: the rest of a cycle, or the next cycle in which something is wanted."""
+        """Return the batch group to run next: the rest of a cycle, or the next cycle that needs a run."""
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
             return self._at
@@ -170,8 +174,8 @@ class PlanInOrder(OpenRuns):
         return self._at
 
     def _next(self) -> int:
-        """The next unit in the order of the epoch that is wanted; behind the last of all again from the first."""
-        wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last: keys that are not known
+        """Return the next batch group in the order of the epoch that needs a run; at the end, start again."""
+        wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
         places = places[places > self._made_at]
@@ -187,11 +191,11 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """A unit of the key was run."""
+        """Record that a batch group with this key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """A unit of the key did not ask for what the one before it asked."""
+        """Add a run for a key whose last batch group made other requests than the batch group before it."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

@@ -1,4 +1,4 @@
-"""Requests to the allocator: columns whose blocks have numbers, and what a step of the same shapes asks again."""
+"""Requests to the allocator, as columns with numbered blocks, and templates of steps that make the same requests."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Requests in their order: columns of equal length. A block's number counts from 0 over the whole run."""
+    """Requests in order, as columns of equal length. Blocks are numbered from 0 over the whole run."""
 
     op: Ints
-    """`Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
+    """The operation: `Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
     key: Ints
     size: Ints
     stream: Ints
@@ -28,7 +28,7 @@ class RequestRows:
 
     @classmethod
     def joined(cls, pieces: Sequence["RequestRows"]) -> "RequestRows":
-        """Return pieces as one."""
+        """Return the concatenation of pieces."""
         if not pieces:
             none = np.zeros(0, np.int64)
             return cls(none, none, none, none)
@@ -37,7 +37,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return one row that is no block's."""
+    """Return a single row for an operation without a block."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 
@@ -47,29 +47,29 @@ OTHERS_GONE: Final = row(Op.SET_OTHERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """The requests of one step, in a form that does not name blocks: what a step of the same shapes asks again.
+    """The requests of one step without absolute block numbers, so that steps of the same shapes have equal templates.
 
-    Blocks that a step makes are counted from its beginning. A block that it frees and an earlier step made is named by
-    how many steps ago that was, and by its place among those that outlived that step: the gradients of the step before,
-    its loss, its logits.
+    Blocks that the step allocates are numbered from the beginning of the step. For a freed block of an earlier step,
+    the template has the number of steps since its allocation, and its index among the blocks that outlived that step:
+    the gradients of the previous step, its loss, its logits.
     """
 
     op: Ints
     key: Ints
-    """The blocks that the step itself makes by their number in the step; of others the place in `age`."""
+    """For blocks that the step allocates, their number in the step; for others, an index into `age` and `place`."""
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The steps since the one that made the block; 0: it was there before the first step."""
+    """The number of steps since the step that allocated the block; 0 if the block existed before the first step."""
     place: Ints
-    """The place among the blocks that outlived that step; of what was there before: the block's number."""
+    """The index among the blocks that outlived that step; for blocks from before the first step, the block's number."""
     births: int
     survivors: Ints
-    """The blocks that outlive the step, by their number in it."""
+    """The blocks that outlive the step, by their number in the step."""
 
     def is_like(self, other: "Template") -> bool:
-        """Tell whether two steps ask for the same."""
+        """Return whether two steps make the same requests."""
         names = ("op", "key", "size", "stream", "age", "place", "survivors")
         return self.births == other.births and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in names
@@ -77,18 +77,18 @@ class Template:
 
 
 class TemplateMaker:
-    """Makes templates of the steps of one run, one after the other."""
+    """Creates templates of the steps of one run, one after the other."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         self._alive = alive
-        """A byte for each block of the run so far: whether it is alive."""
+        """One byte per block of the run so far: 1 if the block is alive."""
         self._firsts = [first_block]
-        """The number of the first block of each step, and of the next."""
+        """The number of the first block of each step, and of the step to come."""
         self._survivors: list[Ints] = []
         """The blocks that outlived each step, by their number in the run."""
 
     def template(self, requests: RequestRows) -> Template:
-        """Return the next step's."""
+        """Return the template of the next step."""
         step, first = len(self._survivors), self._firsts[-1]
         end = len(self._alive)
         survivors = np.flatnonzero(np.frombuffer(bytes(self._alive[first:]), np.int8)).astype(np.int64)
@@ -116,7 +116,7 @@ class TemplateMaker:
         )
 
     def _named(self, step: int, block: int) -> tuple[int, int]:
-        """How many steps ago a block was made, and its place among those that outlived that step."""
+        """Return how many steps ago a block was allocated, and its index among the blocks that outlived that step."""
         made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
         if made_in < 0:
             return 0, block

@@ -1,4 +1,4 @@
-"""What a watched run tells of the whole epoch."""
+"""Compute the memory of a whole epoch from a watched run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,32 +26,32 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The placements that are compared."""
+"""The address placements that are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """What is known of the run that was watched; sizes in bytes."""
+    """Figures of the watched run, in bytes."""
 
     torch_version: str
     placement: str
     room_bytes: int
-    """The card's memory without what is not PyTorch's."""
+    """The GPU memory that is available to PyTorch's allocator."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     ran_out: bool
     graphs: int
     """The number of CUDA graphs that were captured."""
     ranks: int = 1
-    """The number of ranks of which the run was one."""
+    """The number of ranks of the job that the run belonged to."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
-    """Return what the epoch uses; None where no loader fed the training.
+    """Return the memory use of the epoch; None if no loader provided training batches.
 
     Args:
-        watch: removed.
-        run: what the run itself used.
+        watch: the watch, after its hooks have been removed.
+        run: figures of the run itself.
         deadline: the time (`time.monotonic`) at which to stop replaying.
     """
     if watch.feed is None or not watch.units:
@@ -60,7 +60,7 @@ def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse
 
 
 class _Foreseen:
-    """One epoch, put together."""
+    """Computes one epoch from the steps that were run."""
 
     def __init__(self, watch: "EpochWatch", run: RunFigures, deadline: float) -> None:
         self._watch, self._run, self._deadline = watch, run, deadline
@@ -68,13 +68,13 @@ class _Foreseen:
         self._doubts: list[str] = []
         """The reasons why the figures may be wrong."""
         self._stood_in: set[int] = set()
-        """The keys of whose shapes no step was run."""
+        """The keys for which no step was run."""
         self._confirmed = 0
         self._replay_seconds = 0.0
         self._settings = _settings(watch.ledger.settings, run.torch_version)
 
     def use(self) -> EpochUse:
-        """Put the epoch together, run it through, and say what came of it."""
+        """Return the memory use of the epoch, from a replay of its steps."""
         watch = self._watch
         places, templates = self._steps()
         try:
@@ -119,13 +119,13 @@ class _Foreseen:
     # ---- the steps of the epoch
 
     def _steps(self) -> tuple[Ints, list[Template]]:
-        """The units of the epoch by their places, and what each asks for."""
+        """Return the positions of the epoch's batch groups, and the requests of each batch group."""
         watch = self._watch
         own = [unit.template for unit in watch.units[: watch.in_own_order]]
         if watch.plan is None:
             return np.arange(len(own)), own
         keys = watch.plan.keys
-        # A library that counts batches ends its loop after as many as the epoch has, whichever they were.
+        # A library that counts batches ends its loop after as many batches as the epoch has, regardless of their order.
         left_early = len(watch.units) + 1 + watch.lag < len(keys)
         if left_early and not watch.has_finished and not self._run.ran_out:
             keys = keys[: len(watch.units)]
@@ -149,16 +149,16 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """What units asked for that were run with the graphs that there are at their place of the epoch."""
+        """Return the requests of batch groups that were run with the same graphs as at their position of the epoch."""
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
             return {}
-        # Of those that were run out of their order the first made a graph, if any did.
+        # If several units ran at one position, the first is used, because it compiled the graph, if any did.
         rightly = [unit for unit in watch.units if unit.place >= 0 and unit.key == plan.keys[unit.place]]
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """What a unit of each key asks for: always, and the first time where that differs."""
+        """Return the memory requests for each key: the usual ones, and the first ones if they differ."""
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
         steady: dict[int, Template] = {}
@@ -177,15 +177,15 @@ class _Foreseen:
             elif counts[key] > 1:
                 unconfirmed += 1
         if unlike:
-            self._doubts.append(f"steps of {unlike:,} shapes did not ask for the same memory each time")
+            self._doubts.append(f"steps of {unlike:,} shapes did not make the same memory requests each time")
         if unconfirmed:
-            self._doubts.append(f"{unconfirmed:,} shapes that come again were run once only")
+            self._doubts.append(f"{unconfirmed:,} shapes that occur several times were run only once")
         if steady:
             self._stand_in(np.flatnonzero(counts).tolist(), steady)
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Let the next heavier key that was run stand in for each that was not."""
+        """Use the next heavier key that was run in place of each key that was not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -201,11 +201,12 @@ class _Foreseen:
             steady[key] = steady[chosen if chosen is not None else max(alike, key=lambda o: int(plan.weight[o]))]
         if self._stood_in:
             self._notes.append(
-                f"no step of {len(self._stood_in):,} shapes was run; the next heavier one stands for each"
-                + (f", and for {lighter:,} a lighter one, as no heavier was run" if lighter else "")
+                f"for {len(self._stood_in):,} shapes no step was run; the next heavier shape that was run is used "
+                "for each"
+                + (f" (for {lighter:,} shapes a lighter one, because no heavier shape was run)" if lighter else "")
             )
 
-    # ---- levels
+    # ---- memory levels
 
     def _levels(self, templates: Sequence[Template]) -> EpochLevels:
         run = self._run
@@ -219,12 +220,13 @@ class _Foreseen:
             own = levels_of_run(RequestRows.joined(self._watch.all_requests), self._settings, wide)
             if own.peak.reserved_bytes != run.peak_reserved_bytes:
                 self._doubts.append(
-                    "a replay of what was run does not reserve what the run did, so reserved memory is an estimate"
+                    "a replay of the steps that were run does not reserve as much as the run did, so reserved "
+                    "memory is an estimate"
                 )
         return self._replayed(templates, device)
 
     def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
-        """Return the levels of the whole epoch, and where it runs out of the card's memory."""
+        """Return the memory levels of the whole epoch, and the step at which GPU memory runs out."""
         began = time.monotonic()
         composer = Composer(settings=self._settings, device=device)
         levels = composer.levels(self._watch.before, templates, deadline=self._deadline)
@@ -236,7 +238,7 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """The least and the most that is reserved under every placement; None where there is no time to tell."""
+        """Return the lowest and highest reserved peak over all address placements; None if the time is too short."""
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
             return own, own
@@ -249,35 +251,41 @@ class _Foreseen:
         return min(peaks), max(peaks)
 
     def _judge(self, levels: EpochLevels, units: int) -> None:
-        """Add what is doubtful of the levels."""
+        """Add the reasons why the levels may be wrong."""
         watch = self._watch
-        doubts = {  # each with whether it is one
-            f"it could not be told which blocks {levels.lost_frees:,} frees meant": levels.lost_frees,
-            f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed in the time given": (
+        doubts = {  # each reason, with whether it applies
+            f"the blocks of {levels.lost_frees:,} frees are unknown": levels.lost_frees,
+            f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed within the time limit": (
                 not levels.is_whole
             ),
-            f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
-            "has one pool for all, so the figures are an estimate: --steps runs the batches themselves": (
+            f"the run captured {self._run.graphs:,} CUDA graphs, which use private memory pools; the replay uses one "
+            "pool for everything, so the figures are an estimate. To run the batches themselves, use --steps": (
                 self._run.graphs
             ),
-            f"torch.compile made {watch.graphs_out_of_order:,} graphs for batches that were run out of their "
-            "order, from which it follows which it makes: the figures are an estimate; give it longer with "
-            "--minutes, or run the batches themselves with --steps": watch.graphs_out_of_order,
-            "what a collective used is let go by a thread that looks a few times a second, so that a step of one "
-            "rank of several has no figures that are its own; they are an estimate": self._run.ranks > 1,
-            "blocks were used on several streams; each counts until it was free for all of them": (
+            f"torch.compile compiled {watch.graphs_out_of_order:,} graphs for batches that were run out of order, and "
+            "the order decides which graphs it compiles. The figures are an estimate; allow more time with --minutes, "
+            "or run the batches themselves with --steps": watch.graphs_out_of_order,
+            "a thread that polls a few times per second frees the memory of collectives, so the figures of a single "
+            "step of one rank of several are an estimate": self._run.ranks > 1,
+            "blocks were used on several streams; each block counts until all of these streams had finished with it": (
                 watch.ledger.late_frees
             ),
-            f"{watch.surprises:,} batches that were run did not look as foretold": watch.surprises,
-            "some batches are not known": watch.plan is not None and (watch.plan.keys < 0).any(),
-            "the epoch goes on after what was met": not watch.is_foreseen and not watch.has_ended,
+            f"{watch.surprises:,} batches that were run did not have the predicted shapes": watch.surprises,
+            "the shapes of some batches are unknown": watch.plan is not None and (watch.plan.keys < 0).any(),
+            "the epoch has more batches than were run": not watch.is_foreseen and not watch.has_ended,
         }
         self._doubts += [text for text, is_so in doubts.items() if is_so]
         left = len(watch.scan.order) % (watch.group * watch.period) if watch.scan is not None else 0
         if left and watch.group * watch.period > 1:
             self._notes.append(
-                f"the epoch ends with {left:,} batches that make no whole step of the optimizer"
-                + (", and are left out" if watch.group > 1 else "; as a step that ends early they may need another")
+                f"the last {left:,} batches of the epoch are fewer than a full optimizer step needs"
+                + (
+                    ", and are left out"
+                    if watch.group > 1
+                    else (
+                        "; if the script takes a step with them anyway, that step may need a different amount of memory"
+                    )
+                )
             )
 
     # ---- figures
@@ -303,7 +311,7 @@ class _Foreseen:
 
     def _worst(self, levels: EpochLevels, units: Ints) -> WorstBatch | None:
         watch, group = self._watch, self._watch.group
-        if self._run.ran_out and watch.plan is not None:  # the batch whose step was running then
+        if self._run.ran_out and watch.plan is not None:  # the batch whose step was running when memory ran out
             assert watch.feed is not None
             following = watch.feed.handed[len(watch.units) * group :]
             if not following:
@@ -323,7 +331,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the heaviest batch of a unit."""
+        """Return the heaviest batch of a batch group."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -369,7 +377,7 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """The growth a unit of what is left between units: of its floor in each part of the epoch, if all of them rise."""
+    """Return the growth of remaining memory in bytes per batch group; 0 unless it rises in every part of the epoch."""
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
     floors = np.array([part.min() for part in np.array_split(starts[1:], _PARTS)], np.int64)
@@ -379,6 +387,6 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """The highest level in each of equal spans."""
+    """Return the maximum level in each of equally long spans."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -1,7 +1,7 @@
-"""A loader gone through on the host: the shapes of every batch of an epoch, before any of them is run.
+"""Iterate over a loader on the host, to find the shapes of every batch of an epoch before any batch is run.
 
-Nothing is computed on a card that is not there, and nobody waits for one, so an epoch's order and the sizes of its
-items can be had whole. Random numbers are put back, so that the script draws what it would have drawn.
+The emulated GPU computes nothing, so the order of an epoch and the sizes of its items can be read quickly and in full.
+The state of random number generators is restored afterwards, so that the script gets the same random values.
 """
 
 import random
@@ -21,21 +21,23 @@ from ullage.predicting.epoch.item_forms import ItemForms, item_forms
 from ullage.predicting.epoch.requests import Ints
 
 _LEARNED: Final = 24
-"""Batches on which the function of collation is learned; it is proved on as many others, and on the heaviest."""
+"""The number of batches from which the collate formulas are learned. They are verified on as many other batches, and on
+the heaviest.
+"""
 _HEAVIEST: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """The batches of an epoch in their order, and what each looks like."""
+    """The batches of an epoch in their order, and the shapes of each batch."""
 
     order: list[Any]
-    """The sampler's own batches: the indices of each."""
+    """The batches of the sampler: the item indices of each batch."""
     items: Ints
     shape: Ints
-    """The number of each batch's shapes; -1: not looked at."""
+    """The index of each batch's form in `forms`; -1 if the batch was not inspected."""
     forms: list[Form]
-    """The shapes by their number."""
+    """The distinct forms."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -46,13 +48,13 @@ def go_through(
     deadline: float,
     progress: Callable[[str], None],
 ) -> Scan:
-    """Look at every batch of an order, or as many as the time allows.
+    """Return the shapes of every batch, or of as many batches as the time limit allows.
 
     Args:
-        loader: a DataLoader whose data set is a map.
-        order: what its sampler gives in an epoch.
+        loader: a DataLoader with a map-style data set.
+        order: the batches that its sampler returns in an epoch.
         deadline: the time (`time.monotonic`) at which to stop.
-        progress: told how far it is.
+        progress: called with texts about the progress.
     """
     scan = Scan(
         order=list(order),
@@ -66,8 +68,8 @@ def go_through(
     unseen = int((scan.shape < 0).sum())
     if unseen:
         scan.notes.append(
-            f"{unseen:,} of {len(order):,} batches were not looked at in the time given, and are left out; give it "
-            "longer with --minutes"
+            f"{unseen:,} of {len(order):,} batches were not inspected within the time limit, and are left out; allow "
+            "more time with --minutes"
         )
     return scan
 
@@ -86,18 +88,21 @@ def _random_numbers_kept() -> Iterator[None]:
 
 
 def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str], None]) -> bool:
-    """Foretell the shapes from those of the items; False where they do not follow from them."""
+    """Predict the shapes of batches from those of their items; return False if they do not follow from the items."""
     batches = [np.asarray(batch) for batch in scan.order]
     if not batches or any(batch.dtype.kind not in "iu" or batch.ndim != 1 for batch in batches):
         return False
     rng = np.random.default_rng(0)
-    _, of_each_count = np.unique(scan.items, return_index=True)  # the last may be the only one of its number of items
+    _, of_each_count = np.unique(
+        scan.items, return_index=True
+    )  # the last batch may be the only one with its number of items
     some = np.unique(np.append(rng.permutation(len(batches))[: 2 * _LEARNED], of_each_count[:_LEARNED]))
     rng.shuffle(some)
     forms = [_collated(loader, scan.order[number]) for number in some]
     if [_collated(loader, scan.order[number]) for number in some[:4]] != forms[:4]:
         scan.notes.append(
-            "a batch has other shapes each time that it is asked for, so an epoch of another seed differs"
+            "the same batch has different shapes each time it is loaded, so an epoch with another seed needs other "
+            "memory"
         )
         return False
     wanted = _in_order(batches, len(loader.dataset))
@@ -107,11 +112,11 @@ def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str]
         wanted,
         deadline=share,
         known_lengths=_that_may_know(loader),
-        progress=lambda done: progress(f"going through the data: item {done:,} of {len(wanted):,}"),
+        progress=lambda done: progress(f"inspecting the data: item {done:,} of {len(wanted):,}"),
     )
     if items.assumed:
         scan.notes.append(
-            f"{items.assumed:,} of {len(wanted):,} items were not looked at, and are taken to be like all that were"
+            f"{items.assumed:,} of {len(wanted):,} items were not inspected, and are assumed to equal those that were"
         )
     known = _known(items, batches)
     figures = BatchFigures.of(items, [batches[number] for number in known.tolist()])
@@ -142,7 +147,7 @@ def _pairs(figures: BatchFigures, usable: Sequence[tuple[int, Form]]) -> tuple[B
 
 
 def _in_order(batches: Sequence[Ints], count: int) -> Ints:
-    """The indices of all items, each once, in the order in which the epoch meets them."""
+    """Return the indices of all items without repetition, in the order of the epoch."""
     flat = np.concatenate(batches)
     _, first = np.unique(flat, return_index=True)
     return np.asarray(flat[np.sort(first)], np.int64) % max(count, 1)
@@ -156,7 +161,7 @@ def _that_may_know(loader: Any) -> list[Any]:
 
 
 def _known(items: ItemForms, batches: Sequence[Ints]) -> Ints:
-    """The numbers of the batches all of whose items are known."""
+    """Return the indices of the batches whose items are all known."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
     if not sizes.all():
         return np.zeros(0, np.int64)
@@ -178,7 +183,7 @@ def _fetcher(loader: Any) -> Any:
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:
-    """Collate the batches that are foretold to be the heaviest for real."""
+    """Collate the batches that are predicted to be the heaviest, to verify the prediction."""
     sizes = np.array([elements(form) for form in scan.forms], np.int64)
     heaviest = np.argsort(-sizes, kind="stable")[:_HEAVIEST]
     firsts = [int(np.flatnonzero(scan.shape == number)[0]) for number in heaviest.tolist()]
@@ -195,5 +200,5 @@ def _collate_all(loader: Any, scan: Scan, deadline: float, progress: Callable[[s
         scan.shape[number] = known.setdefault(form_of(fetcher.fetch(batch)), len(known))
         if now - told > 1:
             told = now
-            progress(f"going through the data: batch {number:,} of {len(scan.order):,}")
+            progress(f"inspecting the data: batch {number:,} of {len(scan.order):,}")
     scan.forms = list(known)

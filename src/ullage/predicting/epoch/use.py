@@ -1,4 +1,4 @@
-"""What an epoch uses, as plain data. It knows no torch."""
+"""The memory use of an epoch, as plain data. This module does not import torch."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,63 +11,65 @@ class WorstBatch:
     """The batch whose step allocates most."""
 
     index: int
-    """Its place in the epoch, as `enumerate(loader)` counts."""
+    """The position of the batch in the epoch, as `enumerate(loader)` counts."""
     items: int
     longest: int
-    """The largest dimension of its tensors but for the number of items: its padded length, or its pixels' side."""
+    """The largest dimension of its tensors other than the number of items: padded length or image size in pixels."""
     shape: str
-    """The shapes of its tensors."""
+    """The shapes of its tensors, as text."""
     alike: int
-    """The number of batches in the epoch that have these shapes."""
+    """The number of batches in the epoch with these shapes."""
     peak_allocated_bytes: int
     was_run: bool
-    """Whether a batch of its shapes was run; otherwise the next heavier one that was run stands for it."""
+    """Whether a batch of these shapes was run. If False, the next heavier batch that was run is used in its place."""
     is_the_peak_of_the_run: bool = False
-    """Whether the peak of the run lies in a step of its shapes, so that `Prediction.lines` are its lines."""
+    """Whether the peak of the run is in a step of these shapes, so that `Prediction.lines` belong to it."""
     items_that_fit: int | None = None
-    """An estimate, in proportion: the number of items of this length that the card would hold; None where the card
-    holds this batch."""
+    """An estimate of the number of items of this length that fit on the GPU, by proportion. None if this batch fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochUse:
-    """The memory over one epoch in its real order; sizes in bytes."""
+    """The memory over one epoch in its real order, in bytes."""
 
     batches: int
-    """The number of batches of the epoch that were gone through."""
+    """The number of batches of the epoch that were inspected."""
     items: int
     shapes: int
-    """The number of different shapes among them."""
+    """The number of different shapes among the batches."""
     steps_run: int
     """The number of steps that were run."""
     batches_replayed: int
-    """The number of batches that were not run themselves: the requests of a step of the same shapes were replayed."""
+    """The number of batches that were not run: the requests of a step with the same shapes were replayed for each."""
     batches_stood_in: int
-    """The number of batches of whose shapes no step was run: the next heavier one that was run stands for each."""
+    """The number of batches for whose shapes no step was run; the next heavier batch that was run replaces each."""
     shapes_confirmed: int
-    """The number of shapes whose steps asked for the same memory twice."""
+    """The number of shapes whose steps made the same memory requests twice."""
     is_foreseen: bool
-    """Whether the batches were known beforehand, and not only met for as long as the time allowed."""
+    """Whether the batches were known in advance. If False, only the batches within the time limit are known."""
     is_exact: bool
-    """Whether nothing stands in: every batch was run, or has the shapes of a step that was run, steps of the same
-    shapes asked alike, and a replay of what was run reserved what the run did."""
+    """Whether the figures are exact: no batch is replaced by a heavier one, steps of the same shapes made equal
+    requests, and a replay of the run reserved as much as the run.
+    """
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     growths: int
     """The number of batches during which reserved memory grew."""
     last_growth: int | None
-    """The last batch during which it grew."""
+    """The position of the last batch during which reserved memory grew."""
     runs_out_at: int | None
-    """The batch at which memory runs out, by replay; None if it does not."""
+    """The position of the batch at which memory runs out in the replay; None if it does not run out."""
     worst: WorstBatch | None
     growth_bytes_per_batch: int = 0
-    """The bytes by which each batch leaves more than the one before, all over the epoch; 0: nothing grows."""
+    """The number of bytes that each batch leaves allocated beyond those of the previous batch, over the whole epoch; 0
+    if nothing grows.
+    """
     ties: int = 0
-    """The number of times that an address decided between equally large free blocks."""
+    """The number of times that addresses decided which of several equally large free blocks was used."""
     elsewhere_bytes: tuple[int, int] | None = None
-    """The least and the most that is reserved with segments at other addresses; None if that is not known."""
+    """The lowest and highest reserved peak with segments at other addresses; None if unknown."""
     allocated_bytes: list[int] = field(default_factory=list)
-    """The highest allocated level in each of equal spans of the epoch, `CURVE_POINTS` at most."""
+    """The maximum allocated bytes in each of equally long spans of the epoch, at most `CURVE_POINTS` of them."""
     reserved_bytes: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Remarks on all that could not be gone through, run, or confirmed."""
+    """Notes on everything that could not be inspected, run, or confirmed."""

@@ -1,8 +1,8 @@
-"""Watches the loader that feeds training: few of its steps are run, in an order of our own, and the epoch is foreseen.
+"""Watch the loader that provides training batches: run few of its steps, in a chosen order, and predict the epoch.
 
-The first steps run in the script's order. Then the rest of the epoch is gone through on the host, and from there on the
-loader hands out the heaviest batch first, one batch of every shape after it, and a second one of each shape that comes
-again, to see that it asks for the same memory. What the epoch would have reserved in its own order is a replay.
+The first steps run in the script's order. Then the rest of the epoch is inspected on the host. From then on the loader
+returns the heaviest batch first, one batch of every shape after it, and a second batch of each repeated shape, to check
+that it makes the same memory requests. The memory that the epoch reserves in its own order comes from a replay.
 """
 
 import itertools
@@ -23,29 +23,29 @@ from ullage.predicting.epoch.scan import Scan, go_through
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
-"""The share of the time that may be over when the last step is run; the rest is for the replay."""
+"""The share of the time limit after which no further step is run; the rest is for the replay."""
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time after which the heaviest are run, also where the order of the epoch decides."""
+"""The share of the time limit after which the heaviest batches are run first, even if the epoch's order matters."""
 _MOST_BATCHES: Final = 20_000_000
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A step that was run: one batch, or those that the script takes together."""
+    """A step that was run, with one batch or the batches that the script uses together."""
 
     place: int
-    """The place among the units of the epoch; -1: not known."""
+    """The position among the batch groups of the epoch; -1 if unknown."""
     template: Template
     form: Form
     journal_start: int
     journal_end: int
     graphs: int
-    """The number of graphs that torch.compile made in it."""
+    """The number of graphs that torch.compile compiled in this step."""
     key: int = -1
 
 
 class EpochWatch:
-    """One run whose epoch is to be foreseen."""
+    """Watches one run to predict its epoch."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class EpochWatch:
         self.scan: Scan | None = None
         self.plan: Plan | PlanInOrder | None = None
         self.group = 1
-        """The number of batches that a script takes together before it computes anything."""
+        """The number of batches that a script fetches before each computation."""
         self.period = 1
-        """The number of units to a step of the optimizer."""
+        """The number of batch groups per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """The templates by key, of the steps that came after the first ones."""
+        """The templates of steps by key, without those of the first steps."""
         self.in_own_order = 0
-        """The number of units that were run in the order of the epoch, from its beginning."""
+        """The number of batch groups at the beginning that were run in the order of the epoch."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
-        """Whether the loader had no further batch; whether the batches were known beforehand."""
+        """Whether the loader was exhausted; whether the batches were known in advance."""
         self.seconds = seconds
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
@@ -88,33 +88,33 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The graphs of torch.compile of which the epoch in its own order may have others."""
+        """The number of graphs from torch.compile that the epoch in its own order may compile differently."""
         self.wider_bytes = 0
-        """The memory that the card has more for steps that are run out of their order."""
+        """The additional GPU memory for steps that are run out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """Stretches between two calls of `next`: who called, the number of the call, requests, place in the journal."""
+        """Intervals between two calls of `next`: caller, number of the call, requests, range in the journal."""
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self.lag = 0
-        """The batches that are asked for before the first is used."""
+        """The number of batches that are fetched before the first is used."""
         self._pending: list[RequestRows] = []
         self._pending_start = self._rest = 0
         self._forms: list[Form] = []
-        """The form of every batch that was delivered, by its order."""
+        """The form of every fetched batch, in order."""
         self._stepped: list[int] = []
-        """The steps of the optimizer that had ended at the end of each unit."""
+        """The number of optimizer steps that had ended at the end of each batch group."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
-        """The run ended as nothing more was wanted of it."""
+        """Whether the run was ended because no further step was needed."""
         self._empty_cache: Any = None
 
-    # ---- from child
+    # ---- called by the run
 
     def install(self) -> None:
-        """Watch from now on."""
+        """Begin watching."""
         self._hooks.install()
         binding: Any = torch._C
         self._empty_cache = binding._cuda_emptyCache
@@ -127,11 +127,11 @@ class EpochWatch:
         binding._cuda_emptyCache = empty_cache
 
     def leave(self) -> None:
-        """Watch no longer, in a process that came of the run's by a fork."""
+        """Stop watching, in a forked child process."""
         self._hooks.remove()
 
     def remove(self) -> None:
-        """Watch no longer, and take in what was asked for last."""
+        """Stop watching, and read the last requests."""
         self._hooks.remove()
         if self._empty_cache is not None:
             binding: Any = torch._C
@@ -140,11 +140,11 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Whether the script is to run on after a step, though it has run as many as were asked for."""
+        """Return whether the script should continue after a step although the requested number of steps was run."""
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
-        """The optimizer's step has ended: the last of all, where the loader had nothing more to give."""
+        """Handle the end of an optimizer step, which is the last step if the loader is exhausted."""
         is_left_long_ago = self.feed is not None and time.monotonic() - self.began > self.seconds
         if is_left_long_ago and not self.has_finished:
             self._end()
@@ -161,12 +161,12 @@ class EpochWatch:
         self.has_finished = True
         self._finish()
 
-    # ---- from the loader
+    # ---- called by the loader
 
     def before_next(self, source: Source) -> None:
-        """Take in what was asked for since the last call."""
+        """Read the requests since the last call."""
         if self._source is not None and source is not self._source:
-            return  # an evaluation within a step is part of it
+            return  # an evaluation loop inside a step is part of that step
         passes = self._backward_passes()
         is_training = source.calls > 0 and passes > source.backward_passes
         self._cut(source)
@@ -179,7 +179,7 @@ class EpochWatch:
             self._look_ahead()
 
     def ended(self, source: Source) -> None:
-        """The epoch is over, or what was to be run of it."""
+        """Handle the end of the epoch, or of the batches that were to be run."""
         if self._source is None and source.calls > 1 and self._backward_passes() > source.backward_passes:
             self._cut(source)
             self._engage(source, self._backward_passes() - source.backward_passes)
@@ -190,7 +190,7 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """The next epoch begins: the loop was left by its own count of batches."""
+        """End the run if another epoch begins, because the script left its loop by counting batches."""
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
             return
@@ -200,7 +200,7 @@ class EpochWatch:
             self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """Note what a batch looks like, and whether that was foreseen."""
+        """Store the shapes of a batch, and whether they are the predicted shapes."""
         if self.feed is not None and feed is not self.feed:
             return
         if feed.delivered == 1 and self.feed is None:
@@ -220,7 +220,7 @@ class EpochWatch:
         return requests
 
     def _cut(self, source: Source) -> None:
-        """End the stretch that is open, and begin the next with this call."""
+        """End the current interval, and begin the next with this call."""
         began_by, call, pieces, start = self._open
         now = self._journal_length()
         pieces.append(self._take())
@@ -228,7 +228,7 @@ class EpochWatch:
         self._open = (source, source.calls, [], now)
 
     def _engage(self, source: Source, passes: int) -> None:
-        """The first backward pass after a call: this loader feeds training."""
+        """Handle the first backward pass after a call, which shows that this loader provides training batches."""
         assert source.feed is not None
         self._source, self.feed, self.began = source, source.feed, time.monotonic()
         calls = source.calls
@@ -254,7 +254,7 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """A stretch between two calls has ended: with it a unit, or a part of one."""
+        """Handle the end of an interval between two calls, which completes a batch group or a part of a batch group."""
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -282,7 +282,7 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """A step was run: compare it with the last of its key."""
+        """Compare a step that was run with the last step of the same key."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
@@ -301,15 +301,15 @@ class EpochWatch:
         if is_odd and len(known) < MOST_RUNS:
             plan.once_more(unit.key)
 
-    # ---- what comes next
+    # ---- the next batch
 
     def _look_ahead(self) -> None:
-        """At the beginning of a call: make a plan when it is time, or end."""
+        """Make a plan if it is time, or end the run. Called at the beginning of each fetch."""
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
                 self.notes.append(
-                    f"{self.plan.left:,} shapes were not run as often as it takes to know them in the time given; "
-                    "give it longer with --minutes"
+                    f"{self.plan.left:,} shapes were run less often than needed to confirm their memory requests "
+                    "within the time limit; allow more time with --minutes"
                 )
             self._end()
         elif self.plan is not None:
@@ -319,7 +319,7 @@ class EpochWatch:
             if isinstance(self.plan, PlanInOrder) and time.monotonic() - self.began > self.seconds * _SHARE_OF_ORDER:
                 self.plan.is_hurried = True
             if len(self.units) % 10 == 0:
-                self._progress(f"step {len(self.units):,}: {self.plan.left:,} shapes are left to run")
+                self._progress(f"step {len(self.units):,}: {self.plan.left:,} shapes still to run")
         elif self._steps_ended() >= self._first_steps and not self._has_planned:
             self._has_planned = True
             self._make_plan()
@@ -330,15 +330,15 @@ class EpochWatch:
         order = self._whole_order(feed)
         if order is None:
             return
-        self._progress(f"going through {len(order):,} batches")
+        self._progress(f"inspecting {len(order):,} batches")
         deadline = self.began + self.seconds * _SHARE_OF_GOING_THROUGH
         try:
             self.scan = go_through(feed.loader, order, deadline=deadline, progress=self._progress)
-        except Exception as error:  # of the script's data set or collate function, out of its own order
+        except Exception as error:  # the script's data set or collate function raised it
             feed.own = iter(order[len(feed.given) :])
             self.notes.append(
-                f"the data could not be gone through beforehand ({type(error).__name__}: {error}); what was met in the "
-                "time given counts"
+                f"the data could not be inspected in advance ({type(error).__name__}: {error}); the figures are those "
+                "of the batches that were run within the time limit"
             )
             return
         self.notes += self.scan.notes
@@ -349,28 +349,28 @@ class EpochWatch:
         feed.own = iter(order[len(feed.given) :])
         done = -(-len(feed.handed) // self.group)
         self.plan.start(done, self.period)
-        for unit in self.units[1:]:  # the first makes the optimizer's state
+        for unit in self.units[1:]:  # the first step creates the optimizer's state
             self._learn(unit)
         if done < len(self.plan.keys):
             self._open[2].append(self._take())
             self.wider_bytes = self._widen()
             self.all_requests.append(OTHERS_GONE)
             feed.choose = lambda: self._chosen(feed)
-        else:  # all of it was handed out by now, and runs in its own order
+        else:  # all batches have been returned by now, and run in their own order
             self.plan = None
 
     def _whole_order(self, feed: Feed) -> list[Any] | None:
-        """What the script's own sampler gives in this epoch; None where nobody can know it."""
+        """Return the batches that the script's sampler returns in this epoch; None if they are unknown."""
         loader = feed.loader
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
-                "an IterableDataset cannot be gone through beforehand: what was met in the time given counts, in the "
-                "order in which it came"
+                "an IterableDataset cannot be inspected in advance: the figures are those of the batches that were "
+                "run within the time limit, in their order"
             )
             return None
         try:
             most = len(loader)
-        except (TypeError, NotImplementedError):  # one whose batches nobody has counted
+        except (TypeError, NotImplementedError):  # a sampler whose number of batches is unknown
             most = _MOST_BATCHES
         state = torch.get_rng_state()
         rest = list(itertools.islice(feed.own, max(0, most - len(feed.given))))
@@ -378,7 +378,7 @@ class EpochWatch:
         return [*feed.given, *rest]
 
     def _found_period(self) -> int:
-        """The number of units to a step of the optimizer."""
+        """Return the number of batch groups per optimizer step."""
         ends = [number for number, (now, before) in enumerate(itertools.pairwise([0, *self._stepped])) if before > now]
         if len(ends) < 2:
             return (ends[0] + 1) if ends else 1
@@ -392,14 +392,14 @@ class EpochWatch:
         within = number % self.group
         if not within:
             self._choice = plan.choose((number // self.group) % self.period)
-        # A unit that began in the script's own order ends in it.
+        # A unit that began in the script's order also ends in that order.
         place = number if self._choice is None else self._choice * self.group + within
         feed.handed.append(place)
         return scan.order[place]
 
 
 def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
-    """Make a plan of an epoch's shapes."""
+    """Return a plan for the shapes of an epoch."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
     phase = np.arange(units) % period

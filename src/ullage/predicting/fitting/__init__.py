@@ -1,1 +1,1 @@
-"""The largest value that fits: probes, the search among them, and changes that leave the script as it is."""
+"""Search for the largest value of an option that fits, and for changes that allow more without editing the script."""

@@ -1,4 +1,4 @@
-"""The option of the script that is varied, and its values."""
+"""The script's option that `ullage fit` varies, and the values to try."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _NUMBER: Final = re.compile(r"\d{1,13}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One option and its values: `low`, `low + multiple`, ... up to `high`."""
+    """An option and its possible values: `low`, `low + multiple`, ... up to `high`."""
 
     option: str
     low: int = 1
@@ -24,58 +24,58 @@ class Axis:
 
     @classmethod
     def parse(cls, text: str) -> "Axis":
-        """Read `--batch-size`, `--batch-size=8..`, `--batch-size=8..64` or `--batch-size=8..64:8`.
+        """Parse `--batch-size`, `--batch-size=8..`, `--batch-size=8..64` or `--batch-size=8..64:8`.
 
-        With a multiple every value is one of its multiples, `low` and `high` too (rounded inwards).
+        With a multiple, every value is a multiple of it. `low` is rounded up and `high` is rounded down.
 
         Raises:
-            UsageError: it is nothing of that kind, or holds no value.
+            UsageError: the text has another form, or the range contains no value.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise UsageError(
-                f"--vary {quoted(text)} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
+                f"vary={quoted(text)} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
                 "--batch-size=8..64:8 (multiples of 8)"
             )
         low, high, multiple = (int(match[name] or 0) for name in ("low", "high", "multiple"))
         multiple = multiple or 1
         if match["low"] and not match[0].count(".."):
-            raise UsageError(
-                f"--vary {quoted(text)} has one value only; expected a range such as --batch-size={low}..64"
-            )
+            raise UsageError(f"vary={quoted(text)} has one value only; expected a range such as --batch-size={low}..64")
         low = -(-max(low, 1) // multiple) * multiple
         high = (high or LARGEST) // multiple * multiple
         if low > high:
-            raise UsageError(f"--vary {quoted(text)} holds no value; expected the smaller number first")
+            raise UsageError(f"vary={quoted(text)} contains no value; expected the smaller number first")
         return cls(option=match["option"], low=low, high=high, multiple=multiple)
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the user gave no highest value."""
+        """Whether the user gave no highest value for the option."""
         return self.high == LARGEST // self.multiple * self.multiple
 
     @property
     def name(self) -> str:
-        """The option's name for people: "batch size"."""
+        """The name of the script's option in reports, such as "batch size"."""
         return self.option.lstrip("-+").replace("-", " ").replace("_", " ")
 
     @property
     def last(self) -> int:
-        """Position of the highest value; the lowest has position 0."""
+        """The position of the highest value; the lowest value has position 0."""
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return the value at a position."""
+        """Return the option's value at a position: position 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:
-        """Return the position of the largest value that is not above `value`; -1 below the lowest."""
+        """Return the position of the largest value that is not above `value`; -1 if `value` is below the lowest
+        value.
+        """
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
     def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the values to begin with: the one that stands in the script's arguments, and its double.
+        """Return the values to run first: the value of the option in the script's arguments, and its double.
 
-        None where no whole number stands there, or where the range has a beginning of its own.
+        The result is empty if the arguments have no whole number for the option, or if the user gave a lowest value.
         """
         place = place_of(arguments, self.option)
         text = arguments[place].rpartition("=")[2] if place is not None else ""
@@ -85,22 +85,24 @@ class Axis:
         return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
 
     def doubling(self) -> list[int]:
-        """Return the lowest value, its doubles, and the highest value."""
+        """Return the values of the option for a frontier: the lowest value, its repeated doubles, and the highest
+        value.
+        """
         values = [self.low]
         while values[-1] * 2 < self.high:
             values.append(values[-1] * 2)
         return [*values, self.high] if self.high > values[-1] else values
 
     def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
-        """Return the script's arguments with the option set, in the form that they already use."""
+        """Return the script's arguments with this option set to a value, in the form that the arguments already use."""
         return with_option(arguments, self.option, str(value))
 
 
 def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str, ...]:
-    """Return a script's arguments with an option set, in the form that they already use.
+    """Return a script's arguments with an option set to a value, in the form that the arguments already use.
 
-    An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments hold
-    it as `--name=value`.
+    An option without dashes is set as `name=value`. An option with dashes is followed by its value, unless the
+    arguments already have it as `--name=value`.
     """
     given, place = list(arguments), place_of(arguments, option)
     if place is not None:
@@ -113,7 +115,7 @@ def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str
 
 
 def place_of(arguments: tuple[str, ...], option: str) -> int | None:
-    """Return the place of the argument that holds an option's value."""
+    """Return the index of the argument that contains an option's value; None if there is none."""
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{option}="):
             return index

@@ -1,4 +1,4 @@
-"""Arrange a fit into a report: what first, in which words."""
+"""Build the report of `ullage fit` from its result."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,14 @@ from ullage.predicting.prediction.verdict.reason import deciding
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 
 _PLACES_SHOWN = 2
+_RANGE = (
+    "range: the lowest to the highest memory that a real GPU's driver may report as used at the peak; a value fits if "
+    'even the highest figure fits, which is in the column "used at most"'
+)
 
 
 def describe(fit: Fit) -> Report:
-    """Make the report of a fit."""
+    """Return the report of `ullage fit`."""
     script = shown([fit.script, *fit.arguments])
     best, first = fit.largest.best, fit.largest.probes[0].prediction
     rank = f", rank {first.rank} of {first.world_size}" if first.world_size else ""
@@ -32,7 +36,7 @@ def describe(fit: Fit) -> Report:
 def _headline(fit: Fit) -> str:
     best = fit.largest.best
     if best is None:
-        return "CANNOT BE JUDGED" if _is_unjudged(fit) else "NOTHING FITS"
+        return "UNCERTAIN" if _is_unjudged(fit) else "NOTHING FITS"
     suffix = f" WITH {fit.second.name.upper()} {fit.second.low}" if fit.second else ""
     return f"{fit.axis.name.upper()} {best.value} FITS{suffix}"
 
@@ -46,12 +50,12 @@ def _sentence(fit: Fit) -> str:
     if best is None:
         lowest = fit.largest.probes[0]
         even = f"Even {name} {lowest.value} {_verdict(lowest)}: {lowest.prediction.reason}"
-        return f"{even}. Larger values were not searched."
+        return f"{even}. Larger values were not tried."
     suffix = f" at {fit.second.name} {fit.second.low}" if fit.second else ""
     margin = f" with a margin of {text_of_bytes(fit.margin_bytes)}" if fit.margin_bytes else ""
     text = (
-        f"{best.value} is the largest {name} that fits{_certainty(best)}{suffix}{margin}; "
-        f"{text_of_bytes(_free(best))} of {text_of_bytes(fit.total_memory_bytes)} stay free at least"
+        f"{best.value} is the largest {name} that fits{suffix}{margin}{_certainty(best)}; "
+        f"at least {text_of_bytes(_free(best))} of {text_of_bytes(fit.total_memory_bytes)} stay free"
     )
     growth = best.prediction.growth
     if growth is not None:
@@ -61,9 +65,9 @@ def _sentence(fit: Fit) -> str:
         return f"{text}. With {value} the script itself fails: {error.splitlines()[0].partition(': ')[2] or error}."
     if following is None:
         if len({probe.prediction.peak_allocated_bytes for probe in fit.largest.probes}) == 1 < len(fit.largest.probes):
-            text += f". Every {name} that was run needs the same: memory does not depend on it"
-        return f"{text}. It is the end of the range that was asked for."
-    return f"{text}. {following.value} {_verdict(following)}. Each value was run."
+            text += f". Every {name} that was run needs the same memory: memory does not depend on it"
+        return f"{text}. It is the largest value that you allowed."
+    return f"{text}. {following.value} {_verdict(following)}. Both values were run."
 
 
 def _certainty(probe: Probe) -> str:
@@ -71,11 +75,15 @@ def _certainty(probe: Probe) -> str:
     if places:
         seeds = len(probe.prediction.draws)
         tried = f"with {seeds} seeds" if seeds else "with one seed"
-        return f" {tried} of values that only a real card has, which decide ({', '.join(places[:_PLACES_SHOWN])})"
+        return (
+            f" {tried} for values that only a real GPU computes and that decide ({', '.join(places[:_PLACES_SHOWN])})"
+        )
     if probe.prediction.growth:
         return ""
     is_estimated = probe.prediction.cudnn.problems.keys() & {"table", "unknown"}
-    return ", if cuDNN's workspaces are as estimated" if is_estimated else " at both ends of the interval"
+    return (
+        ", if the estimates of cuDNN's workspaces are right" if is_estimated else " even at the upper end of the range"
+    )
 
 
 def _verdict(probe: Probe) -> str:
@@ -83,8 +91,8 @@ def _verdict(probe: Probe) -> str:
         return "runs out of memory, which the script handles"
     if probe.prediction.verdict is Verdict.FITS and not probe.fits:
         complete = any(step.complete for step in probe.prediction.steps)
-        return "fits without the margin" if complete else "takes no optimizer step"
-    texts = {Verdict.FITS: "fits", Verdict.DOES_NOT_FIT: "does not fit", Verdict.UNKNOWN: "may or may not fit"}
+        return "fits without the margin" if complete else "makes no optimizer step"
+    texts = {Verdict.FITS: "fits", Verdict.DOES_NOT_FIT: "does not fit", Verdict.UNKNOWN: "is uncertain"}
     return texts[probe.prediction.verdict]
 
 
@@ -99,13 +107,11 @@ def _sections(fit: Fit) -> Iterator[Section]:
     if fit.tried:
         yield _changes(fit)
     probe = fit.largest.best or fit.largest.probes[0]
-    notes = (*probe.prediction.notes, *fit.notes)
-    if notes:
-        yield Remarks(title="To know", items=notes)
+    yield Remarks(title="Notes", items=(_RANGE, *probe.prediction.notes, *fit.notes))
 
 
 def _picture(fit: Fit) -> Picture:
-    """Return the picture of every value that was run, by the second option's values or the bytes needed."""
+    """Return a plot of all values that were run, against the second option's values or the bytes needed."""
     if fit.second:
         return Plot(
             title=f"Each {fit.axis.name} that was run for each {fit.second.name}",
@@ -123,7 +129,7 @@ def _picture(fit: Fit) -> Picture:
     measured = [probe for probe in fit.largest.probes if probe.prediction.oom is None]
     total = fit.total_memory_bytes
     return Plot(
-        title=f"What each {fit.axis.name} needs",
+        title=f"Memory that each {fit.axis.name} needs",
         x_label=fit.axis.name,
         y_label="used at most",
         y_is_bytes=True,
@@ -139,13 +145,13 @@ def _picture(fit: Fit) -> Picture:
 
 
 def limit_label(gpu: str, total_bytes: int, margin_bytes: int) -> str:
-    """Return the words at the line of a card's memory."""
+    """Return the label of the line that marks a GPU's memory in the plot."""
     less = f", less {text_of_bytes(margin_bytes)} left free" if margin_bytes else ""
     return f"{gpu}: {text_of_bytes(total_bytes)}{less}"
 
 
 def _used_bytes(probe: Probe) -> int:
-    """Return the most bytes that a value would use; a value that ran out needs more than all."""
+    """Return the upper end of a value's range of used bytes; for a value that ran out of memory, the GPU's memory."""
     prediction = probe.prediction
     return prediction.total_memory_bytes if prediction.oom else prediction.interval_bytes[1]
 
@@ -164,7 +170,7 @@ def _tone(probe: Probe) -> Tone:
 
 def _probes(fit: Fit) -> Table:
     return Table(
-        title=f"What each {fit.axis.name} needs",
+        title=f"Memory that each {fit.axis.name} needs",
         columns=(fit.axis.name, "allocated", "reserved", "used at most", "verdict"),
         rows=tuple(_probe(probe, fit.largest) for probe in fit.largest.probes),
     )
@@ -179,7 +185,7 @@ def _probe(probe: Probe, largest: Largest) -> TableRow:
             str(probe.value),
             ("> " if ran_out else "") + text_of_bytes(prediction.peak_allocated_bytes),
             ("> " if ran_out else "") + text_of_bytes(prediction.peak_reserved_bytes),
-            "ran out" if ran_out else text_of_bytes(prediction.interval_bytes[1]),
+            "out of memory" if ran_out else text_of_bytes(prediction.interval_bytes[1]),
             _verdict(probe) + mark,
         ),
         tone=_tone(probe),
@@ -189,7 +195,7 @@ def _probe(probe: Probe, largest: Largest) -> TableRow:
 
 def _changes(fit: Fit) -> Table:
     return Table(
-        title="Changes that leave the model as it is, each one run (allocator settings: PYTORCH_CUDA_ALLOC_CONF)",
+        title="Changes that need no edit of the script, each one run (allocator settings: PYTORCH_CUDA_ALLOC_CONF)",
         columns=("change", fit.axis.name, "gain", "how"),
         rows=tuple(_change(tried, fit.largest) for tried in fit.tried),
     )
@@ -199,7 +205,7 @@ def _change(tried: TriedChange, largest: Largest) -> TableRow:
     before = largest.best.value if largest.best else 0
     best = tried.largest.best if tried.largest else None
     if not tried.applies:
-        why = "does not apply: the script sets it itself, or fails with it"
+        why = "no effect: the script sets it itself, or fails with it"
         return TableRow(cells=(tried.change.name, "", "", why), tone=Tone.QUIET)
     if best is None:
         return TableRow(cells=(tried.change.name, "", "none", tried.how), tone=Tone.QUIET)

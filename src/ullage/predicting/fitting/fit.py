@@ -1,6 +1,6 @@
-"""`ullage fit`: the largest value of an option with which a script fits on a card, each value actually run.
+"""`ullage fit`: find the largest value of an option with which a script fits on a GPU, by running each tried value.
 
-Every probe is a prediction in a process of its own, two at a time. What has been run once is not run again.
+Every probe is a prediction in a separate process, two at a time. No run is repeated.
 """
 
 import re
@@ -32,16 +32,16 @@ CHANGES: Final = (
     (optimizer_default.FUSED, "on"),
     (optimizer_default.FOR_LOOP, "on"),
 )
-"""The changes that are tried: they leave the model, and the script, as they are."""
+"""The changes to try; none of them changes the model or the script."""
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""The words of argparse, click, absl, fire and transformers' parser for an option that a script does not have."""
+"""The error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run of one value; `fits` is True where it fits at both ends of the interval, with the margin left free."""
+    """A run of one value; `fits` is True if even the upper end of the range leaves the margin free."""
 
     value: int
     fits: bool
@@ -50,35 +50,37 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value that fits, and the probes that prove it."""
+    """The largest value of an option that fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
-    """The runs, by value."""
+    """The runs of the search, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
-    """The smallest value that does not fit at both ends of the interval; None where the range or the script ended."""
+    """The smallest value that was not proved to fit; None if the search ended at the last value or with a script
+    failure.
+    """
     failure: tuple[int, str] | None = None
     """The smallest value with which the script failed for a reason other than memory, and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value with it; None where no larger value fits than without it."""
+    """A change that was tried, and the largest value with it; None if the change allows no larger value."""
 
     change: Change
     setting: str
     how: str
-    """The code or setting that makes the change; for an allocator setting, the whole text to set."""
+    """The code or setting that makes the change; for an allocator setting, the complete text to set."""
     applies: bool
-    """Whether the change had an effect on the script's run."""
+    """Whether the tried change had an effect on the script's run."""
     probe: Probe | None
-    """The run with the change, of the smallest value that does not fit without it."""
+    """The run with the change, at the smallest value that does not fit without it."""
     largest: Largest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierRow:
-    """One row of a frontier: the largest first value for one value of the second option."""
+    """One row of a frontier: the largest value of the first option for one value of the second option."""
 
     value: int
     largest: Largest
@@ -87,7 +89,7 @@ class FrontierRow:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fit(Answer):
-    """The answer of `ullage fit`; every `*_bytes` is in bytes."""
+    """The result of `ullage fit`; all attributes that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.fitting.describe"
 
@@ -96,26 +98,26 @@ class Fit(Answer):
     gpu: str
     total_memory_bytes: int
     margin_bytes: int
-    """Bytes to leave free on the card beyond the upper bound of what is used."""
+    """Bytes that must stay free on the GPU beyond the upper end of the range of used memory."""
     axis: Axis
     largest: Largest
-    """The answer for the first option; in a frontier, the answer beside the second option's lowest value."""
+    """The result for the first option; in a frontier, the result with the second option at its lowest value."""
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
     notes: tuple[str, ...] = ()
-    """Runs that failed or were not possible, in words."""
+    """Messages about runs that failed or were not possible."""
     seconds: float
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage fit`; where the lowest value cannot be judged, the answer is unknown."""
+        """The exit code of `ullage fit`; if the lowest value is uncertain, the exit code is that of "unknown"."""
         if self.largest.best:
             return ExitCode.YES
         return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return the result as plain data for `json.dumps`, with the schema version first."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -173,7 +175,7 @@ def _json_of(largest: Largest) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Fitter:
-    """Runs probes for one script on one card and remembers them."""
+    """A runner of probes for one script on one GPU, which remembers their results."""
 
     request: Request
     margin_bytes: int
@@ -190,14 +192,14 @@ class Fitter:
         known: Mapping[int, int] | None = None,
         note: str = "",
     ) -> Largest:
-        """Search along an axis.
+        """Find the largest value of an option that fits.
 
         Args:
-            request: the request without the axis's option.
-            axis: the option to vary.
-            start: values near the expected answer, which are probed first.
-            known: bytes that other values need about, for the predicting line.
-            note: what differs in the request, for the progress texts.
+            request: the request without the option.
+            axis: the option and its values.
+            start: values near the expected result, which are run first.
+            known: the approximate bytes that other values need, for the line that predicts the result.
+            note: what is special about the request, for progress texts.
         """
         probes: dict[int, Probe] = {}
         failures: dict[int, UllageError] = {}
@@ -212,7 +214,8 @@ class Fitter:
                 else:
                     probes[value] = Probe(value=value, fits=self._fits(found), prediction=found)
                 needs[value] = need_of(found, fits=value in probes and probes[value].fits)
-            # A failure above all that fits is an end; one below says that the range begins too low.
+            # A failure above all values that fit ends the search. A failure below one means that the values begin too
+            # low.
             if failures and min(failures) < max(
                 (value for value, probe in probes.items() if probe.fits), default=LARGEST
             ):
@@ -231,7 +234,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change: first with the smallest value that did not fit."""
+        """Try every change, first at the smallest value that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -259,13 +262,15 @@ class Fitter:
             yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
-        """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
+        """Return whether a run proves that its value fits: the verdict is FITS, and it made a step if other values
+        did.
+        """
         has_trained = any(step.complete for step in prediction.steps)
         self._takes_steps = self._takes_steps or has_trained
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Search along the first axis for each value of the second, doubled from the lowest on."""
+        """Find the largest value of the first option for each value of the second, doubling from the lowest value."""
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
@@ -279,20 +284,20 @@ class Fitter:
             yield FrontierRow(value=value, largest=found)
             if found.best is None:
                 return
-            guess = found.best.value // 2  # what is twice as long needs about twice as much
+            guess = found.best.value // 2  # twice the length needs about twice the memory
             start = (guess, guess + axis.multiple)
 
 
 def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
-    """Return the error of a value below all that fit, and what to do about it."""
+    """Return the error of a value below the values that fit, with advice on what to do."""
     bare = axis.option.lstrip("-+")
     if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
-        return f"{failure}\n(--vary takes an option that the script has; it does not know {axis.option})"
-    return f"{failure}\n(a range may begin higher: --vary {axis.option}={2 * value}..)"
+        return f"{failure}\n(vary= needs an option of the script, and the script does not know {axis.option})"
+    return f'{failure}\n(if small values cannot work, begin higher: vary="{axis.option}={2 * value}..")'
 
 
 def _how(request: Request, change: Change, setting: str) -> str:
-    """Return what to write for a change; for an allocator setting, the whole text to set."""
+    """Return the code or setting that makes a change; for an allocator setting, the complete text to set."""
     if change.alloc_conf is not None:
         return changed(request, change, setting).options["alloc_conf"] or ""
     return change.recipe_for(TrainingFacts(), setting).snippet
@@ -301,13 +306,13 @@ def _how(request: Request, change: Change, setting: str) -> str:
 def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
     most = max(prediction.interval_bytes[1] for prediction in predictions)
     return (
-        f"{axis.option} has no upper end: ever larger values need no more than {text_of_bytes(most)} and all fit; "
-        f"expected an option that memory depends on, or an upper end, such as {axis.option}={axis.low}..1024"
+        f"{axis.option} has no upper end, and larger and larger values all fit in {text_of_bytes(most)}; "
+        f"expected an option that changes memory use, or an upper end, such as {axis.option}={axis.low}..1024"
     )
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Tell whether a run fits with a margin left free: it ran to its end, and the script handled no error."""
+    """Return whether a run fits with the margin left free and without an out-of-memory error handled by the script."""
     return (
         prediction.verdict is Verdict.FITS
         and prediction.interval_bytes[1] <= prediction.total_memory_bytes - margin_bytes
@@ -316,7 +321,7 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return the need of a value by its run; an error says that the script failed."""
+    """Return the memory need of a value from its run; an error means that the script failed."""
     if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
     return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)
@@ -331,26 +336,24 @@ def fit(
     changes: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
-    """Find the largest value of an option with which the request's script fits on its card.
+    """Find the largest value of an option with which the request's script fits on its GPU.
 
     Args:
-        request: the script, the card and how long to run; its arguments need not hold the options.
-        axis: the option to find the largest value of.
-        second: another option: the answer is found for each of its values, doubled from the lowest on.
-        margin_bytes: memory to leave free on the card.
-        changes: whether to try what needs no change to the script (not in a frontier).
+        request: the script, the GPU and how long to run; its arguments need not contain the options.
+        axis: the option to maximise.
+        second: another option; the result is found for each of its values, doubling from the lowest value.
+        margin_bytes: memory to leave free on the GPU.
+        changes: whether to try changes that need no change to the script (not in a frontier).
         progress: called with a short text for every probe.
 
     Raises:
-        ScriptError: the script failed with a value, for another reason than memory; the text names the value.
-        UsageError: the margin leaves nothing, or the request cannot be carried out.
+        ScriptError: the script failed with a value for a reason other than memory; the text names the value.
+        UsageError: the margin leaves no memory, or the request is not possible.
     """
     began = time.perf_counter()
     total = request.total_bytes
     if margin_bytes >= total:
-        raise UsageError(
-            f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(total)}"
-        )
+        raise UsageError(f"margin={text_of_bytes(margin_bytes)} leaves no memory on a GPU with {text_of_bytes(total)}")
     fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
     frontier = tuple(fitter.frontier(axis, second)) if second else ()
     largest = frontier[0].largest if frontier else fitter.largest(request, axis, start=axis.start_in(request.arguments))

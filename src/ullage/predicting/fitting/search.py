@@ -1,11 +1,11 @@
-"""Find the largest value that fits, with few probes, two at a time.
+"""Find the largest value that fits with few probes, two at a time.
 
-Memory is nearly a straight line in a batch size, so the line through two probes foretells where it crosses the budget;
-that value and the next are probed together, and when the one fits and the other does not, both are proved. A line that
-foretells badly costs rounds, never the truth: the bracket shrinks with every round, and after three rounds every second
-one cuts it into thirds.
-What is larger mostly needs more; where it does not (the allocator's rounding), the answer is below the smallest value
-that was seen not to fit. It knows no process: a probe is a function.
+Memory is nearly linear in the batch size, so a line through two probes predicts where it reaches the GPU's memory. The
+predicted value and the next one are probed together. If the first fits and the second does not, both are proved. A bad
+prediction costs rounds but never a wrong result: the search interval shrinks in every round, and after three rounds
+every second round splits it into thirds. Larger values usually need more memory. If they do not, because of the
+allocator's rounding, the result is below the smallest value that was seen not to fit. The search knows nothing of
+processes: a probe is a function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,35 +23,35 @@ _FLAT_FACTOR: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ProbedNeed:
-    """The need of one value: bytes at the most, None where memory ran out; and whether it fits at both ends."""
+    """The memory need of one value: the upper bound in bytes (None if memory ran out), and whether the value fits."""
 
     high_bytes: int | None
     fits: bool
 
 
 Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
-"""A function that runs values, in parallel as far as it can, and returns what each needs."""
+"""A function that runs values, in parallel if possible, and returns the memory need of each."""
 
 
 @dataclass(slots=True)
 class FitSearch:
-    """The state of one search; `run` completes it."""
+    """The state of a search for the largest value that fits; `run` completes it."""
 
     axis: Axis
     budget_bytes: int
     best: int = -1
-    """Position of the largest value known to fit; -1: none."""
+    """The position of the largest value known to fit; -1 if there is none."""
     worst: int | None = None
-    """Position of the smallest value known not to fit."""
+    """The position of the smallest value known not to fit; None if there is none."""
     points: dict[int, int] = field(default_factory=dict)
-    """Bytes needed, by position: the points through which the line is drawn."""
+    """The bytes needed at each position that was run: the points for the predicting line."""
     unbounded: bool = False
-    """Whether the range has no end: the search then stops where a value sixteen times as large needs no more."""
+    """Whether the values have no upper end. The search then stops if a value 16 times as large needs no more memory."""
     _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
 
     def record(self, needs: Mapping[int, ProbedNeed]) -> None:
-        """Record the needs of values that were run."""
+        """Record the memory needs of option values that were run."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:
@@ -64,12 +64,14 @@ class FitSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the largest value is found: the next does not fit, or there is none, or the lowest does not fit."""
+        """Whether the search has ended: the value after the best does not fit or does not exist, or no value fits."""
         return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0 or self.is_flat
 
     @property
     def is_flat(self) -> bool:
-        """Whether ever larger values fit and need the same: memory does not depend on the option."""
+        """Whether larger and larger values fit and need the same memory, so that memory does not depend on the
+        option.
+        """
         if not self.unbounded or self.worst is not None:
             return False
         values = {self.axis.value_at(position): size for position, size in self.points.items()}
@@ -78,7 +80,7 @@ class FitSearch:
         return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
     def run(self, probe: Probe, start: Sequence[int] = ()) -> None:
-        """Probe until the largest value that fits is known, and first the values of the range near those of `start`."""
+        """Probe until the largest value that fits is known; values near those of `start` are probed first."""
         if start:
             inside = {self.axis.value_at(max(0, self.axis.position_of(value))) for value in start}
             self.record(probe(sorted(inside)))
@@ -103,16 +105,19 @@ class FitSearch:
         return max(self.best + 1, self.axis.position_of(self.axis.value_at(max(0, self.best)) * factor))
 
     def _predicted_position(self) -> int | None:
-        """Return the last position that fits on a line through two points: the largest, and one well below it."""
+        """Return the last position that fits according to the line through the highest point and a point well below
+        it.
+        """
         if len(self.points) < 2:
             return None
         x1, y1 = max(self.points.items())
-        # Close neighbours differ by the allocator's granularity; small values may have their peak elsewhere.
+        # Points that are too close differ by the allocator's granularity, and small values may have their peak
+        # elsewhere.
         x0, y0 = max(
             (point for point in self.points.items() if point[0] <= x1 * _LOWER_POINT_SHARE),
             default=min(self.points.items()),
         )
         if y1 <= y0:
-            return None  # something that the option does not change sets the peak
+            return None  # The peak comes from memory that the option does not change.
         crossing = x1 + (self.budget_bytes - y1) * (x1 - x0) // (y1 - y0)
         return min(crossing, self._times(_LARGEST_FACTOR))

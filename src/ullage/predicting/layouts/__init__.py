@@ -1,1 +1,1 @@
-"""Which parallel layout of a model fits on so many cards."""
+"""Search for the parallel layouts of a model that fit on a given number of GPUs."""

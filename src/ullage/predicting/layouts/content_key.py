@@ -1,7 +1,7 @@
-"""The key of a prediction by all that decides it: two runs with one key have one answer.
+"""Compute the cache key of a prediction from everything that affects it: equal keys mean equal predictions.
 
-It is made of the script's text and of what that imports, its arguments, the card and every other part of the request,
-the environment as far as it counts, and the versions of Python, torch, every installed package and this one.
+The key covers the source of the script and of the modules it imports, its arguments, the GPU and all other parts of
+the request, the relevant environment variables, and the versions of Python, torch, all installed packages and ullage.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ullage.predicting.prediction.request import Request
 
 _FORMAT: Final = 2
 _NOT_DECISIVE: Final = ("output", "snapshot", "seconds", "request")
-"""Options that do not change the answer of a run that has come to its end."""
+"""Options that do not affect the result of a run that has finished."""
 _COUNTS: Final = re.compile(
     r"(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL|HF|TRANSFORMERS|ACCELERATE|DEEPSPEED|PARALLELISM|FSDP|ULLAGE|XFORMERS)_\w+|"
     r"PYTHON(PATH|HASHSEED|OPTIMIZE)|OMP_NUM_THREADS|MKL_NUM_THREADS|TF32_\w+|DISABLE_\w+"
@@ -31,18 +31,18 @@ _NAME: Final = re.compile(rb"\b[A-Z][A-Z0-9_]{2,63}\b")
 
 
 class ContentKeys:
-    """Makes the keys of many requests of one script, which is read once."""
+    """Computes the keys of many requests for one script. The script's files are read once."""
 
     def __init__(self, request: Request, more_words: Sequence[str] = ()) -> None:
-        """Read the script, what it imports, and the files that its arguments name.
+        """Read the script, the modules it imports, and the files that its arguments name.
 
         Args:
-            request: the request that all others are made of.
-            more_words: values of its options that some of them have.
+            request: the request from which all others are derived.
+            more_words: values of its options that only some of the requests have.
         """
         self._sources = sources_of((str(request.script), *request.arguments, *more_words))
         self.counting = counting_variables(os.environ, self._sources)
-        """The variables of the environment that count, with their values."""
+        """The relevant environment variables, with their values."""
         self._common = {
             "format": _FORMAT,
             "versions": versions(),
@@ -51,7 +51,7 @@ class ContentKeys:
         }
 
     def key_of(self, request: Request) -> str:
-        """Return the key of a request that runs the same script with other options."""
+        """Return the key of a request for the same script with other options."""
         plain: dict[str, Any] = plain_request(request)
         for name in _NOT_DECISIVE:
             del plain["options"][name]
@@ -60,7 +60,7 @@ class ContentKeys:
 
 
 def counting_variables(environment: Mapping[str, str], sources: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the variables that may decide what a script does: of its libraries, and those that its text names."""
+    """Return the environment variables that may affect a script: those of libraries, and those in its source."""
     named = {name.decode() for content in sources.values() for name in _NAME.findall(content)}
     return {
         name: value
@@ -71,7 +71,7 @@ def counting_variables(environment: Mapping[str, str], sources: Mapping[str, byt
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions that decide: of Python, of this package to the byte, and of every installed one."""
+    """Return the versions that affect a result: of Python, of all installed packages, and of ullage's files."""
     found = importlib.metadata.distributions(path=_folders_of_packages(sys.path))
     installed = sorted(f"{each.name}=={each.version}" for each in found)
     return {
@@ -82,7 +82,7 @@ def versions() -> dict[str, str]:
 
 
 def _folders_of_packages(path: Sequence[str]) -> list[str]:
-    """Return a path without the folders inside of packages: Ray, once imported, adds one of its own."""
+    """Return a search path without folders inside packages, because importing Ray adds such a folder."""
     folders = [Path(each or ".").absolute() for each in path]
 
     def is_inside_a_package(folder: Path) -> bool:
@@ -95,7 +95,7 @@ def _folders_of_packages(path: Sequence[str]) -> list[str]:
 
 
 def _own_record() -> str:
-    """Return a digest of the list of this package's files with their digests, as its installer wrote it."""
+    """Return a digest of ullage's installed files, from the file list that the installer wrote."""
     try:
         record = importlib.metadata.distribution("ullage").read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:

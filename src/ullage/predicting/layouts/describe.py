@@ -1,4 +1,4 @@
-"""Arrange the answer of a search over layouts into a report: what first, in which words."""
+"""Convert the result of a search over layouts into a report."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,21 +15,24 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
-_LEADS_ON = "; it said:"
-"""An error's first line ends so where a program has ended by itself, and its own words follow."""
+_LEADS_ON = "; its last output was:"
+"""The end of an error's first line if a program exited with an error. The program's output follows on the next
+lines.
+"""
 _FRAME = " │┃║|"
 _TRAFFIC = (
-    "What a step sends is counted in the calls of NCCL, each taken as a ring; what NCCL chooses, and how long that "
-    "takes, is not known: an estimate"
+    "The column 'sends' is an estimate: the bytes that a rank sends in a step, counted from NCCL calls under the "
+    "assumption that every collective uses the ring algorithm. Which algorithm NCCL chooses and how long it takes is "
+    "unknown"
 )
 _AGAIN = (
-    "What is run again is the part of the forward pass that the backward pass repeated, by parameters: an estimate of "
-    "the computation"
+    "The column 'recomputed' is an estimate: the part of the forward pass that the backward pass repeated, weighted by "
+    "parameters"
 )
 
 
 def describe(found: LayoutFit) -> Report:
-    """Make the report of a search over layouts."""
+    """Return the report of a search over layouts."""
     best = found.best
     script = " ".join([found.script, *found.arguments])
     fullest = best.fullest if best is not None else None
@@ -49,15 +52,15 @@ def _headline(found: LayoutFit) -> str:
     cut = "" if found.is_whole else " SO FAR"
     partly = sum(row.verdict == PARTLY for row in found.rows)
     if fitting or partly:
-        more = f", {partly} MORE AS FAR AS WAS RUN" if partly else ""
+        more = f", {partly} MORE FIT ON THE RANKS THAT WERE RUN" if partly else ""
         return f"{fitting} OF {len(found.rows)} LAYOUTS FIT{more}{cut}"
     is_no = found.exit_code is ExitCode.NO
-    return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if is_no else f"CANNOT BE JUDGED{cut}"
+    return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if is_no else f"UNCERTAIN{cut}"
 
 
 def _sentence(found: LayoutFit) -> str:
     best = found.best
-    counts = f"{_count(found.run_count, 'run')} on {found.engine}, {found.known_count} known from before"
+    counts = f"{_count(found.run_count, 'run')} on {found.engine}, {found.known_count} reused from earlier searches"
     if best is None:
         reasons = dict.fromkeys(row.fullest.prediction.reason for row in found.rows if row.fullest)
         return f"{next(iter(reasons), 'Nothing was run')} ({counts})."
@@ -65,15 +68,15 @@ def _sentence(found: LayoutFit) -> str:
     assert fullest is not None
     free = text_of_bytes(best.free_bytes or 0)
     value = f" with {_option(found)} {best.value}" if best.value is not None else ""
-    what = f", {_step(found, best.items)} a step" if best.items is not None else ""
+    what = f" at {_step(found, best.items)} per step" if best.items is not None else ""
     return (
-        f"{best.layout.text}{value} fits{what}: {free} of {text_of_bytes(found.total_memory_bytes)} stay free at least "
+        f"{best.layout.text}{value} fits{what}: at least {free} of {text_of_bytes(found.total_memory_bytes)} stay free "
         f"on {_named(fullest)} ({counts})."
     )
 
 
 def _named(run: RankRun) -> str:
-    return "every rank" if run.stands_for == ALL_RANKS else f"rank {run.rank} ({run.stands_for}), the fullest"
+    return "every rank" if run.stands_for == ALL_RANKS else f"the fullest rank, rank {run.rank} ({run.stands_for})"
 
 
 def _option(found: LayoutFit) -> str:
@@ -91,18 +94,18 @@ def _step(found: LayoutFit, items: int) -> str:
 def _sections(found: LayoutFit) -> Iterator[Section]:
     fitting = [row for row in found.rows if row.verdict == FITS]
     if fitting:
-        yield _fitting(found, fitting, "What fits (◀: no other surpasses it in every column)")
+        yield _fitting(found, fitting, "Layouts that fit (◀: no other layout is at least as good in every column)")
     partly = [row for row in found.rows if row.verdict == PARTLY]
     if partly:
-        yield _fitting(found, partly, f"What fits as far as was run: of the ranks along {CONTEXT} the first alone")
+        yield _fitting(found, partly, f"Layouts that fit, but of the ranks along {CONTEXT} only the first was run")
     others = [row for row in found.rows if row.verdict in (Verdict.DOES_NOT_FIT.value, Verdict.UNKNOWN.value)]
     if others:
         yield _not_fitting(found, others)
     failed = [row for row in found.rows if row.verdict in (FAILS, NOT_RUN) and row.error]
     if failed:
         yield Table(
-            title="Layouts with which the script itself fails, or which could not be run",
-            columns=(*_axes(found), "its error"),
+            title="Layouts with which the script fails, or which could not be run",
+            columns=(*_axes(found), "error"),
             rows=tuple(
                 TableRow(
                     cells=(*_sizes(row), _line_of(row.error)), tone=Tone.UNSURE, is_detail=place >= _FAILURES_SHOWN
@@ -111,17 +114,17 @@ def _sections(found: LayoutFit) -> Iterator[Section]:
             ),
             instead=_hidden(len(failed), _FAILURES_SHOWN),
         )
-    yield Remarks(title="To know", items=tuple(_remarks(found)))
+    yield Remarks(title="Notes", items=tuple(_remarks(found)))
 
 
 def _fitting(found: LayoutFit, rows: Sequence[LayoutRow], title: str) -> Table:
     chosen = set(found.frontier) if rows[0].verdict == FITS else set()
     again = any(row.recomputed_share for row in rows)
     value = [_option(found)] if found.option else []
-    step = ["tokens a step" if found.item_tokens else "items a step"] if found.option else []
+    step = ["tokens per step" if found.item_tokens else "items per step"] if found.option else []
     return Table(
         title=title,
-        columns=(*_axes(found), *value, *step, "free", "fullest rank", "sends ~", *(["again ~"] if again else [])),
+        columns=(*_axes(found), *value, *step, "free", "fullest rank", "sends", *(["recomputed"] if again else [])),
         rows=tuple(
             TableRow(
                 cells=_cells(found, row, mark=" ◀" if place in chosen else "", again=again),
@@ -154,7 +157,7 @@ def _cells(found: LayoutFit, row: LayoutRow, *, mark: str, again: bool) -> tuple
 
 
 def _axes(found: LayoutFit) -> tuple[str, ...]:
-    """Return the headings of a layout's columns: its axes in one, and the options that are tried with it."""
+    """Return the column headings for a layout: one for its axes together, and one for each option that is tried."""
     layout = found.rows[0].layout
     return (_BETWEEN.join(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
 
@@ -171,7 +174,7 @@ def _rank(run: RankRun) -> str:
 def _not_fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
     value = [_option(found)] if found.option else []
     return Table(
-        title="What does not fit" + (f", even with the lowest {value[0]}" if value else ""),
+        title="Layouts that do not fit" + (f", even with the smallest {value[0]}" if value else ""),
         columns=(*_axes(found), *value, "rank", "why"),
         rows=tuple(
             TableRow(
@@ -192,12 +195,13 @@ def _not_fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
 
 
 def _hidden(count: int, shown: int) -> tuple[str, ...]:
-    return (f"{count - shown} more: --json and --html have them",) if count > shown else ()
+    return (f"{count - shown} more: use --json or --html to see all",) if count > shown else ()
 
 
 def _line_of(error: str) -> str:
-    """Return an error's first line; where that only leads to what a program has said, the last of it that tells of an
-    error, without the frame that is drawn around it."""
+    """Return an error's first line. If that line only introduces a program's output, return the output's last line that
+    contains an error, without the frame around it.
+    """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
         return first
@@ -209,7 +213,10 @@ def _line_of(error: str) -> str:
 def _remarks(found: LayoutFit) -> Iterator[str]:
     missing = sum(row.verdict == NOT_RUN and not row.error for row in found.rows)
     if missing:
-        yield f"{_count(missing, 'layout')} were not looked at any more; the same command goes on from what is kept"
+        yield (
+            f"{_count(missing, 'layout')} were not tried; run the same command again to continue from the stored "
+            "results"
+        )
     yield _ranks(found)
     yield from _contexts(found)
     yield _TRAFFIC
@@ -220,38 +227,38 @@ def _remarks(found: LayoutFit) -> Iterator[str]:
 
 def _ranks(found: LayoutFit) -> str:
     has_stages = any(row.layout.size(PIPELINE) > 1 for row in found.rows)
-    stages = "of a pipeline's stages the first, the second and the last; " if has_stages else ""
+    stages = "of the stages of a pipeline, the first, the second and the last rank; " if has_stages else ""
     but = f" but {CONTEXT}" if any(row.layout.size(CONTEXT) > 1 for row in found.rows) else ""
     return (
-        f"Run alone, as one of {found.cards}: {stages}the first rank along every other axis{but} stands for the "
-        "others, which run the same code with parts that are not larger"
+        f"Each rank was run alone, as one of {found.cards} ranks: {stages}along every other axis{but} only the first "
+        "rank, because the other ranks run the same code with shards that are not larger"
     )
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield of which layouts each rank along the sequence was run: ring attention has each reserve other amounts."""
+    """Yield a note on the layouts whose context-parallel ranks were all run: their memory use differs."""
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
     partly = sum(row.verdict == PARTLY for row in found.rows)
-    why = ", since others surpass them in every column" if found.is_whole else ""
-    rest = f"; of {_count(partly, 'layout')} only the first was{why}" if partly else ""
+    why = ", because another layout is at least as good in every column" if found.is_whole else ""
+    rest = f"; of {_count(partly, 'layout')} only the first rank was run{why}" if partly else ""
     yield (
-        f"Each rank along {CONTEXT} attends to other parts of a sequence, and reserves more or less by no rule: where "
-        f"a layout fits, every one was run{rest}"
+        f"Each rank along {CONTEXT} attends to different parts of a sequence, and its reserved memory follows no "
+        f"simple rule: if a layout fits, every such rank was run{rest}"
     )
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return the picture of the layouts by what their fullest rank uses, the emptiest first."""
+    """Return the plot of the memory use of each layout's fullest rank, in ascending order."""
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),
         key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),
     )
     total = found.total_memory_bytes
     return Plot(
-        title="What the fullest rank of each layout uses at most",
-        x_label="layout, by what stays free",
-        y_label="used at most",
+        title="Peak GPU memory of the fullest rank of each layout",
+        x_label="layouts, those with most free memory first",
+        y_label="peak GPU memory",
         y_is_bytes=True,
         points=tuple(
             Point(x=place + 1, y=total - (row.free_bytes or 0), tone=_tone(row), remark=_remark(found, row))

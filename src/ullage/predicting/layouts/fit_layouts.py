@@ -1,4 +1,4 @@
-"""The search over layouts: each one's ranks run alone, many layouts at a time, on whatever engine."""
+"""Search over layouts: run the ranks of each layout alone, many layouts at a time, on any work engine."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,13 +37,13 @@ from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2
-"""Layouts that are looked at for each run that an engine does at once: a layout waits for its own runs in between."""
+"""The number of layouts in progress for each parallel run of an engine. A layout waits for its own runs in between."""
 _MOST_THREADS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """What is asked of every layout."""
+    """The request that is tried with every layout."""
 
     request: Request
     space: LayoutSpace
@@ -52,7 +52,7 @@ class LayoutQuestion:
     margin_bytes: int
     every_stage: bool = False
     accumulate: int = 1
-    """The micro-batches of a step."""
+    """The number of micro-batches per step."""
     item_tokens: int | None = None
     layout_text: str = ""
 
@@ -65,11 +65,11 @@ class LayoutQuestion:
         return request.with_options(world_size=self.space.cards, rank=rank)
 
     def fits(self, prediction: Prediction) -> bool:
-        """Tell whether a run proves that its rank fits: it ran to its end, and the script handled no error."""
+        """Return whether a run proves that its rank fits: the run finished, without an out-of-memory error."""
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the items of a step: of every rank with items of its own, and every micro-batch."""
+        """Return the number of items per step: over all ranks that have their own items, and all micro-batches."""
         if value is None:
             return None
         return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
@@ -77,7 +77,7 @@ class LayoutQuestion:
 
 @dataclass(slots=True)
 class LayoutsSearch:
-    """A search while it goes on."""
+    """The state of a running search."""
 
     question: LayoutQuestion
     runs: RankRuns
@@ -85,17 +85,17 @@ class LayoutsSearch:
     rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
 
     def run(self, layouts: Sequence[CardLayout]) -> None:
-        """Look at every layout; what was found until then is kept where it is interrupted.
+        """Run every layout. If the search is interrupted, the results so far are kept.
 
-        Where a sequence is cut, the first rank along it tells whether the layout is worth more runs: of those that no
-        other surpasses in everything, every rank along it is run, until each of these has been.
+        With context parallelism, only the first rank along the sequence is run at first. For the Pareto-optimal layouts
+        among them, every rank along the sequence is run, until all Pareto-optimal layouts are fully run.
         """
         self._look_at_each(layouts, every_context=False)
         while unsure := self._unsure(layouts):
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts that would be on the frontier if their ranks that were not run needed no more."""
+        """Return the partly run layouts that would be Pareto-optimal if their other ranks needed no more memory."""
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
@@ -112,7 +112,7 @@ class LayoutsSearch:
                     what = f"every rank along {CONTEXT} of " if every_context else ""
                     self._note(each.result(), f"{what}{looked_at} of {len(layouts)} layouts")
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # or the layouts that are next would begin
+            pool.shutdown(wait=False, cancel_futures=True)  # without this, the next layouts would begin
             self.runs.engine.cancel()
             raise
         finally:
@@ -167,7 +167,7 @@ class LayoutsSearch:
         )
 
     def _start(self, layout: CardLayout) -> Sequence[int]:
-        """Return values to begin with: what was found by the first rank, or those in the script's arguments."""
+        """Return values to begin with: the value found with the first rank, or the values in the script's arguments."""
         axis = self.question.axis
         if axis is None:
             return ()
@@ -175,9 +175,9 @@ class LayoutsSearch:
         return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
 
     def answer(self, layouts: Sequence[CardLayout], *, is_whole: bool, seconds: float) -> LayoutFit:
-        """Return what is known of layouts."""
+        """Return the results that are known for the given layouts."""
         question, runs = self.question, self.runs
-        known = dict(self.rows)  # in the order in which their runs have ended, which no answer may tell
+        known = dict(self.rows)  # ordered by when their runs ended, which must not affect the result
         rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
         return LayoutFit(
             script=str(question.request.script),
@@ -203,7 +203,7 @@ class LayoutsSearch:
         if self.runs.store.problem:
             yield self.runs.store.problem
         if self.question.margin_bytes:
-            yield f"{text_of_bytes(self.question.margin_bytes)} are left free on every card"
+            yield f"A margin of {text_of_bytes(self.question.margin_bytes)} is left free on every GPU"
         seen = dict.fromkeys(note for row in rows for run in row.ranks for note in run.prediction.notes)
         yield from list(seen)[:8]
 
@@ -218,7 +218,7 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the value that is told, or of the next one, where the script itself ended the range."""
+    """Return the error of the reported value, or of the next value if the script failed there."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -235,18 +235,18 @@ def fit_layouts(
     progress: Callable[[str], None] = lambda text: None,
     so_far: Callable[[LayoutFit], None] = lambda answer: None,
 ) -> LayoutFit:
-    """Find which layouts fit, and with what.
+    """Search for the layouts that fit, each with the largest value of the varied option.
 
     Args:
-        question: what is asked of every layout.
-        engine: what does the runs; it is cancelled where the search is interrupted.
-        store: what keeps their results.
-        picture: whether to run the best layout's fullest rank once more, for its pictures.
-        progress: called with a short text whenever a layout is known.
-        so_far: called with what is known when the search is interrupted, before the interruption goes on.
+        question: the request that is tried with every layout.
+        engine: the engine that performs the runs; it is cancelled if the search is interrupted.
+        store: the store of results.
+        picture: whether to run the best layout's fullest rank again, for its diagrams.
+        progress: called with a short text whenever the result of a layout is known.
+        so_far: called with the results so far if the search is interrupted, before the interruption is raised again.
 
     Raises:
-        ScriptError: the script failed with every layout; the text is the first one's.
+        ScriptError: the script failed with every layout; the message is that of the first layout.
     """
     began = time.perf_counter()
     layouts = tuple(question.space.layouts())
@@ -268,7 +268,7 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run the best layout's fullest rank once more, with what a page draws."""
+    """Run the best layout's fullest rank again, with the data for the diagrams of a report."""
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

@@ -1,4 +1,4 @@
-"""Layouts: how many cards each kind of parallelism has, and all of them for a number of cards."""
+"""Layouts: the number of GPUs along each axis of parallelism, and all layouts of a given number of GPUs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,56 +14,56 @@ MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
 _WITHIN: Final = ("dp", "dp_shard", "cp")
-"""The axes whose cards the groups of an axis behind the comma are made of, as of experts."""
+"""The axes whose GPUs form the groups of an axis after the comma, such as expert parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """The size of each axis, in the order in which they were named, and the values of options that are tried too."""
+    """The size of each axis, in the order in which the axes were named, and the values of the script's options."""
 
     sizes: tuple[tuple[str, int], ...]
     choices: tuple[tuple[str, str], ...] = ()
 
     def size(self, axis: str) -> int:
-        """Return an axis's size; 1 where there is no such axis."""
+        """Return the size of an axis; 1 if the layout does not have this axis."""
         return dict(self.sizes).get(axis, 1)
 
     @property
     def text(self) -> str:
-        """The layout for people: `dp 8 · tp 4 · pp 2, --checkpoint full`."""
+        """The layout as reports show it: `dp 8 · tp 4 · pp 2, --checkpoint full`."""
         axes = " · ".join(f"{name} {size}" for name, size in self.sizes)
         return ", ".join([axes, *(f"{option} {value}" for option, value in self.choices)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSpace:
-    """The layouts that are looked at."""
+    """The set of layouts to try."""
 
     axes: tuple[str, ...]
-    """The axes whose sizes multiply to the number of cards."""
+    """The axes whose sizes multiply to the number of GPUs."""
     within: tuple[str, ...] = ()
-    """The axes of groups within the cards of dp and cp: their sizes divide that number."""
+    """The axes of groups within the GPUs of dp and cp: their sizes divide the product of dp and cp."""
     cards: int
     most: Mapping[str, int]
-    """The largest size of an axis, where the user gave one."""
+    """The largest size of an axis, if the user gave one."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Options of the script with the values to try for each layout."""
+    """Options of the script, with the values to try for each layout."""
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Read `dp*tp*pp`, or `dp*tp*pp,ep`; bounds as `tp=8`; choices as `--zero=1,2,3`.
+        """Parse a layout `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as `--zero=1,2,3`.
 
         Raises:
-            UsageError: it is nothing of that kind, or there are no cards to lay out.
+            UsageError: a text has another form, or no layout satisfies the bounds.
         """
         if not 1 <= cards <= _MOST_CARDS:
-            raise UsageError(f"--cards {cards} is out of range; expected 1 to {_MOST_CARDS:,}")
+            raise UsageError(f"cards={cards} is out of range; expected 1 to {_MOST_CARDS:,}")
         axes, _, rest = text.replace(" ", "").partition(",")
         names, within = axes.split("*"), [name for name in rest.split(",") if name]
         wrong = [name for name in (*names, *within) if _NAME.fullmatch(name) is None]
         if wrong or len({*names, *within}) < len(names) + len(within):
             raise UsageError(
-                f"--layout {quoted(text)} is no product of different axes; expected dp*tp*pp*cp, or dp*tp*pp,ep for "
+                f"layout={quoted(text)} is not a product of different axes; expected dp*tp*pp*cp, or dp*tp*pp,ep for "
                 "experts within dp"
             )
         space = cls(
@@ -75,14 +75,16 @@ class LayoutSpace:
         )
         count = sum(1 for _ in islice(space.layouts(), MOST_LAYOUTS + 1))
         if count > MOST_LAYOUTS:
-            raise UsageError(f"--layout {quoted(text)} on {cards} cards has more than {MOST_LAYOUTS:,} layouts")
+            raise UsageError(
+                f"layout={quoted(text)} on {cards} GPUs has more than {MOST_LAYOUTS:,} layouts; set bounds with most="
+            )
         if not count:
             bounds = ", ".join(f"{name} up to {size}" for name, size in space.most.items())
-            raise UsageError(f"--layout {quoted(text)} has no layout of {cards} cards with {bounds}")
+            raise UsageError(f"layout={quoted(text)} allows no layout of {cards} GPUs with {bounds}")
         return space
 
     def layouts(self) -> Iterator[CardLayout]:
-        """Return every layout, in a fixed order."""
+        """Return all layouts in a fixed order."""
         for sizes in _products(self.cards, [self.most.get(name, self.cards) for name in self.axes]):
             named = tuple(zip(self.axes, sizes, strict=True))
             inside = prod(size for name, size in named if name in _WITHIN)
@@ -99,7 +101,7 @@ class LayoutSpace:
 def _bound(text: str, names: set[str]) -> tuple[str, int]:
     match = _BOUND.fullmatch(text.strip())
     if match is None or match["name"] not in names or not int(match["most"]):
-        raise UsageError(f"--most {quoted(text)} is no bound of an axis of --layout; expected such as tp=8")
+        raise UsageError(f"most={quoted(text)} is not a bound of an axis of layout=; expected for example tp=8")
     return match["name"], int(match["most"])
 
 
@@ -107,12 +109,12 @@ def _choice(text: str) -> tuple[str, tuple[str, ...]]:
     option, _, values = text.strip().partition("=")
     found = tuple(dict.fromkeys(value for value in values.split(",") if value))
     if not option or not found:
-        raise UsageError(f"--choose {quoted(text)} is no option with values; expected such as --zero=1,2,3")
+        raise UsageError(f"choose={quoted(text)} is not an option with values; expected for example --zero=1,2,3")
     return option, found
 
 
 def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Return every way to write a number as an ordered product of factors that are not above `most`."""
+    """Return all ordered factorizations of a number into factors of at most `most`."""
     if len(most) == 1:
         if number <= most[0]:
             yield (number,)

@@ -1,4 +1,4 @@
-"""The answer of `ullage fit --layout`, as data: every layout with its fullest rank, and which are worth a choice."""
+"""The result of `ullage fit --layout`: every layout with its fullest rank, and the Pareto-optimal layouts."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict where of the ranks along a cut sequence the first alone was run, and fits."""
+"""The verdict of a layout with context parallelism if only the first rank along the sequence was run, and that rank
+fits.
+"""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -24,42 +26,42 @@ class RankRun:
 
     rank: int
     stands_for: str
-    """The ranks that it stands for: "all ranks", "first stage"."""
+    """The ranks that this rank represents, such as "all ranks" or "first stage"."""
     fits: bool
-    """Whether it fits at both ends of the interval, with the margin left free."""
+    """Whether the rank fits with the margin left free, at both ends of the predicted range."""
     prediction: Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
-    """What came of one layout."""
+    """The result for one layout."""
 
     layout: CardLayout
     verdict: str
-    """"fits", "fits as far as was run", "does not fit", "unknown", "the script fails" or "not run"."""
+    """The verdict: "fits", "fits as far as was run", "does not fit", "unknown", "the script fails" or "not run"."""
     value: int | None = None
-    """The largest value of the varied option that fits; the lowest where none does; None: no option is varied."""
+    """The largest value of the option that fits, or the smallest value if no value fits. None without an option."""
     next_value: int | None = None
-    """The smallest value that does not fit; None where the range ended."""
+    """The smallest value that does not fit; None if the range ended before."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks that were run with that value; where the first did not fit, the others were needless."""
+    """The ranks that were run with that value. If the first rank did not fit, the other ranks were not run."""
     error: str = ""
-    """The error that the script failed with, or why it was not run."""
+    """The error with which the script failed, or the reason why it was not run."""
     items: int | None = None
-    """The items of a step, of all ranks; None where no option is varied."""
+    """The number of items per step, over all ranks; None if no option is varied."""
     runs: int = 0
-    """The runs that this layout took."""
+    """The number of runs for this layout."""
 
     @property
     def fullest(self) -> RankRun | None:
-        """The rank that uses most."""
+        """The rank that uses the most memory."""
         return max(
             self.ranks, key=lambda run: (run.prediction.oom is not None, run.prediction.interval_bytes[1]), default=None
         )
 
     @property
     def free_bytes(self) -> int | None:
-        """What stays free on the fullest rank's card at least, in bytes; None where nothing was run to its end."""
+        """The bytes that stay free at least on the GPU of the fullest rank; None if no run finished."""
         fullest = self.fullest
         if fullest is None or fullest.prediction.oom is not None:
             return None
@@ -67,18 +69,18 @@ class LayoutRow:
 
     @property
     def sent_bytes(self) -> int | None:
-        """What the rank that sends most sends in a step, in bytes: an estimate."""
+        """The bytes that a rank sends per step, for the rank that sends most: an estimate."""
         sizes = [run.prediction.sent_bytes_per_step for run in self.ranks]
         return max((size for size in sizes if size is not None), default=None)
 
     @property
     def recomputed_share(self) -> float | None:
-        """The part of the forward pass that is computed again: an estimate."""
+        """The share of the forward pass that is recomputed in the backward pass: an estimate."""
         shares = [run.prediction.recomputed_share for run in self.ranks]
         return max((share for share in shares if share is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
+        """Return the result as plain data for `json.dumps`."""
         fullest = self.fullest
         return {
             "layout": dict(self.layout.sizes),
@@ -113,7 +115,7 @@ class LayoutRow:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LayoutFit(Answer):
-    """The answer of `ullage fit --layout`; every `*_bytes` is in bytes."""
+    """The result of `ullage fit --layout`. Every field `*_bytes` is in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.layouts.describe"
 
@@ -122,31 +124,31 @@ class LayoutFit(Answer):
     gpu: str
     cards: int
     layout: str
-    """The axes, as they were given."""
+    """The axes of the layouts, as the user gave them."""
     option: str | None
-    """The option that was varied; None: none was."""
+    """The option that was varied; None if no option was varied."""
     item_tokens: int | None
-    """The tokens of an item, if they were given."""
+    """The number of tokens per item, if the user gave it."""
     total_memory_bytes: int
     margin_bytes: int
     rows: tuple[LayoutRow, ...]
-    """Every layout, the best first."""
+    """All layouts, the best first."""
     frontier: tuple[int, ...]
-    """The rows that no other one surpasses in items a step, free memory, and traffic alike."""
+    """The indices of the Pareto-optimal rows, by items per step, free memory and bytes sent."""
     engine: str
-    """The engine that did the runs."""
+    """The name of the engine that performed the runs."""
     run_count: int
-    """The runs that were done."""
+    """The number of runs that were performed."""
     known_count: int
-    """The runs whose results were kept from before."""
+    """The number of results that were reused from earlier searches."""
     is_whole: bool
-    """Whether the search came to its end; False where it was interrupted."""
+    """Whether the search finished; False if it was interrupted."""
     notes: tuple[str, ...]
     seconds: float
 
     @property
     def best(self) -> LayoutRow | None:
-        """The layout that fits with most items a step, and of those the one that sends least."""
+        """The layout that fits with the most items per step; among equal layouts, the layout that sends least."""
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
 
     @property
@@ -161,7 +163,7 @@ class LayoutFit(Answer):
         return ExitCode.UNKNOWN if is_unknown else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -185,7 +187,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Return rows with the best first: those that fit, by items a step, traffic and free memory; then the others."""
+    """Return the rows sorted: those that fit by items per step, bytes sent and free memory, then the others."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
@@ -195,7 +197,7 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
 
 
 def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
-    """Return the places of the rows with these verdicts that no other of them surpasses in everything."""
+    """Return the indices of the Pareto-optimal rows among those with the given verdicts."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)

@@ -1,8 +1,9 @@
-"""The largest value of an option that fits with one layout, with few runs. It knows no process: a run is a function.
+"""Search for the largest value of an option that fits with one layout, with few runs. Runs are given as a function.
 
-A value fits if every rank that is run fits. So the rank that needed most is run first, and the others only where that
-fits: a value that does not fit costs one run. Beyond that it is the search of `fitting.search`: what is larger needs
-more, so that what does not fit makes larger values needless, and the largest that fits and the next are both run.
+A value fits if every rank that is run fits. So the rank that needs most memory is run first, and the other ranks only
+if that rank fits: a value that does not fit costs one run. Otherwise the search is that of `fitting.search`. It assumes
+that a larger value needs more memory. If a value does not fit, larger values are not run. The largest value that fits
+and the next value are both run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,28 +15,28 @@ from ullage.predicting.fitting.search import FitSearch, ProbedNeed
 Trial = tuple[int, int]
 """A value of the option, and a rank."""
 RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
-"""A function that runs trials, in parallel as far as it can."""
+"""A function that performs runs, in parallel if possible."""
 
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search of one layout; `run` completes it."""
+    """The search for one layout. The method `run` performs it."""
 
     ranks: Sequence[int]
     axis: Axis | None
-    """The option to find the largest value of; None: what the script is given is all that is tried."""
+    """The option whose largest value is searched for. If None, only the script's own arguments are tried."""
     budget_bytes: int
     start: Sequence[int] = ()
-    """Values near the expected answer, which are run first."""
+    """Values near the expected result, which are run first."""
     best: int | None = None
-    """The largest value that fits; None: none does. 0 where no option is varied."""
+    """The largest value that fits; None if no value fits; 0 if no option is varied."""
     next: int | None = None
-    """The smallest value that does not fit; None: there is none in the range."""
+    """The smallest value that does not fit; None if every value in the range fits."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
     def run(self, run: RunTrials) -> None:
-        """Run trials until the answer is known."""
+        """Perform runs until the result is known."""
         if self.axis is None:
             fits = self._values([0], run)[0].fits
             self.best, self.next = (0, None) if fits else (None, 0)
@@ -47,7 +48,7 @@ class LayoutSearch:
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
     def _values(self, values: Sequence[int], run: RunTrials) -> Mapping[int, ProbedNeed]:
-        """Run values: the rank that needed most with each, and the others where it fits."""
+        """Run values: for each the rank that needs most memory first, and the other ranks if it fits."""
         leading = self.ranks[0] if self._leading is None else self._leading
         others = [rank for rank in self.ranks if rank != leading]
         self.needs |= run([(value, leading) for value in values])
@@ -60,7 +61,7 @@ class LayoutSearch:
         return {value: self._need_of(value) for value in values}
 
     def _need_of(self, value: int) -> ProbedNeed:
-        """Return the need of a value: of the rank that needs most, where all were run."""
+        """Return the memory need of a value: that of the rank that needs most, if all ranks were run."""
         found = [self.needs[value, rank] for rank in self.ranks if (value, rank) in self.needs]
         sizes = [need.high_bytes for need in found]
         high = None if None in sizes else max(size for size in sizes if size is not None)

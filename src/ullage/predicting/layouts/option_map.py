@@ -1,6 +1,6 @@
-"""From a layout to what the script is given: its own options, or variables of its environment.
+"""Convert a layout to the script's own options or to environment variables.
 
-The ready-made maps have the names that the programs themselves have in the versions that are named beside them.
+The built-in maps use the option names of the listed programs and versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,25 @@ from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
 
 PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
-"""The axes whose ranks are not all alike: a pipeline's stages, and the parts of a cut sequence."""
+"""The axes whose ranks differ in memory: the stages of a pipeline, and the parts of a split sequence."""
 VARIABLE: Final = "env:"
-"""The beginning of a target that is a variable of the environment."""
+"""The prefix of a target that is an environment variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMap:
-    """What each axis sets, and how the ranks of the program lie."""
+    """A map from each axis to the option that sets its size, and the numbering of the program's ranks."""
 
     targets: Mapping[str, str]
-    """The option, or `env:NAME`, by axis."""
+    """The option, or `env:NAME`, for each axis."""
     implied: frozenset[str] = frozenset({"dp"})
-    """The axes that the program works out itself, from the number of ranks and the other axes."""
+    """The axes whose size the program computes from the number of ranks and the other axes."""
     fixed: tuple[tuple[str, str], ...] = ()
-    """Targets that are set whatever the layout, with their values."""
+    """Targets that have the same value for every layout, with their values."""
     order: tuple[str, ...] = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
-    """The axes from the outermost to the innermost: neighbouring ranks are of the last one's group."""
+    """The axes from the outermost to the innermost. Consecutive ranks are in one group of the last axis."""
     items: frozenset[str] = field(default_factory=lambda: frozenset({"dp", "dp_replicate", "dp_shard"}))
-    """The axes whose ranks have items of their own."""
+    """The axes whose ranks process different items."""
 
 
 READY: Final[Mapping[str, OptionMap]] = {
@@ -57,7 +57,7 @@ READY: Final[Mapping[str, OptionMap]] = {
         },
         order=("pp", "dp", "cp", "tp"),
     ),
-    # accelerate's ParallelismConfig (1.10 to 1.15), which reads the environment
+    # accelerate's ParallelismConfig (1.10 to 1.15), which reads environment variables
     "accelerate": OptionMap(
         targets={
             "dp": "env:PARALLELISM_CONFIG_DP_SHARD_SIZE",
@@ -94,19 +94,20 @@ READY: Final[Mapping[str, OptionMap]] = {
 
 
 def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, order: str | None = None) -> OptionMap:
-    """Return the map that is meant: a ready-made one, with options of the user's before its own.
+    """Return the option map: a built-in map, in which options that the user gave replace those of the map.
 
     Args:
-        name: of a ready-made map; None: the user's options alone.
-        options: as `tp=--tensor-parallel` or `tp=env:TP`.
-        space: the layouts, each axis of which has to have a target.
-        order: the axes from the outermost to the innermost, as `pp*dp*cp*tp`, where the program has another order.
+        name: the name of a built-in map; None to use only the user's options.
+        options: the user's options, such as `tp=--tensor-parallel` or `tp=env:TP`.
+        space: the layouts, each axis of which needs a target.
+        order: the axes from the outermost to the innermost, such as `pp*dp*cp*tp`, if the program numbers its ranks
+            in another order.
 
     Raises:
-        UsageError: there is no such map, an axis has no target, or which ranks are neighbours is not known.
+        UsageError: the map does not exist, an axis has no target, or the numbering of ranks is unknown.
     """
     if name is not None and name not in READY:
-        raise UsageError(f"--layout-map {quoted(name)} is not known; expected one of {', '.join(READY)}")
+        raise UsageError(f"layout_map={quoted(name)} is unknown; expected one of {', '.join(READY)}")
     chosen = READY[name] if name is not None else OptionMap(targets={})
     targets = dict(chosen.targets)
     names = (*space.axes, *space.within)
@@ -114,26 +115,28 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
         axis, equals, target = text.strip().partition("=")
         if not equals or axis not in names or not target.removeprefix(VARIABLE):
             raise UsageError(
-                f"--layout-option {quoted(text)} names no option of an axis of --layout; expected such as "
+                f"layout_option={quoted(text)} does not map an axis of layout= to an option; expected for example "
                 f"{names[-1]}=--{names[-1]}-size"
             )
         targets[axis] = target
     for axis in names:
         if axis not in targets and axis not in chosen.implied:
             raise UsageError(
-                f"nothing says how the script is told its {axis}; give --layout-option {axis}=--its-option, or "
-                f"--layout-map with one of {', '.join(READY)}"
+                f"no option of the script is known that sets {axis}; give layout_option='{axis}=--OPTION', or "
+                f"layout_map= with one of {', '.join(READY)}"
             )
     if order is not None:
         given = tuple(order.replace(" ", "").split("*"))
         if set(given) != set(space.axes):
-            raise UsageError(f"--rank-order {quoted(order)} has not the axes of --layout; expected all of them once")
+            raise UsageError(
+                f"rank_order={quoted(order)} does not name the axes of layout=; expected each of them once"
+            )
         chosen = replace(chosen, order=given)
     unplaced = [axis for axis in space.axes if axis not in chosen.order]
     if unplaced and {PIPELINE, CONTEXT} & set(space.axes):
         raise UsageError(
-            f"nothing says which ranks are neighbours along {unplaced[0]}; give --rank-order with the axes from the "
-            f"outermost to the innermost, such as {'*'.join(space.axes)}"
+            f"the order of ranks along {unplaced[0]} is unknown; give rank_order= with the axes from the outermost to "
+            f"the innermost, such as {'*'.join(space.axes)}"
         )
     return replace(chosen, targets=targets)
 
@@ -141,7 +144,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
 def put(
     option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the script's arguments, and the variables of its environment, for a layout."""
+    """Return the script's arguments and environment variables for a layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}
     for target, value in (*option_map.fixed, *settings, *layout.choices):

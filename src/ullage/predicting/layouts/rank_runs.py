@@ -1,4 +1,4 @@
-"""Predictions of single ranks: from the store where they are known, else by an engine, and kept then."""
+"""Predictions of single ranks: read from the store if they are known, otherwise computed by an engine and stored."""
 
 import threading
 from collections.abc import Callable
@@ -20,21 +20,21 @@ _ON_TIME = "time"
 
 @dataclass(slots=True)
 class RankRuns:
-    """Runs requests, each once; an error takes the place of a prediction."""
+    """Runs each request once. If a run fails, its error is the result."""
 
     engine: WorkEngine
     store: ResultStore
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The runs that the engine has done."""
+    """The number of runs that the engine has performed."""
     known_count: int = 0
-    """Those that the store has known."""
+    """The number of results that were found in the store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Have a request carried out."""
+        """Submit a request, and return a future of its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:
@@ -58,12 +58,12 @@ class RankRuns:
             return None
         try:
             found = answer_of(kept)
-        except (TypeError, KeyError, ValueError, AttributeError):  # of another version, or somebody else's
+        except (TypeError, KeyError, ValueError, AttributeError):  # written by another version, or by another program
             return None
         return found if isinstance(found, Prediction) else None
 
     def _take(self, key: str, answer: "Future[RankAnswer]", done: "Future[dict[str, Any]]") -> None:
-        """Keep what has come, and hand it on."""
+        """Store a result, and pass it to the waiting future."""
         try:
             told = done.result()
             found = answer_of(told)

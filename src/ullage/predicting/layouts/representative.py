@@ -1,11 +1,12 @@
-"""Which ranks of a layout are run: ranks that are alike by construction once, those that differ each.
+"""Select the ranks of a layout to run: one for each set of equal ranks.
 
-Along every axis but those of the pipeline and of the sequence, the first rank stands for the others: they run the same
-code, and where parameters do not divide evenly, PyTorch gives the first ranks the larger parts (`torch.chunk`). Along
-the pipeline the first stage has the embedding and holds the most micro-batches, the last has the head and the loss, and
-of those between, which have the same layers, the second holds the most micro-batches. Along the sequence (context
-parallelism) ring attention has each rank attend to other halves of the sequence in another order
-(torch.distributed.tensor.experimental): so ranks allocate in another order, and reserve more or less, by no rule.
+Along every axis except those of the pipeline and of the sequence, the first rank represents the others. All ranks run
+the same code, and if parameters do not divide evenly, PyTorch gives the first ranks the larger shards (`torch.chunk`).
+Along the pipeline, the first stage has the embedding and holds the most micro-batches. The last stage has the head and
+the loss. The stages between have the same layers, and of these the second stage holds the most micro-batches. Along the
+sequence (context parallelism), ring attention makes each rank attend to different halves of the sequence in a different
+order (torch.distributed.tensor.experimental). So ranks allocate in a different order, and their reserved memory follows
+no simple rule.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ LAST: Final = "last stage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepresentativeRank:
-    """A rank that is run, and what it stands for."""
+    """A rank to run, and a description of the ranks that it represents."""
 
     rank: int
     stands_for: str
@@ -31,13 +32,13 @@ class RepresentativeRank:
 def ranks_of(
     layout: CardLayout, option_map: OptionMap, *, every_stage: bool = False, every_context: bool = False
 ) -> tuple[RepresentativeRank, ...]:
-    """Return the ranks to run of a layout.
+    """Return the ranks of a layout to run.
 
     Args:
-        layout: its sizes.
-        option_map: how its ranks are numbered.
-        every_stage: whether each stage of the pipeline is run, and not one of each kind.
-        every_context: whether each rank along the sequence is run, and not the first for all.
+        layout: the sizes of the axes.
+        option_map: the numbering of the ranks.
+        every_stage: whether to run every stage of the pipeline, rather than one stage of each kind.
+        every_context: whether to run every rank along the sequence, rather than the first only.
     """
     stages, contexts = layout.size(PIPELINE), layout.size(CONTEXT)
     chosen = range(stages) if every_stage else sorted({0, min(1, stages - 1), stages - 1})
@@ -50,7 +51,7 @@ def ranks_of(
 
 
 def _stride(layout: CardLayout, option_map: OptionMap, axis: str) -> int:
-    """Return the number of ranks from one to the next along an axis: the cards of the axes that lie within it."""
+    """Return the difference between the numbers of neighbouring ranks along an axis: the GPUs of all inner axes."""
     named = [name for name, _ in layout.sizes if name in option_map.order]
     inner = option_map.order[option_map.order.index(axis) + 1 :] if axis in option_map.order else ()
     return prod(layout.size(name) for name in named if name in inner)

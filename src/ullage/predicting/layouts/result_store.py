@@ -1,6 +1,6 @@
-"""Results by content, in one file of SQLite: a search that was cut off goes on, and two searches share.
+"""A store of results by content key, in one SQLite file. Interrupted searches can continue, and searches share results.
 
-A store that cannot be read or written is told of once, in a sentence, and the search goes on without it.
+If the store cannot be read or written, a note reports it once, and the search continues without the store.
 """
 
 import json
@@ -20,27 +20,27 @@ _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, made
 _WAIT_SECONDS: Final = 10.0
 _NAME: Final = "results.sqlite"
 NONE: Final = "none"
-"""The value of --store with which nothing is kept."""
+"""The value of `store=` that turns the store off."""
 
 
 def default_path() -> Path:
-    """Return the file in the user's cache folder."""
+    """Return the path of the store in the user's cache folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (home / "ullage" / "results" / _NAME).absolute()
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """Keeps results, for any number of threads and processes; a context."""
+    """Stores results for any number of threads and processes. It is a context manager."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open a store; it is made where it is missing.
+        """Open a store, and create it if it does not exist.
 
         Args:
-            path: of the file; None: nothing is kept.
+            path: the path of the file; None to store nothing.
         """
         self.path = path
         self.problem: str | None = None
-        """Why nothing more is kept, as a sentence; None as long as all goes well."""
+        """The reason why results are no longer stored, as a sentence; None while results are stored."""
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
         if path is not None:
@@ -54,7 +54,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return what is kept under a key; None where there is nothing."""
+        """Return the result that is stored under a key; None if there is none."""
         with self._lock:
             if self._database is None:
                 return None
@@ -70,7 +70,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         return kept if isinstance(kept, dict) else None
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Keep a result, at once and whole."""
+        """Store a result immediately, in one transaction."""
         packed = zlib.compress(json.dumps(result).encode())
         with self._lock:
             if self._database is None:
@@ -84,9 +84,9 @@ class ResultStore(AbstractContextManager["ResultStore"]):
                 self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Go on without the store."""
+        """Continue without the store."""
         text = str(error).partition("\n")[0] or type(error).__name__
-        self.problem = f"results are not kept any more: {text} ({self.path}); the search goes on without"
+        self.problem = f"results are no longer stored: {text} ({self.path}); the search continues without the store"
         self._close()
 
     def _close(self) -> None:
@@ -97,10 +97,10 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
 
 def store_path(store: str | Path | None) -> Path | None:
-    """Return the file that `--store` means: the user's own for None, no file for "none".
+    """Return the path that `store=` names: the file in the user's cache folder for None, no file for "none".
 
     Raises:
-        UsageError: it is a folder, or in a folder that is not there.
+        UsageError: the path is a folder, or its parent folder does not exist.
     """
     if store is None:
         return default_path()
@@ -108,7 +108,7 @@ def store_path(store: str | Path | None) -> Path | None:
         return None
     path = Path(store).absolute()
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"--store {path} is no file; expected the path of one in a folder that is there, or none")
+        raise UsageError(f"store={path} is not a file; expected the path of a file in an existing folder, or none")
     return path
 
 

@@ -1,7 +1,7 @@
-"""What a script's text comes to: the script, the modules of the user's own that it imports, the files it is told of.
+"""Collect the source files that affect a run: the script, user modules it imports, and files named in its arguments.
 
-Modules are found by their import statements, not by running anything. Where a text imports by name
-(`importlib.import_module`), every Python file below the script's folder counts.
+Modules are found by their import statements, without running any code. If a file imports by name
+(`importlib.import_module`), all Python files below the script's folder are included.
 """
 
 import ast
@@ -22,10 +22,10 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that decides what a command does, by its absolute path.
+    """Return the content of each file that affects a command, by its absolute path.
 
     Args:
-        words: the script with its arguments, or a command: "-m", torchrun, any program.
+        words: the script with its arguments, or a command that starts with "-m", torchrun or any program.
     """
     found: dict[str, bytes] = {}
     scripts = [Path(word) for word in words if word.endswith((".py", ".ipynb"))]
@@ -50,7 +50,7 @@ def sources_of(words: Sequence[str]) -> dict[str, bytes]:
 
 
 def _roots(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders in which the user's own modules may be: the script's, and those of sys.path."""
+    """Return the folders that may contain the user's modules: the script's folder and those of sys.path."""
     standard = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     others = [Path(path or ".").absolute() for path in sys.path]
     return list(
@@ -69,10 +69,10 @@ def _module_behind_m(words: Sequence[str], roots: Sequence[Path]) -> list[Path]:
 
 
 def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Path]:
-    """Return the files of the user's own modules that a file imports."""
+    """Return the files of the user's modules that a file imports."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):  # a notebook, or no Python: its own text counts alone
+    except (SyntaxError, ValueError, RecursionError):  # a notebook, or invalid Python: only the file itself is included
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Pat
 
 
 def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the files that an import of a module runs: those of the packages on the way to it, and its own."""
+    """Return the files that an import of a module runs: those of its parent packages, and the module's file."""
     parts = name.split(".")
     for root in [*roots, *_home_of(parts[0])]:
         found = []
@@ -105,7 +105,7 @@ def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
 
 
 def _home_of(name: str) -> list[Path]:
-    """Return the folder of a package that an editable installation leads to."""
+    """Return the folder of a package that is installed in editable mode."""
     try:
         spec = importlib.util.find_spec(name) if name not in sys.stdlib_module_names else None
     except (ImportError, ValueError, AttributeError):
@@ -131,7 +131,7 @@ def _is_installed(path: Path) -> bool:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a word that is too long for a name
+    except (OSError, ValueError):  # an argument that is too long for a file name
         return False
 
 

@@ -1,1 +1,1 @@
-"""Weights and data that are not here, made up where a script asks for them."""
+"""Generate weights and data that a script tries to load and that are not on this machine."""

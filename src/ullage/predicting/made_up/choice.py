@@ -1,4 +1,4 @@
-"""What is to be made up, as options say it. It knows no torch."""
+"""The options that say which weights and data to generate. This module does not import torch."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,30 +16,32 @@ _EXAMPLE: Final = "text:length=2048,rows=64, chat:..., preference:... or image:2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpData:
-    """The rows of a data set that is not there."""
+    """The rows of a generated data set."""
 
     form: str
     """The kind of row: "text", "chat", "preference" or "image"."""
     length: int = 512
-    """The number of tokens of each row, where no lengths are given."""
+    """The number of tokens per row, if no file of lengths is given."""
     rows: int | None = None
-    """The number of rows; None: as many as lengths are given, else 64."""
+    """The number of rows. None for as many rows as there are lengths, or 64 without lengths."""
     height: int = 224
     width: int = 224
     classes: int = 10
     column: str | None = None
-    """The name of the column in place of "text", "messages" or "image"."""
+    """The name of the column, if it is not "text", "messages" or "image"."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "text:length=2048,rows=64".
+        """Return the rows that a description such as "text:length=2048,rows=64" specifies.
 
         Raises:
-            UsageError: it is no description of data.
+            UsageError: the text is not a description of data.
         """
         form, _, rest = text.partition(":")
         if form not in FORMS:
-            raise UsageError(f"--made-up-data {quoted(text)} begins with none of {', '.join(FORMS)}: {_EXAMPLE}")
+            raise UsageError(
+                f"made_up_data={quoted(text)} does not begin with {', '.join(FORMS)}; expected for example {_EXAMPLE}"
+            )
         data = cls(form=form)
         for number, part in enumerate(filter(None, rest.split(","))):
             name, equals, value = part.partition("=")
@@ -50,7 +52,7 @@ class MadeUpData:
         return data
 
     def _sized(self, text: str, size: str) -> Self:
-        """Take the first word, which has no name: pixels of a picture, tokens of a text."""
+        """Return the rows with the first value applied, which has no name: an image size or a number of tokens."""
         if self.form != "image":
             return self._with(text, "length", size)
         height, _, width = size.partition("x")
@@ -66,61 +68,67 @@ class MadeUpData:
             words -= {"height", "width", "classes"}
         if name not in words:
             raise UsageError(
-                f"--made-up-data {quoted(text)} has {quoted(name)}; expected {', '.join(sorted(words))} or column"
+                f"made_up_data={quoted(text)} has {quoted(name)}; expected {', '.join(sorted(words))} or column"
             )
         most = _MOST_ROWS if name == "rows" else _MOST_LENGTH
         if not value.isdecimal() or not 1 <= int(value[:12]) <= most:
-            raise UsageError(f"--made-up-data {quoted(text)} has {name}={value}; expected a number from 1 to {most:,}")
+            raise UsageError(f"made_up_data={quoted(text)} has {name}={value}; expected a number from 1 to {most:,}")
         changes: dict[str, Any] = {name: int(value)}
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpChoice:
-    """What is made up where it is not there: nothing, unless it is asked for."""
+    """The weights and data to generate if they are missing. By default nothing is generated."""
 
     random_weights: bool = False
     config: str | None = None
-    """The absolute path of a folder (or of its config.json) with the configuration of models that are not known."""
+    """The absolute path of a folder (or of its config.json) with the configurations of unknown models."""
     data: str | None = None
-    """A description of rows, as `MadeUpData.parse` reads it."""
+    """A description of rows, in the format of `MadeUpData.parse`."""
     lengths: str | None = None
     """The absolute path of a file with the lengths of rows."""
     folder: str | None = None
-    """The folder for what has to be a file; whoever starts the script makes it, and removes it in the end."""
+    """The folder for generated files. The process that starts the script creates and removes it."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything may be made up."""
+        """Whether anything may be generated."""
         return self.random_weights or self.data is not None
 
     def check(self) -> None:
-        """Raise UsageError where there is no such choice."""
+        """Raise UsageError if the options contradict each other or name missing files."""
         if self.config is not None:
             if not self.random_weights:
-                raise UsageError("--config says what --random-weights makes; give --random-weights too")
+                raise UsageError("config= gives the configuration for random_weights=; give random_weights=True too")
             if not Path(self.config).exists():
-                raise UsageError(f"--config {self.config} does not exist; expected a folder with a config.json")
+                raise UsageError(f"config={self.config} does not exist; expected a folder with a config.json")
         if self.data is not None:
             MadeUpData.parse(self.data)
         if self.lengths is not None:
             if self.data is None:
-                raise UsageError("--lengths are those of --made-up-data; give --made-up-data text, chat or preference")
+                raise UsageError(
+                    "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat or "
+                    "preference too"
+                )
             if MadeUpData.parse(self.data).form == "image":
-                raise UsageError("--lengths are of texts, and --made-up-data asks for pictures")
+                raise UsageError(
+                    "lengths= gives lengths of texts, but made_up_data= is for images; expected text, chat or "
+                    "preference"
+                )
             read_lengths(Path(self.lengths))
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Read the lengths of rows: one a line, or "LENGTH,COUNT" for a histogram.
+    """Return the lengths of rows from a file: one length per line, or "LENGTH,COUNT" for a histogram.
 
     Raises:
-        UsageError: it cannot be read, or has no lengths.
+        UsageError: the file cannot be read, or contains no lengths.
     """
     try:
         text = read_regular(path, most_bytes=_MOST_FILE_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise UsageError(f"--lengths {path} cannot be read: {error.strerror or error}") from None
+        raise UsageError(f"lengths={path} cannot be read: {error.strerror or error}") from None
     lengths: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.replace(",", " ").split()
@@ -128,12 +136,12 @@ def read_lengths(path: Path) -> list[int]:
             continue
         if len(words) > 2 or not all(word.isdecimal() and len(word) <= 9 for word in words) or not int(words[0]):
             raise UsageError(
-                f"--lengths {path} has {quoted(line)} in line {number}; expected a length, or a length and how many "
-                "rows have it"
+                f"lengths={path} has {quoted(line)} in line {number}; expected a length, or a length and the number of "
+                "rows with that length"
             )
         lengths += [int(words[0])] * (int(words[1]) if len(words) > 1 else 1)
         if len(lengths) > _MOST_ROWS:
-            raise UsageError(f"--lengths {path} has more than {_MOST_ROWS:,} rows")
+            raise UsageError(f"lengths={path} has more than {_MOST_ROWS:,} rows")
     if not lengths:
-        raise UsageError(f"--lengths {path} has no length; expected one a line")
+        raise UsageError(f"lengths={path} contains no length; expected one length per line")
     return lengths

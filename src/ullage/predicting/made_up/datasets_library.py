@@ -1,4 +1,4 @@
-"""The datasets library: rows where `load_dataset` or `load_from_disk` finds none, in the form that was asked for."""
+"""Generate rows for the datasets library, if `load_dataset` or `load_from_disk` does not find the data set."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +13,7 @@ _SPLITS: Final = ("train", "validation", "test")
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Be there when the script imports datasets."""
+    """Install the hooks when the script imports datasets."""
     maker = _MadeUpDatasets(repositories, data)
 
     def watch(module: Any) -> None:
@@ -31,7 +31,7 @@ class _MadeUpDatasets:
         self._noted: set[str] = set()
 
     def load(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Load what is here, and make up what is not."""
+        """Return the data set if it is on this machine, otherwise a generated one."""
         try:
             return original(*arguments, **keywords)
         except Exception as error:
@@ -40,13 +40,13 @@ class _MadeUpDatasets:
         name = str(arguments[0] if arguments else keywords.get("path", keywords.get("dataset_path")))
         if name not in self._noted:
             self._noted.add(name)
-            self._repositories.note(f"made up: the data set {name}: {self._described()}")
+            self._repositories.note(f"generated: the data set {name}: {self._described()}")
         return self._made(keywords.get("split"), streams=bool(keywords.get("streaming")))
 
     def _described(self) -> str:
         data, lengths = self._data, self._lengths()
         if data.form == "image":
-            return f"{len(lengths)} pictures of {data.height}x{data.width}"
+            return f"{len(lengths)} images of {data.height}x{data.width}"
         unit = "tokens" if self._repositories.last_tokenizer is not None else "words (no tokenizer was loaded before)"
         least, most = min(lengths), max(lengths)
         size = str(least) if least == most else f"{least} to {most}"
@@ -72,7 +72,7 @@ class _MadeUpDatasets:
         return _any_split(kind)(dict.fromkeys(_SPLITS, one))
 
     def _pictures(self) -> Any:
-        """Return pictures with labels, encoded once: each row has the same one."""
+        """Return rows with images and labels. The image is encoded once, and all rows have the same image."""
         import datasets
 
         from ullage.predicting.made_up.pictures import encoded
@@ -91,7 +91,7 @@ class _MadeUpDatasets:
 
 
 def _any_split(kind: Any) -> Any:
-    """Return a class of the library's in which a split of any name is there."""
+    """Return a class of the datasets library that has a split of any name."""
 
     class AnySplit(kind):  # type: ignore[misc]  # of a library that is imported when the script does
         def __missing__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Diffusers: models, schedulers and whole pipelines whose files are not here, from their configurations."""
+"""Generate Diffusers models, schedulers and whole pipelines from their configurations, if their files are missing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ _PIPELINE: Final = "model_index.json"
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Be there when the script imports diffusers."""
+    """Install the hooks when the script imports diffusers."""
     maker = _MadeUpDiffusers(repositories)
     stand_in("diffusers.configuration_utils", "ConfigMixin.load_config", maker.config)
     stand_in("diffusers.models.modeling_utils", "ModelMixin.from_pretrained", maker.model)
@@ -26,7 +26,7 @@ class _MadeUpDiffusers:
         self._repositories = repositories
 
     def config(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a configuration: of a scheduler that is not known, its class's own defaults."""
+        """Return a configuration. For an unknown scheduler, it consists of the defaults of its class."""
         try:
             return original(cls, name, *arguments, **keywords)
         except OSError as error:
@@ -35,14 +35,14 @@ class _MadeUpDiffusers:
             subfolder = keywords.pop("subfolder", None) or ""
             made = self._repositories.repository(str(name), subfolder=subfolder, file=cls.config_name)
             if made is None and cls.config_name != CONFIG_NAME:
-                self._repositories.note(f"made up: {cls.__name__} of {name}, with the defaults of its class")
+                self._repositories.note(f"generated: {cls.__name__} of {name}, with the defaults of its class")
                 made = self._repositories.repository(str(name), {}, subfolder=subfolder, file=cls.config_name)
             if made is None:
                 raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
         return original(cls, made.path, *arguments, **keywords)
 
     def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a checkpoint of ours where the library finds none on this machine."""
+        """Load a generated checkpoint if the library does not find the real checkpoint on this machine."""
         subfolder = keywords.get("subfolder") or ""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
@@ -57,22 +57,23 @@ class _MadeUpDiffusers:
             parameters = _write_checkpoint(cls, made.path, made.folder)
             what = f"{name} {subfolder}".rstrip()
             self._repositories.note(
-                f"made up: the weights of {what} ({cls.__name__}, {parameters:,} parameters), from {made.source}"
+                f"generated: the weights of {what} ({cls.__name__}, {parameters:,} parameters), from {made.source}"
             )
         for word in (*OF_THE_HUB, "subfolder", "use_safetensors"):
             keywords.pop(word, None)
         return original(cls, made.path, *arguments, **keywords)
 
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a pipeline by the folder of `--config`, whose parts are then made up one by one."""
+        """Load a pipeline from the folder of `config=`; its parts are then generated one by one."""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:
             given = self._repositories.choice.config
             if given is None or not (Path(given) / _PIPELINE).is_file():
                 text = (
-                    f"the pipeline {str(name)!r} cannot be made up without its {_PIPELINE} and the configurations of "
-                    "its parts; put them into a folder as the repository has them and give --config FOLDER"
+                    f"the pipeline {str(name)!r} cannot be generated without its {_PIPELINE} and the configurations of "
+                    "its parts; put these files into a folder, with the same paths as in the repository, and give "
+                    "--config FOLDER"
                 )
                 raise with_hint(error, text) from error
         for word in OF_THE_HUB:

@@ -1,8 +1,8 @@
-"""The folder of what has to be a file: made before the script starts, and removed when the run is over.
+"""The folder for generated files: created before the script starts, and removed when the run is over.
 
-A process of its own, the keeper, removes it, however the run ends: nobody who is killed can do it. It runs `main`, with
-the folder as its argument, and a pipe as its input that only the process has which started it: when that is closed, the
-run is over.
+A separate process, the keeper, removes the folder however the run ends, even if the run is killed. It runs `main` with
+the folder as its argument. Its standard input is a pipe whose other end only the starting process has: when the pipe is
+closed, the run is over.
 """
 
 import os
@@ -28,11 +28,11 @@ _PAUSE_SECONDS: Final = 0.1
 
 @contextmanager
 def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
-    """Yield the choice with a folder, if anything is to be made up.
+    """Yield the choice with a folder, if anything is to be generated.
 
     Raises:
-        SharedFolderError: others can write to the folder of temporary files.
-        OSError: it cannot be made.
+        SharedFolderError: other users can write to the folder for temporary files.
+        OSError: the folder cannot be created.
     """
     if not choice.is_asked:
         yield choice
@@ -58,7 +58,7 @@ def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
 
 
 def main() -> None:
-    """Wait for the end of the run, and remove the folder with all that is in it."""
+    """Wait for the end of the run, and remove the folder with its contents."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.chdir("/")
     folder = OwnFolder.open(Path(sys.argv[1]))

@@ -1,6 +1,8 @@
-"""Weights that stay fresh where those to load are not here: files for `torch.load`, safetensors, torch.hub; timm's.
+"""Keep a model's initial random weights if the file to load is missing: for `torch.load`, safetensors, torch.hub and
+timm.
 
-What is loaded instead of a file is a state that a model takes as the one it has already: its fresh values stay.
+In place of the file's content, the script gets a state dict that a model treats as its present state, so that its
+initial values stay.
 """
 
 import os
@@ -14,18 +16,18 @@ _COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "
 
 
 class MadeUpState(dict[str, Any]):
-    """A state that is not here: empty, and whatever is looked up in it is such a state, too, or zero steps."""
+    """A placeholder for a missing state dict. A lookup in it returns a placeholder, or 0 for step counts."""
 
     def __missing__(self, name: Any) -> Any:
         return 0 if name in _COUNTS else MadeUpState()
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """Return a state too, as a checkpoint's part that is asked for would be."""
+        """Return a placeholder for a missing entry, unless a default is given."""
         return default if default is not None else self[name]
 
 
 def install(note: Callable[[str], None]) -> None:
-    """Be there when the script imports torch, safetensors and timm."""
+    """Install the hooks when the script imports torch, safetensors and timm."""
     said: set[str] = set()
 
     def load(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -38,8 +40,8 @@ def install(note: Callable[[str], None]) -> None:
         if name not in said:
             said.add(name)
             note(
-                f"made up: {name} is not here; what is loaded from it keeps its fresh values, and what loading itself "
-                "would allocate is not counted"
+                f"generated: the file {name} is missing; models that load it keep their initial random values, and "
+                "memory that loading itself would allocate is not counted"
             )
         return MadeUpState()
 
@@ -60,13 +62,16 @@ def install(note: Callable[[str], None]) -> None:
             if not is_not_there(error):
                 raise
             parameters = sum(each.numel() for each in model.parameters())
-            note(f"made up: the weights of timm's {type(model).__name__} ({parameters:,} parameters) are fresh")
+            note(
+                f"generated: the weights of timm's {type(model).__name__} ({parameters:,} parameters) are random "
+                "initial values"
+            )
 
     stand_in("timm.models._builder", "load_pretrained", load_pretrained)
 
 
 def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Take a made-up state for the module's own. A copy of one has its parts no more, and is empty as well."""
+    """Load the module's own state if the state is a placeholder. A copy of it is an empty placeholder."""
     return original(this, this.state_dict() if isinstance(state, MadeUpState) else state, *arguments, **keywords)
 
 

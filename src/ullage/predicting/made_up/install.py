@@ -1,4 +1,4 @@
-"""Stand in for what is not here, in the libraries that the script imports, and in no other."""
+"""Install the generators of missing weights and data in the libraries that the script imports."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,11 @@ from ullage.predicting.made_up.repository import MadeUpRepositories
 
 
 def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
-    """Wait for the libraries that load weights and data.
+    """Install hooks that run when the script imports a library that loads weights or data.
 
     Args:
-        choice: what may be made up.
-        note: told in a sentence what was made up, once each.
+        choice: the weights and data that may be generated.
+        note: called once with a sentence about each thing that was generated.
     """
     if not choice.is_asked:
         return

@@ -1,4 +1,4 @@
-"""Made-up pictures: encoded, as files by class, and as the data sets of torchvision expect them."""
+"""Generate images: encoded images, folders with one subfolder per class, and the data sets of torchvision."""
 
 import io
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ullage.predicting.made_up.standing_in import stand_in
 
 
 def encoded(width: int, height: int) -> bytes:
-    """Return a picture of one colour as the bytes of a JPEG file."""
+    """Return an image of one colour as the bytes of a JPEG file."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -22,7 +22,7 @@ def encoded(width: int, height: int) -> bytes:
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Be there when the script imports the data sets of torchvision."""
+    """Install the hooks when the script imports the data sets of torchvision."""
     maker = _MadeUpPictures(repositories, data)
     stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
     stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
@@ -38,7 +38,7 @@ class _MadeUpPictures:
         self._path: str | None = None
 
     def folder(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Have a folder of pictures by class be one of ours where it is not there."""
+        """Replace a missing folder of images, with one subfolder per class, by a generated folder."""
         try:
             original(this, root, *arguments, **keywords)
         except (OSError, RuntimeError) as error:
@@ -51,7 +51,7 @@ class _MadeUpPictures:
             self._say(str(root), self._data.height, self._data.width)
 
     def cifar(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Have CIFAR's pictures be of one colour where they are not there."""
+        """Replace missing CIFAR images by images of one colour."""
         classes = 100 if type(this).__name__ == "CIFAR100" else 10
         if self._stands_in(original, this, root, arguments, keywords, classes=classes, side=32):
             import numpy
@@ -60,7 +60,7 @@ class _MadeUpPictures:
             this.targets = [number % classes for number in range(self._count)]
 
     def mnist(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Have MNIST's pictures (and of those that are like it) be black where they are not there."""
+        """Replace missing images of MNIST and similar data sets by black images."""
         if self._stands_in(original, this, root, arguments, keywords, classes=10, side=28):
             import torch
 
@@ -78,7 +78,7 @@ class _MadeUpPictures:
         classes: int,
         side: int,
     ) -> bool:
-        """Load the pictures that are there; else begin a data set that has none yet, and return True."""
+        """Load the existing images; if they are missing, initialise the data set without images and return True."""
         try:
             original(this, root, *arguments, **keywords)
         except Exception as error:
@@ -100,7 +100,7 @@ class _MadeUpPictures:
         return True
 
     def _files(self) -> str:
-        """Return a folder with a folder for each class."""
+        """Return the path of a generated folder with one subfolder per class."""
         if self._path is None:
             home = self._repositories.home.make_folder("pictures")
             picture = encoded(self._data.width, self._data.height)
@@ -112,4 +112,4 @@ class _MadeUpPictures:
         return self._path
 
     def _say(self, root: str, height: int, width: int) -> None:
-        self._repositories.note(f"made up: {self._count} pictures of {height}x{width} in the place of {root}")
+        self._repositories.note(f"generated: {self._count} images of {height}x{width} in place of {root}")

@@ -1,7 +1,7 @@
-"""A folder in the place of a model's repository that is not here: made when it is first asked for.
+"""A generated folder in place of a model repository that is not on this machine. It is created on first use.
 
-Its configuration comes from the model's own folder or the library's cache, from `--config`, or from `configs/`, which
-has those of common models.
+Its configuration comes from the model's folder or the library's cache, from `config=`, or from `configs/`, which has
+the configurations of common models.
 """
 
 import json
@@ -25,16 +25,16 @@ Config = dict[str, Any]
 
 @dataclass(slots=True)
 class MadeUpRepository:
-    """One folder: what libraries are given instead of the name."""
+    """A generated folder, whose path libraries get in place of the repository's name."""
 
     folder: OwnFolder
     name: str
-    """The name that the script asks for."""
+    """The name that the script loads."""
     config: Config
     source: str
-    """Words for where the configuration comes from."""
+    """The source of the configuration, as text for notes."""
     has: set[str] = field(default_factory=set)
-    """The kinds of file that are there: "weights", "tokenizer", ..."""
+    """The kinds of file in the folder: "weights", "tokenizer", ..."""
 
     @property
     def path(self) -> str:
@@ -42,32 +42,32 @@ class MadeUpRepository:
         return str(self.folder.path)
 
     def write(self, name: str, content: str) -> None:
-        """Write a file of text whole, in the place of one that is there."""
+        """Write a text file atomically, replacing an existing file."""
         self.folder.write_whole(name, content.encode())
 
 
 class MadeUpRepositories:
-    """What is made up in this process: the choice, whom to tell, and the folders by name."""
+    """The generated repositories of this process: the options, the recipient of notes, and the folders by name."""
 
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
-        """Told in a sentence what was made up, once each."""
+        """Called once with a sentence about each thing that was generated."""
         self.last_tokenizer: Any = None
-        """The tokenizer that the script has loaded last: lengths of made-up texts are counted by it."""
+        """The last tokenizer that the script loaded. It counts the tokens of generated texts."""
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 
     def repository(
         self, name: str, own_config: Config | None = None, *, subfolder: str = "", file: str = CONFIG_NAME
     ) -> MadeUpRepository | None:
-        """Return the folder that stands for a name; None where no configuration is known.
+        """Return the generated folder for a name; None if no configuration is known.
 
         Args:
-            name: what the script asks for, a repository's name or a path.
-            own_config: the configuration that the library has of it, in a folder or in its cache.
-            subfolder: the folder in it that is asked for.
-            file: the name of the configuration's file.
+            name: the name that the script loads: a repository's name or a path.
+            own_config: the configuration that the library has found in a folder or in its cache.
+            subfolder: the subfolder of the repository that is loaded.
+            file: the name of the configuration file.
         """
         key = f"{name}/{subfolder}".rstrip("/")
         found = self._made.get(key)
@@ -82,14 +82,14 @@ class MadeUpRepositories:
 
     @property
     def home(self) -> OwnFolder:
-        """The folder of this run in which all others are."""
+        """The folder that contains all generated folders of this run."""
         if self._home is None:
-            assert self.choice.folder is not None, "whoever starts the script makes a folder"
+            assert self.choice.folder is not None, "the process that starts the script creates a folder"
             self._home = OwnFolder.open(Path(self.choice.folder))
         return self._home
 
     def config_of(self, name: str, subfolder: str = "", file: str = CONFIG_NAME) -> tuple[Config, str] | None:
-        """Return the configuration of a name, and where it was found."""
+        """Return the configuration for a name, and its source."""
         for path in self._places(name, subfolder, file):
             if (config := read_config(path)) is not None:
                 return config, str(path)
@@ -109,17 +109,17 @@ class MadeUpRepositories:
         return places
 
     def unknown_text(self, name: str, what: str) -> str:
-        """Say that there is no configuration to make something from, and where it was looked for."""
+        """Return the message that no configuration was found, with the places that were searched."""
         given = f"{self.choice.config}, " if self.choice.config is not None else ""
         return (
-            f"{what} of {quoted(name)} cannot be made up without a configuration, which was looked for in its own "
-            f"folder, the library's cache, {given}and among ullage's own; put the model's config.json into a folder "
-            "and give --config FOLDER"
+            f"{what} of {quoted(name)} cannot be generated without a configuration. It was not found in the model's "
+            f"folder, the library's cache, {given}or among ullage's own configurations. Put the model's config.json "
+            "into a folder and give --config FOLDER"
         )
 
 
 def read_config(path: Path) -> Config | None:
-    """Return the content of a config.json; None where there is none."""
+    """Return the content of a config.json; None if it does not exist or is invalid."""
     try:
         config = json.loads(read_regular(path, most_bytes=_MOST_BYTES))
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration that comes with this package for a model's name, whoever has uploaded it."""
+    """Return the configuration in this package for a model's name, regardless of the uploader."""
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

@@ -1,7 +1,8 @@
-"""Rows of made-up data: texts of so many tokens, conversations, preferences. They know no library but the tokenizer.
+"""Generate rows of texts, conversations or preferences with a given number of tokens, using only the script's
+tokenizer.
 
-A text is one short word again and again, which nearly every tokenizer has as one token; where the script has loaded
-one, it says how many tokens a text really has, and the text is cut or drawn out until they are as many as asked for.
+A text repeats one short word, which is one token in nearly every tokenizer. If the script has loaded a tokenizer, it
+counts the tokens of a text, and the text is shortened or extended until it has the wanted number of tokens.
 """
 
 import random
@@ -14,12 +15,12 @@ from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData, read_leng
 _WORD: Final = "the"
 _ROWS: Final = 64
 _PROBES: Final = (32, 64, 128)
-"""The numbers of words by which it is tried whether each word more is as many tokens more."""
+"""The numbers of words with which to test whether each additional word adds the same number of tokens."""
 Row = dict[str, Any]
 
 
 def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
-    """Return how many tokens each row has. Lengths of a file come in one order, whatever order they have there."""
+    """Return the number of tokens of each row. Lengths from a file are shuffled with a fixed seed."""
     if choice.lengths is None:
         return [data.length] * (data.rows or _ROWS)
     lengths = read_lengths(Path(choice.lengths))
@@ -29,7 +30,7 @@ def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
 
 
 def text_rows(data: MadeUpData, lengths: list[int], tokenizer: Any) -> list[Row]:
-    """Return rows of a text, a chat or a preference."""
+    """Return rows of texts, conversations or preferences."""
     make = {"text": _text, "chat": _chat, "preference": _preference}[data.form]
     made: dict[int, Row] = {}
     for length in set(lengths):
@@ -60,7 +61,7 @@ def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
 
 
 def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
-    """Return a prompt of half the length, and two answers that fill the rest."""
+    """Return a prompt of half the length, and two answers that have the other half each."""
 
     def parts(words: int) -> tuple[str, str]:
         prompt = max(words // 2, 1)
@@ -79,7 +80,9 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return how many words make so many tokens, or as few less as can be; without a way to count, as many."""
+    """Return the number of words with the wanted number of tokens, or slightly fewer. Without a tokenizer, one word
+    counts as one token.
+    """
     if count is None:
         return length
     try:
@@ -88,7 +91,7 @@ def fitted(length: int, count: Callable[[int], int] | None) -> int:
         if step and (third - second, second - first) == (step * (_PROBES[2] - _PROBES[1]), step * _PROBES[0]):
             return max(_PROBES[0] + (length - first) // step, 1)
         return _searched(length, count)
-    except Exception:  # a tokenizer of somebody's own
+    except Exception:  # a tokenizer of the user's own that fails
         return length
 
 

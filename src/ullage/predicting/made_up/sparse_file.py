@@ -1,7 +1,8 @@
-"""A safetensors file of any size that takes neither memory nor disk: its header, and a hole where the tensors are.
+"""A safetensors file of any size that takes almost no memory or disk space: a header, and a sparse hole for the
+tensors.
 
-Small tensors are written for once, with random numbers: what a script may read back from the card, or decide by, is
-not to be a zero that no trained model has.
+Small tensors are written with random numbers. A script may read them back from the GPU or branch on them, and zeros
+would not be realistic for a trained model.
 """
 
 import json
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""The largest tensor that is written: what is larger, an emulated card does not keep the numbers of (`values`)."""
+"""The size of the largest tensor that is written. For larger tensors the emulated GPU does not store values
+(`values`).
+"""
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02
 _CODES: Final = {
@@ -36,16 +39,16 @@ _CODES: Final = {
     "int64": "I64",
     "uint64": "U64",
 }
-"""The types by the names that the file has for them, in the order of the library, which writes the last first."""
+"""The data types by their names in the file, in the order of the safetensors library, which writes the last first."""
 
 
 def write_sparse_file(
     folder: OwnFolder, name: str, tensors: Mapping[str, "torch.Tensor"], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write what `safetensors.torch.save_file` would write of these tensors, whose shapes and types alone count.
+    """Write the file that `safetensors.torch.save_file` would write for tensors of these shapes and types.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be written.
     """
     order = list(_CODES)
     codes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in tensors.items()}
@@ -71,7 +74,7 @@ def write_sparse_file(
 
 @contextmanager
 def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
-    """Have a library's function that saves tensors, under its name in a module, write such files."""
+    """Replace a library's function that saves tensors, so that it writes such sparse files."""
     original = getattr(module, name)
 
     def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:
@@ -96,6 +99,6 @@ def _write_small(descriptor: int, begin: int, tensors: list[tuple["torch.Tensor"
         room -= size
         numbers = torch.empty(tensor.shape, dtype=torch.float32, device="cpu").normal_(0, _SPREAD, generator=generator)
         if tensor.dim() == 1:
-            numbers += 1  # of a norm; a bias of one does no harm to bytes
+            numbers += 1  # the weights of normalisation layers; for biases the value does not affect memory
         raw = numbers.to(tensor.dtype).flatten().view(torch.uint8).numpy()
         os.pwrite(descriptor, raw.tobytes(), begin + offset)

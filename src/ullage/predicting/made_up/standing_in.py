@@ -1,4 +1,4 @@
-"""Functions of libraries with another way in front of them."""
+"""Wrap functions of libraries in replacements that are tried first."""
 
 import functools
 from collections.abc import Callable
@@ -7,29 +7,29 @@ from typing import Any, Final
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 HINT: Final = "__ullage_hint__"
-"""The attribute of an error with what is to be said beside it."""
+"""The attribute of an error with the hint to show with it."""
 _WHAT: Final = (
     *("pretrained_model_name_or_path", "pretrained_model_name", "path", "dataset_path"),
     *("f", "filename", "url", "root"),
 )
-"""The words for what is to be loaded, in the functions that are stood in for."""
+"""The keyword arguments of the wrapped functions that name the object to load."""
 
 
 def when_imported(name: str, act: Callable[[Any], None]) -> None:
-    """Act on a module right after the script, or a library of its, has imported it."""
+    """Call a function with a module right after the script or a library has imported the module."""
     ImportWatch(name, before=lambda: None, after=act).install()
 
 
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
-    """Put `instead` around a function or a method ("Model.load") of a module as soon as that is imported."""
+    """Wrap a function or a method ("Model.load") of a module in `instead`, as soon as the module is imported."""
     *owners, name = path.split(".")
     when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Have a call of a function, method or class method become `instead(original, *arguments, **keywords)`.
+    """Replace a function, method or class method, so that a call becomes `instead(original, *arguments, **keywords)`.
 
-    What is to be loaded, such as a model's name, is then an argument by place, however the caller has given it.
+    The object to load, such as a model's name, is then always a positional argument.
     """
     found = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     is_class_method = isinstance(found, classmethod)
@@ -47,6 +47,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Return an error that says, at the end of the run, a sentence more."""
+    """Return the error with a hint that is shown at the end of the run."""
     setattr(error, HINT, text)
     return error

@@ -1,6 +1,6 @@
-"""A tokenizer in the place of one that is not here: bytes, and some words, up to the size that the model expects.
+"""Generate a tokenizer in place of a missing one: bytes and some words, up to the vocabulary size of the model.
 
-Its numbers are below the configuration's `vocab_size`. The words that made-up texts are made of are one token each.
+Its token numbers are below the configuration's `vocab_size`. Each word of generated texts is one token.
 """
 
 import json
@@ -29,18 +29,20 @@ _NAMED: Final = {
 }
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
 _KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
-"""Arguments that a made-up tokenizer gets too."""
+"""Arguments that a generated tokenizer accepts too."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Be there when the script imports transformers' tokenizers; without random weights, to know what is loaded."""
+    """Install the hooks when the script imports transformers' tokenizers; without `random_weights` they only store the
+    loaded tokenizer.
+    """
 
     def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
         try:
             tokenizer = original(cls, name, *arguments, **keywords)
-        except Exception as error:  # a class without its file says so in its own way
+        except Exception as error:  # for a missing file, some tokenizer classes raise their own errors
             is_asked = repositories.choice.random_weights
             if not is_asked or _has_files(cls, str(name), keywords.get("subfolder") or ""):
                 raise
@@ -55,7 +57,7 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
-    """Return the folder of the model that a tokenizer belongs to: of a pipeline's, the text encoder's."""
+    """Return the folder of the model that a tokenizer belongs to; in a pipeline, that of the text encoder."""
     subfolder = keywords.get("subfolder") or ""
     if "tokenizer" in subfolder:
         return repositories.repository(name, subfolder=subfolder.replace("tokenizer", "text_encoder"))
@@ -72,7 +74,7 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
     if "tokenizer" not in made.has:
         made.has.add("tokenizer")
         write_tokenizer(made)
-        repositories.note(f"made up: the tokenizer of {name} (bytes, {vocabulary_size(made.config):,} words)")
+        repositories.note(f"generated: the tokenizer of {name} (bytes, {vocabulary_size(made.config):,} words)")
     kept = {word: keywords[word] for word in _KEPT if word in keywords}
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(made.path, **kept)
     tokenizer.name_or_path = name
@@ -80,7 +82,7 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
 
 
 def _has_files(cls: Any, name: str, subfolder: str) -> bool:
-    """Tell whether a tokenizer's files are here: then what failed is another matter."""
+    """Return whether a tokenizer's files exist on this machine, so that the failure has another reason."""
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
@@ -97,7 +99,7 @@ def _has_files(cls: Any, name: str, subfolder: str) -> bool:
 
 
 def vocabulary_size(config: Config) -> int:
-    """Return how many words a configuration has, of its text model where it has several."""
+    """Return the vocabulary size of a configuration; of its text model if it has several models."""
     for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):
         if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
             return int(part["vocab_size"])
@@ -105,13 +107,13 @@ def vocabulary_size(config: Config) -> int:
 
 
 def write_tokenizer(made: MadeUpRepository) -> None:
-    """Write tokenizer.json and its configuration."""
+    """Write tokenizer.json and the tokenizer's configuration."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     size = vocabulary_size(made.config)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*_SPECIAL, *_ROLES, *letters, *("".join(pair) for pair in _MERGES)]
-    tiny = size < len(words)  # a test's configuration: letters that have no number are unknown
+    tiny = size < len(words)  # a tiny configuration in a test: letters without a number are unknown tokens
     vocabulary = {word: number for number, word in enumerate(words[:size])}
     merges = [] if tiny else list(_MERGES)
     tokenizer: Any = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>"))

@@ -1,9 +1,10 @@
-"""Transformers: a model whose weights are not here is loaded from a checkpoint with the right names, shapes and types.
+"""Load transformers models with missing weights from a generated checkpoint with the right names, shapes and data
+types.
 
-The library's own `from_pretrained` loads it, so that what it allocates on the way (by device_map, by type, quantized)
-is what it would allocate for the real one. The library's own `save_pretrained` says what is in the checkpoint: of a
-model on the meta device, which has no memory. A processor of pictures or sound that is not here has the defaults of its
-class, in the model's size.
+The library's `from_pretrained` loads the checkpoint, so that it allocates (by device_map, data type, quantization) what
+it would allocate for the real checkpoint. The library's `save_pretrained` decides the contents of the checkpoint, for a
+model on the meta device, which takes no memory. A missing image or audio processor gets the defaults of its class, in
+the model's input size.
 """
 
 import copy
@@ -30,7 +31,7 @@ _PROCESSORS: Final = (
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Be there when the script imports transformers."""
+    """Install the hooks when the script imports transformers."""
     configurations = _Configurations(repositories)
 
     def watch(module: Any) -> None:
@@ -53,7 +54,7 @@ def install(repositories: MadeUpRepositories) -> None:
         made = repositories.repository(str(name), subfolder=keywords.get("subfolder") or "")
         if made is not None and "processor" not in made.has and is_of_pictures:
             made.has.add("processor")
-            repositories.note(f"made up: the processor of {name}, with the defaults of its class")
+            repositories.note(f"generated: the processor of {name}, with the defaults of its class")
         return (_sizes_of(made.config) if made is not None and is_of_pictures else {}), {}
 
     for module, path in _PROCESSORS:
@@ -61,14 +62,14 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 class _Configurations:
-    """`PretrainedConfig.get_config_dict`, which every class of the library asks for a configuration."""
+    """Wrap `PretrainedConfig.get_config_dict`, with which every class of the library loads a configuration."""
 
     def __init__(self, repositories: MadeUpRepositories) -> None:
         self._repositories = repositories
         self.original: Callable[..., Any] | None = None
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Answer with the configuration that is known where the library finds none."""
+        """Return a known configuration if the library does not find one."""
         self.original = original
         try:
             found = original(cls, name, *arguments, **keywords)
@@ -88,7 +89,7 @@ class _Configurations:
         return original(cls, made.path, *arguments, **keywords)
 
     def own(self, cls: Any, name: str, subfolder: str, *, is_here: bool) -> Config | None:
-        """Return what the library has of a name: in its folder or in the cache, or on the hub."""
+        """Return the library's configuration of a name, from its folder, the cache or the hub."""
         if self.original is None:
             return None
         try:
@@ -100,14 +101,14 @@ class _Configurations:
 
 
 class _Models:
-    """`PreTrainedModel.from_pretrained`."""
+    """Wrap `PreTrainedModel.from_pretrained`."""
 
     def __init__(self, repositories: MadeUpRepositories, configurations: _Configurations) -> None:
         self._repositories = repositories
         self._configurations = configurations
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a checkpoint of ours where the library finds none on this machine: nothing large is downloaded."""
+        """Load a generated checkpoint if the library does not find one on this machine; no large file is downloaded."""
         if name is None:
             return original(cls, name, *arguments, **keywords)
         try:
@@ -121,8 +122,8 @@ class _Models:
             if "quantization_config" in made.config:
                 raise with_hint(
                     error,
-                    f"the weights of {quoted(name)} are quantized already, which are not made up; name the model that "
-                    "they were made of, and quantize it while it is loaded",
+                    f"the weights of {quoted(name)} are quantized in the repository, and quantized weights cannot be "
+                    "generated; name the original model, and quantize it while loading",
                 ) from error
         for word in OF_THE_HUB:
             keywords.pop(word, None)
@@ -148,13 +149,13 @@ class _Models:
             parameters, architecture = write_checkpoint(made, cls)
             made.has.add("weights")
             self._repositories.note(
-                f"made up: the weights of {name} ({architecture}, {parameters:,} parameters), from {made.source}"
+                f"generated: the weights of {name} ({architecture}, {parameters:,} parameters), from {made.source}"
             )
         return made
 
 
 def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
-    """Write the checkpoint of a configuration; return the number of its parameters, and its class's name."""
+    """Write the checkpoint of a configuration, and return the number of parameters and the name of the model class."""
     import torch
     import transformers
 
@@ -181,7 +182,7 @@ def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
 
 
 def _concrete(cls: Any, config: Any) -> Any:
-    """Return the class that the script asks for, or the plain one of the configuration."""
+    """Return the class that the script requests, or the default class of the configuration."""
     import transformers
 
     mapping: Any = transformers.MODEL_MAPPING
@@ -189,7 +190,7 @@ def _concrete(cls: Any, config: Any) -> Any:
 
 
 def _take_buffers_for_parameters(model: Any) -> None:
-    """Have `save_pretrained` find a buffer by name too: it asks which tensors on the meta device are the same."""
+    """Make `save_pretrained` find buffers by name too, because it compares tensors on the meta device by identity."""
     find = model.get_parameter
 
     def get_parameter(name: str) -> Any:
@@ -202,14 +203,14 @@ def _take_buffers_for_parameters(model: Any) -> None:
 
 
 def has_weights(name: str) -> bool:
-    """Tell whether a folder has files of weights: then what failed is another matter."""
+    """Return whether a folder contains weight files, so that the failure has another reason."""
     if not os.path.isdir(name):
         return False
     return any(each.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf")) for each in os.listdir(name))
 
 
 def _sizes_of(config: Config) -> Config:
-    """Return what a processor of pictures is told of a model's size; nothing where the model has none."""
+    """Return the arguments of an image processor that follow from a model's input size; none if it has none."""
     vision = config.get("vision_config")
     size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
     if not isinstance(size, int):

@@ -1,1 +1,1 @@
-"""Running a script on an emulated card, and what follows from it."""
+"""Running a script on an emulated GPU to predict how much memory it needs, and whether it fits."""

@@ -1,4 +1,4 @@
-"""A request with a change made to its run."""
+"""A prediction request with a suggested change applied to the script's run."""
 
 import os
 from dataclasses import replace
@@ -10,7 +10,10 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 
 
 def changed(request: Request, change: Change, setting: str) -> Request:
-    """Return the request with a change made; options of the allocator are added to those that are there."""
+    """Return a copy of the request in which a change is made to the run.
+
+    Allocator options of the change are added to the allocator options that the request has already.
+    """
     if change.alloc_conf is not None:
         return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
     request = replace(request, changes=(*request.changes, text_of(change, setting)))
@@ -18,7 +21,7 @@ def changed(request: Request, change: Change, setting: str) -> Request:
 
 
 def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
-    """Tell whether the request does not say the same already."""
+    """Return whether the change would alter the run; False if the request sets the same allocator options already."""
     if change.alloc_conf is None:
         return True
     options = dict(split_options(change.alloc_conf(setting)))
@@ -26,7 +29,9 @@ def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
 
 
 def settings_of(request: Request) -> str:
-    """Return the run's allocator settings: those asked for, or those of this environment."""
+    """Return the allocator settings of the run: the requested ones, or those in this process's environment
+    variables.
+    """
     if request.options["alloc_conf"] is not None:
         return request.options["alloc_conf"]
     return settings_in_force(os.environ, semantics_of(find_torch().version))[0]

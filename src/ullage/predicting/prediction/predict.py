@@ -1,7 +1,7 @@
-"""Run a script in a process of its own on an emulated card, and make a `Prediction` of what it tells.
+"""Run a script in its own process on an emulated GPU, and make a `Prediction` from the result of the run.
 
-From the request to the prediction: `predict` chooses how the script begins, `process.start` runs it, in its process
-`child.run` measures it, and `verdict.assemble` makes the prediction of the result.
+`predict` decides how the run starts. `process.start` starts the process, `child.run` measures the script in it, and
+`verdict.assemble` makes the prediction from the measured result.
 """
 
 import time
@@ -26,24 +26,26 @@ from ullage.predicting.prediction.verdict.failure import failure_of, lacks_other
 __all__ = ["Request", "predict"]
 
 _known_to_read: Final[set[Path]] = set()
-"""The scripts that have read something that may decide in a run without values: another run begins with them."""
+"""The scripts that have read back a value that may affect a size or a branch, in a run that did not track values.
+Further runs of these scripts track values from the start.
+"""
 
 
 def predict(
     request: Request, *, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> Prediction:
-    """Run the request's script on its card and say whether it fits.
+    """Run the request's script on an emulated GPU, and return whether it fits and how much memory it needs.
 
     Args:
         request: what to run.
-        progress: called with a short text whenever the run gets further.
-        cancelled: asked some times a second; once it says True, the run is ended and a ScriptError raised.
+        progress: called with a short text whenever the run makes progress.
+        cancelled: called a few times per second; once it returns True, the run is ended and a ScriptError is raised.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
-        TorchMissingError: there is no torch built for CUDA.
-        EmulationError: the card cannot be emulated here.
-        UnknownGpuError, UsageError: the request cannot be carried out.
+        TorchMissingError: no torch that is built for CUDA is installed.
+        EmulationError: the GPU cannot be emulated on this machine.
+        UnknownGpuError, UsageError: the request is wrong.
     """
     tell = progress or (lambda text: None)
     if _may_begin_without_values(request):
@@ -51,14 +53,15 @@ def predict(
             return _predict(replace(request, begins_without_values=True), tell, cancelled)
         except ValuesReadError:
             _known_to_read.add(request.script)
-            tell("once more, with values, which are read")
+            tell("once more, now tracking values, because the script reads values back from the GPU")
     return _predict(request, tell, cancelled)
 
 
 def _may_begin_without_values(request: Request) -> bool:
-    """Tell whether values need not be followed from the start: they slow every operation down.
+    """Return whether the first run may skip the tracking of tensor values, which slows down every operation.
 
-    It is so where the script looks as if it read none, and nothing is lost if it is begun anew because it does.
+    It may if the source of the script does not seem to read values back, and if a second run would do no harm: the
+    script is run again from its start if it does read values back.
     """
     is_plain = not (
         request.is_command
@@ -88,18 +91,20 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
     result = result_of(request, reports[0])
     failed_again = []
     if result.missed_values and request.values.mode == "auto":
-        progress("once more, as values are read after all")
+        progress("once more, now tracking values, because the script reads values back after all")
         followed = replace(request, begins_without_values=False).with_options(values="on")
         try:
             return _predict(followed, progress, cancelled)
-        except ScriptError as error:  # as where it makes a folder that is there by now: the first run counts
+        except ScriptError as error:  # for example if the script creates a folder that now exists: the first run counts
             if cancelled():
                 raise
             failed_again.append(_again_text(request, error))
     if result.outcome.kind == "error":
         if lacks_others(request, result):
-            progress("once more, with what the other ranks have")
-            with suppress(ScriptError):  # as where it makes a folder that is there by now: the first error counts
+            progress("once more, with the values of the other ranks")
+            with suppress(
+                ScriptError
+            ):  # for example if the script creates a folder that now exists: the first error counts
                 return _predict(replace(request, asks_all=True), progress, cancelled)
         raise failure_of(request, result, reports[0])
     prediction = assemble(request, torch, reports, time.perf_counter() - began)
@@ -109,13 +114,13 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
 def _again_text(request: Request, error: ScriptError) -> str:
     text = str(error).partition("\n")[0]
     return (
-        f"values were read after steps that had read none; run once more for them in the same folder, {request.name} "
-        f"failed: {text}; --values on follows values in the first run"
+        "values were read back from the GPU only after many steps; a second run in the same folder that tracks values "
+        f"failed: {request.name}: {text}; --values on tracks values in the first run"
     )
 
 
 def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run what is asked for; of ranks that run alone, those too that others wait for."""
+    """Run the request, and the other ranks too if a rank that runs alone waits for their messages."""
     if not request.has_lone_ranks:
         return _run_alone(request, progress, cancelled)
     with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:

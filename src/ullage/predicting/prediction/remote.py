@@ -1,7 +1,7 @@
-"""A request as plain data, carried out in another process or on another machine, and its prediction as plain data.
+"""A prediction request and its result as plain data, so that another process or another machine can run the request.
 
-Whoever carries it out has this package, torch and the script's files under the same paths, as the nodes of a cluster
-with a shared file system do.
+The machine that runs it needs this package, torch, and the script's files under the same paths. Cluster nodes with a
+shared file system have all three.
 """
 
 import os
@@ -18,19 +18,19 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The name of `run` for an engine."""
-_AGAIN: Final = "its process was killed from outside once, and it was run again"
+"""The import path of `run`, under which an execution engine calls it."""
+_AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 
 def plain_request(request: Request) -> dict[str, Any]:
-    """Return a request as plain data; the messages of an exchange do not travel."""
+    """Return a request as plain data, without the exchange of messages between ranks."""
     sent = request.with_options(snapshot=None)
     plain = {each.name: to_plain(getattr(sent, each.name)) for each in fields(sent) if each.name != "exchange"}
     return plain | {"script": str(request.script)}
 
 
 def request_from(plain: Mapping[str, Any]) -> Request:
-    """Return the request that `plain_request` was made of."""
+    """Return the request from which `plain_request` made plain data."""
     return Request(
         **{
             **plain,
@@ -42,20 +42,25 @@ def request_from(plain: Mapping[str, Any]) -> Request:
 
 
 def payload_of(request: Request) -> dict[str, Any]:
-    """Return what `run` is called with."""
+    """Return the argument with which an execution engine calls `run`."""
     return {"request": plain_request(request), "folder": os.getcwd()}
 
 
 def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Carry out a request; what the script failed with is an answer too."""
+    """Run a request, and return its prediction, or the error with which the script failed, as plain data."""
     folder = payload["folder"]
     try:
         if os.getcwd() != folder:
             os.chdir(folder)
     except OSError:
-        return _error(UsageError(f"this machine ({os.uname().nodename}) has no folder {folder}"))
+        return _error(
+            UsageError(
+                f"the folder {folder} does not exist on this machine ({os.uname().nodename}); expected the same paths "
+                "as on the machine that sent the request"
+            )
+        )
     for name, value in payload.get("environment", {}).items():
-        if os.environ.get(name) != value:  # on another machine
+        if os.environ.get(name) != value:  # on another machine, the variables of the caller are missing
             os.environ[name] = value
     request = request_from(payload["request"])
     try:
@@ -65,7 +70,10 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
 
 
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Predict; a script that was killed from outside, as where the host ran out of memory, is run once more."""
+    """Return the prediction of a request; run the script a second time if it was killed by a signal from outside.
+
+    The kernel kills a script in this way if host memory runs out.
+    """
     try:
         return predict_with_draws(request, cancelled=cancelled)
     except ScriptKilledError:
@@ -80,7 +88,7 @@ def _error(error: UllageError) -> dict[str, Any]:
 
 
 def answer_of(answer: Mapping[str, Any]) -> Prediction | UllageError:
-    """Return what `run` has answered."""
+    """Return the prediction or the error that is in the plain data returned by `run`."""
     if "prediction" in answer:
         return from_plain(Prediction, answer["prediction"])
     told = answer["error"]

@@ -1,4 +1,6 @@
-"""What a prediction is asked for. It knows no process and no torch."""
+"""The request of a prediction: the script, the GPU, and all options. This module imports neither torch nor
+processes.
+"""
 
 import json
 import math
@@ -29,59 +31,74 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.ranks.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
-"""Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
+"""The signal that makes the script's process end the script and send its result. It is a real-time signal because
+scripts use SIGALRM and SIGUSR1 themselves.
+"""
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
-"""Asks it to end and to tell nothing: its answer is not wanted any more."""
+"""The signal that makes the script's process end without a result, because the result is not needed any more."""
 MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
 ALL: Final = "all"
-"""Ways to run what a launcher starts: one process, as a rank alone; all of them together; each of them, each alone."""
+"""How the processes of a launcher are run: "alone": only one, as one rank without the others; "real": all of them
+together; "all": each of them in turn, as one rank without the others.
+"""
 _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
-_MOST_GPUS: Final = 16  # that the emulated driver has
+_MOST_GPUS: Final = 16  # the number of GPUs of the emulated driver
 _MORE_STEPS: Final = 6
 _MOST_EDITED: Final = 1 << 16
-"""The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
+"""The maximum length of the packed source texts, in characters: Linux allows 128 KiB for one argument or one
+environment variable.
+"""
 _VARIABLE: Final = "ULLAGE_PREDICTION"
-"""The variable that ties the processes of a predicted command to the parent that listens to them."""
+"""The environment variable that connects the processes of a predicted command to the parent process that reads their
+messages.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a run is asked for, as the caller and the script's process both know it."""
+    """The part of a prediction request that both the caller's process and the script's process need."""
 
     arguments: tuple[str, ...] = ()
     options: RunOptions
-    """Every option, with its default where it was not given; sizes are in bytes."""
+    """The values of all options, with defaults for options that were not given; sizes are in bytes."""
     changes: tuple[str, ...] = ()
-    """The changes to make to the run from outside, as `key=setting` of `ullage.predicting.changes.all_changes`."""
+    """The changes to make to the script's run without editing its files, as `key=setting` texts of
+    `ullage.predicting.changes.all_changes`.
+    """
     picture: bool = False
-    """Whether to report what a page draws too: memory by role over time, the peak by module, the segments."""
+    """Whether to collect the data of the charts on an HTML page: memory by role over time, the peak by module, the
+    segments.
+    """
     each_rank: bool = False
-    """Whether each rank of a launcher runs, each of them alone."""
+    """Whether to run every rank of a launcher, each in a separate run without the others."""
     eager: bool = False
     """Whether torch.compile is switched off."""
     diagnose: bool = False
-    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
+    """Whether to search the peak for memory that the script could avoid: `Prediction.avoidable`."""
     made_up_folder: str | None = None
-    """The folder for what is made up and has to be a file."""
+    """The folder for generated weights and data that have to be files."""
     helps: bool = False
-    """Whether a rank runs only so that others have what it sends."""
+    """Whether this rank is run only because other ranks wait for the messages that it sends."""
     asks_all: bool = False
-    """Whether the ranks of a group of up to 8 are asked for what they gather, sum or exchange; if not, or in a larger
-    group, a rank that runs alone takes its own for what the others have."""
+    """Whether the values that other ranks contribute to a collective are computed by running those ranks, in groups of
+    up to 8 ranks. If not, or in a larger group, a rank that runs alone uses its own values in place of the values of
+    the others.
+    """
     begins_without_values: bool = False
-    """Whether values are not followed until something is read that may decide, which ends the run with a
-    ValuesReadError."""
+    """Whether tensor values are not tracked until the script reads back a value that may affect a size or a branch.
+    Such a read ends the run with a ValuesReadError.
+    """
 
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
-        """Return the same request with other options."""
+        """Return a copy of the request with some options replaced."""
         return replace(self, options={**self.options, **options})
 
     @property
     def processes(self) -> str:
-        """The processes of a launcher that run: `ALONE`, `REAL` or `ALL`."""
+        """How the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
         return ALL if self.each_rank else self.options["processes"]
 
     @property
@@ -92,19 +109,19 @@ class RunRequest:
 
     @property
     def more_steps(self) -> int:
-        """The number of further steps to run while their peaks have not settled."""
+        """The maximum number of additional steps to run until the peak is stable."""
         return _MORE_STEPS if self.options["steps"] is None else 0
 
     @property
     def values(self) -> ValuesChoice:
-        """The way in which values that are read back from the card are answered."""
+        """The settings that decide which values the script gets when it reads values back from the GPU."""
         return ValuesChoice(
             mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
         )
 
     @property
     def made_up(self) -> MadeUpChoice:
-        """What is made up where it is missing."""
+        """The settings that decide which missing weights and data are generated."""
         config, lengths = self.options["config"], self.options["lengths"]
         return MadeUpChoice(
             random_weights=self.options["random_weights"],
@@ -116,85 +133,89 @@ class RunRequest:
 
     @property
     def gpu(self) -> Gpu:
-        """The card to emulate."""
+        """The GPU to emulate."""
         return find_gpu(self.options["gpu"], arch=self.options["arch"])
 
     @property
     def snapshot(self) -> Path | None:
-        """The file for a snapshot of the run."""
+        """The file for a memory snapshot of the run; None if no snapshot was requested."""
         return None if self.options["snapshot"] is None else Path(self.options["snapshot"])
 
     @property
     def total_memory_bytes(self) -> int | None:
-        """The card's memory, in place of the known one."""
+        """The GPU memory in bytes that replaces the GPU's known memory; None if it was not given."""
         return size_of(self.options["total_memory"], "--total-memory")
 
     @property
     def cudnn_workspace_bytes(self) -> int | None:
-        """The workspace of every cuDNN plan, in place of cuDNN's own."""
+        """The workspace size in bytes that replaces cuDNN's own size for every plan; None if it was not given."""
         return size_of(self.options["cudnn_workspace"], "--cudnn-workspace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest(RunRequest, PlainData):
-    """What the script's process has to know, with nothing in it of the caller's folder."""
+    """The request in the form that the script's process needs, with absolute paths."""
 
     script: str
-    """Its absolute path."""
+    """The absolute path of the script."""
     name: str
-    """The script as it was given: its own `sys.argv[0]`."""
+    """The path of the script as the user gave it, which becomes `sys.argv[0]`."""
     context_bytes: int
     edited: str = ""
-    """The texts that run in place of files, as `ullage.gpu.tracing.edited_source.packed` writes them."""
+    """The source texts that are executed in place of the original files, in the format of
+    `ullage.gpu.tracing.edited_source.packed`.
+    """
     exchange: str | None = None
-    """The address of the messages of ranks that run alone."""
+    """The socket address at which ranks that run alone exchange messages; None without an exchange."""
     variant: str = ""
-    """The name of the run there."""
+    """The name of this run in the exchange of messages; see `Request.variant`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment(PlainData):
-    """What every process of a predicted command knows, by a variable of its environment."""
+    """The data that every process of a predicted command reads from an environment variable."""
 
     address: str
-    """The name of the parent's socket, in the kernel's abstract namespace."""
+    """The name of the parent's Unix socket, in the kernel's abstract namespace."""
     request: ChildRequest
     processes: str
-    """The processes of a launcher that run: `ALONE`, `REAL` or `ALL`."""
+    """How the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
     nodes: int
-    """The number of machines that the command as it was typed is one of."""
+    """The number of machines for which the command was written, such as `--nnodes` of torchrun."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Have every Python process with this environment be measured."""
+        """Store this data in the environment variable, so that every Python process with this environment is
+        measured.
+        """
         environment[_VARIABLE] = json.dumps(self.to_json())
 
     @classmethod
     def inherited(cls) -> "Attachment":
-        """Return what the process that started this one has put into the environment."""
+        """Return the data that the parent process stored in the environment variable."""
         return cls.from_json(json.loads(os.environ[_VARIABLE]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(RunRequest):
-    """What to run, on which card, and for how long."""
+    """A prediction request: what to run, on which GPU, and for how long."""
 
     script: Path
-    """The path of a Python file or a notebook; or the first word of a command: "-m", torchrun, any program."""
+    """The path of a Python file or a notebook; for a command its first part, such as "-m", torchrun or any program."""
     edited: Mapping[str, str] = field(default_factory=dict)
-    """The texts that run in place of files of the user's, by absolute path; the files stay as they are."""
+    """The source texts that are executed in place of the user's files, by absolute path; the files stay unchanged."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the script finds in addition to, or in place of, those of this process."""
+    """Environment variables that are set for the script, and override the variables of this process."""
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
-    """The messages of ranks that run alone; None: one is made where there are such ranks."""
+    """The exchange of messages between ranks that run alone; None: `predict` creates one if there are such ranks."""
 
     @classmethod
     def of(
         cls, script: str | Path, arguments: Sequence[str] = (), *, picture: bool = False, **options: Unpack[RunOptions]
     ) -> "Request":
-        """Return the request to run a script or a command with options as the user gave them.
+        """Return the request to run a script or a command with the options that the user gave.
 
         Raises:
-            UsageError: an option is not a size or not one of its values.
+            UsageError: a size cannot be parsed, or an option has a value that it does not accept.
         """
         every: RunOptions = {**defaults_of(RunOptions), **options}  # type: ignore[typeddict-item]
         check_choices(every, RunOptions)
@@ -208,27 +229,33 @@ class Request(RunRequest):
 
     @property
     def variant(self) -> str:
-        """What tells the runs apart whose ranks do not tell each other anything."""
+        """A name that separates runs in the exchange of messages: ranks receive messages only from runs with the same
+        name.
+        """
         return f"{self.values.seed} {self.values.routing} {self.eager}"
 
     @property
     def limit_seconds(self) -> float:
-        """The time after which the script is stopped in any case."""
+        """The number of seconds after which the script is stopped in any case."""
         return self.options["seconds"] + (60 * self.options["minutes"] if self.options["batches"] else 0)
 
     @property
     def is_command(self) -> bool:
-        """Whether a program is started that starts Python itself, instead of a script in a process of ours."""
+        """Whether a program such as torchrun is started, which starts Python itself, instead of a script in a process
+        of ullage.
+        """
         return not self.script.is_file() or is_program(self.script)
 
     @property
     def has_lone_ranks(self) -> bool:
-        """Whether what runs are ranks, each alone in its process; of a command that is not known before."""
+        """Whether the processes are ranks that each run without the others. For a command, whether it starts ranks is
+        not known before it runs, so that this is True too.
+        """
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
-        """What the request runs, for sentences: the script's name, or the command's first words."""
+        """The name of what is run, for use in sentences: the script's file name, or the first part of a command."""
         if not self.is_command:
             return self.script.name
         words = [str(self.script), *self.arguments]
@@ -236,61 +263,67 @@ class Request(RunRequest):
 
     @property
     def launch(self) -> Launch:
-        """The command as it is run on this machine."""
+        """The command in the form in which it is run on this one machine."""
         return launch_of([str(self.script), *self.arguments])
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
+        """The host memory of one node in bytes, which then counts for the verdict; None: this machine's memory is
+        shown, and does not count.
+        """
         return size_of(self.options["host_memory"], "--host-memory")
 
     @property
     def context_bytes(self) -> int | None:
-        """What the CUDA context takes, if it was given."""
+        """The size of the CUDA context in bytes; None if it was not given."""
         return size_of(self.options["context"], "--context")
 
     @property
     def total_bytes(self) -> int:
-        """The memory of the card that the script sees."""
+        """The total GPU memory that the script sees, in bytes."""
         return self.gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
 
     @property
     def emulated_context_bytes(self) -> int:
-        """The context next to which the script runs: the given one, or the least that the card's profile allows.
+        """The size of the CUDA context during the emulated run, in bytes: the given size, or the smallest size of this
+        GPU's profile.
 
-        So a script that runs out of memory does so for certain; the interval decides about one that does not.
+        With the smallest size, a script that runs out of memory in the emulation certainly runs out on a real GPU. If
+        it does not, the range of the predicted use decides.
         """
         return profile_of(self.gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 
     def check(self) -> None:
-        """Raise UsageError where the request cannot be carried out."""
+        """Raise UsageError if the request has a wrong option or a script that cannot be run."""
         find_gpu(self.options["gpu"], arch=self.options["arch"])
         world_size, rank = self.options["world_size"], self.options["rank"]
         if self.is_command:
             self._check_command()
         elif not os.access(self.script, os.R_OK):
-            raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
+            raise UsageError(
+                f"the script {self.script} cannot be read: permission denied; expected a readable Python file"
+            )
         elif self.script.suffix == NOTEBOOK:
             cells_of(self.script)
         if world_size is not None and not 1 <= world_size <= _MOST_RANKS:
-            raise UsageError(f"--world-size {world_size} is out of range; expected 1 to {_MOST_RANKS:,}")
+            raise UsageError(f"world_size={world_size} is out of range; expected 1 to {_MOST_RANKS:,}")
         if not 1 <= self.options["count"] <= _MOST_GPUS:
-            raise UsageError(f"--count {self.options['count']} is out of range; expected 1 to {_MOST_GPUS}")
-        of_launcher = self.is_command and world_size is None  # how many there are is the launcher's business
+            raise UsageError(f"count={self.options['count']} is out of range; expected 1 to {_MOST_GPUS}")
+        of_launcher = self.is_command and world_size is None  # the launcher decides how many ranks there are
         if not 0 <= rank < (world_size or 1) and not (of_launcher and rank >= 0):
-            ranks = f"0 to {world_size - 1}" if world_size else "no --rank without --world-size"
-            raise UsageError(f"--rank {rank} is not a rank of the run; expected {ranks}")
+            ranks = f"0 to {world_size - 1}" if world_size else "no rank= without world_size="
+            raise UsageError(f"rank={rank} is not a rank of the run; expected {ranks}")
         self.values.check()
         self.made_up.check()
         self._check_changes()
         self._check_edited()
         draws, seconds = self.options["draws"], self.options["seconds"]
         if not 1 <= draws <= MOST_DRAWS:
-            raise UsageError(f"--draws {draws} is out of range; expected 1 to {MOST_DRAWS}")
+            raise UsageError(f"draws={draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
-            raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
+            raise UsageError(f"steps={self.steps} is out of range; expected 1 or more")
         if not seconds > 0 or math.isinf(seconds):
-            raise UsageError(f"--seconds {seconds:g} is not a time to stop after; expected a number above 0")
+            raise UsageError(f"seconds={seconds:g} is out of range; expected a number above 0")
         self._check_batches()
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
@@ -298,12 +331,14 @@ class Request(RunRequest):
         context = profile_of(self.gpu).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
             raise UsageError(
-                f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
-                "give a larger card or a smaller --context"
+                f"a CUDA context of {text_of_bytes(context)} leaves no memory on a GPU with {text_of_bytes(total)}; "
+                "give a larger GPU or a smaller context="
             )
 
     def _check_changes(self) -> None:
-        """Raise UsageError where a change has a name that none has; most runs have none, and need no module for it."""
+        """Raise UsageError if a change has an unknown name. The module with the names is imported only if there are
+        changes.
+        """
         if self.changes:
             from ullage.predicting.changes.all_changes import change_named
 
@@ -311,44 +346,53 @@ class Request(RunRequest):
                 change_named(change)
 
     def _check_edited(self) -> None:
-        """Raise UsageError where an edited text cannot run."""
+        """Raise UsageError if an edited source text cannot be compiled, or if all of them together are too long."""
         if self.script.suffix == NOTEBOOK and self.edited:
-            raise UsageError(f"{self.script} is a notebook, and only Python files can run as an edited text")
+            raise UsageError(
+                f"{self.script} is a notebook; expected a Python file, because an edited text cannot replace a notebook"
+            )
         for path, text in self.edited.items():
             try:
                 compile(text, path, "exec", dont_inherit=True)
             except (SyntaxError, ValueError) as error:
-                raise UsageError(f"the edited text of {path} is no Python: {error}") from None
+                raise UsageError(f"the edited text of {path} is not valid Python: {error}") from None
         if len(packed(self.edited)) > _MOST_EDITED:
-            raise UsageError("the edited files are too long to be handed to the script's process")
+            raise UsageError(
+                f"the edited files are too long to be passed to the script's process; expected at most {_MOST_EDITED} "
+                "characters in packed form"
+            )
 
     def _check_command(self) -> None:
-        """Raise UsageError where there is no such command."""
+        """Raise UsageError if the command or the script does not exist."""
         first = str(self.script)
         if self.script.exists() and not self.script.is_file() and not (self.script / "__main__.py").exists():
             what = "is a folder" if self.script.is_dir() else "is a pipe or a device"
             raise UsageError(f"the script {first} {what}; expected a Python file")
         if first.startswith("-") and first != "-m":
-            raise UsageError(f"{first} stands where the script should; put the script before its own options")
+            raise UsageError(f"expected a script in place of {first}; put the script before its own options")
         if ("/" in first or first.endswith((*PYTHON_FILES, NOTEBOOK))) and not self.script.exists():
             raise UsageError(f"the script {first} does not exist; expected a Python file")
         command_of([first, *self.arguments])
 
     def _check_batches(self) -> None:
-        """Raise UsageError where --batches and what belongs to it make no sense."""
+        """Raise UsageError if the time limit for an epoch is not positive, or if `snapshot` is combined with
+        `batches`.
+        """
         if self.options["batches"] is None:
             return
         minutes = self.options["minutes"]
         if not minutes > 0 or math.isinf(minutes):
-            raise UsageError(f"--minutes {minutes:g} is not a time limit for an epoch; expected a number above 0")
+            raise UsageError(
+                f"minutes={minutes:g} is out of range for the time limit of an epoch; expected a number above 0"
+            )
         if self.snapshot is not None:
             raise UsageError(
-                "--snapshot records a run, and with --batches heaviest most steps of an epoch are not run; leave one "
-                "out"
+                "snapshot= cannot be combined with batches='heaviest', which does not run most steps of an epoch; give "
+                "only one of them"
             )
 
     def for_child(self) -> ChildRequest:
-        """Return what the child process has to know."""
+        """Return the request in the form that the script's process needs."""
         shared = {each.name: getattr(self, each.name) for each in fields(RunRequest)}
         snapshot = None if self.snapshot is None else str(self.snapshot.absolute())
         count = max(self.options["count"], min(self.options["world_size"] or 1, CARDS_OF_A_NODE))
@@ -368,7 +412,7 @@ class Request(RunRequest):
 
 
 def helper_of(request: Request, rank: int) -> Request:
-    """Return the request of another rank, which runs until nobody waits for what it sends any more."""
+    """Return the request to run another rank, which runs until no rank waits for its messages any more."""
     helper = replace(
         request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )

@@ -1,1 +1,3 @@
-"""PyTorch's CUDA caching allocator as a model: run a program of allocations under any settings, byte for byte."""
+"""A model of PyTorch's CUDA caching allocator, which runs a list of allocations with any settings, exact to the
+byte.
+"""

@@ -1,10 +1,10 @@
-"""Check the core against recorded runs of PyTorch's own allocator, operation by operation.
+"""Check the allocator core against recorded runs of PyTorch's own allocator, operation by operation.
 
     python -m ullage.recorded.allocator.conformance FILE.jsonl.gz ...          compare; exit code 1 if anything diverges
     python -m ullage.recorded.allocator.conformance --emit FILE.jsonl.gz       write the core's own lines
 
-What came of an operation is `r` (the place of an allocation), `d` (the driver's calls), `s` (five statistics), `oom`,
-`err`, `skip`. It compares those; of `n` and `t` lines (snapshots, statistics) only `s`.
+The recorded results of an operation are `r` (the place of an allocation), `d` (driver calls), `s` (five statistics),
+`oom`, `err` and `skip`. All of them are compared; of `n` and `t` lines (snapshots, statistics), only `s` is compared.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from ullage.recorded.allocator.recorded import Sequence, prepared, read_sequence
 from ullage.recorded.allocator.replay import Call, Calls, Replay, replay
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
-_LOWEST_ADDRESS: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
+_LOWEST_ADDRESS: Final = 0x700000000000  # Addresses returned by cudaMalloc are written relative to this one.
 _WORDS: Final = {
     Call.MALLOC: ("M", "number", "size"),
     Call.MALLOC_FAILED: ("M!", "size"),
@@ -33,7 +33,7 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word for a call of the driver, and which of its figures follow."""
+"""The word that the file format uses for each kind of driver call, and the figures that follow the word."""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -42,7 +42,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a sequence at which the core differs."""
+    """The first operation of a recorded sequence at which the allocator core differs from the recording."""
 
     sequence: str
     line: int
@@ -53,7 +53,7 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a sequence on the core and return its operation lines, with what came of each."""
+    """Run a recorded sequence on the allocator core; return its operation lines with the core's results."""
     program, settings, device = prepared(sequence)
     try:
         done = replay(program, settings, device, levels=True, places=True, calls=True)
@@ -92,7 +92,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
         if index in failed:
             line["oom"] = 1
         if done.broken and index == done.done - 1:
-            place = _ASSERTS.get(semantics, "a line that is not known")
+            place = _ASSERTS.get(semantics, "an unknown line")
             line["err"] = f"{done.broken} INTERNAL ASSERT FAILED at {place}, please report a bug to PyTorch. "
         if index in skipped:
             line["skip"] = 1
@@ -100,7 +100,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the core differs from what was recorded; None where it never does."""
+    """Return the first operation at which the allocator core differs from the recording; None if they are equal."""
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
@@ -143,18 +143,20 @@ def _check(paths: list[Path]) -> int:
             found.append(divergence)
             print(
                 f"{divergence.sequence}: line {divergence.line} ({divergence.operation}), {divergence.field}: "
-                f"recorded {divergence.recorded}, ours {divergence.ours}"
+                f"recorded {divergence.recorded}, core {divergence.ours}"
             )
-    print(f"{lines} op lines of {sequences} sequences checked, {len(found)} sequences diverge")
+    print(f"{lines} operations of {sequences} sequences checked, {len(found)} sequences diverge")
     return 1 if found else 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 equal, 1 something diverges, 2 a file cannot be read."""
+    """Run the command line; return its exit code: 0 if all results are equal, 1 if a result diverges, 2 if a file
+    cannot be read.
+    """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--emit", action="store_true", help="write the core's own lines on standard output")
+    parser.add_argument("--emit", action="store_true", help="write the core's own lines to standard output")
     options = parser.parse_args(arguments)
     try:
         if options.emit:
@@ -167,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_as_program() -> int:
-    """Run as a program; end silently where the reader of its output has gone."""
+    """Run as a program; end silently if the reader of its output has closed the pipe."""
     try:
         code = main()
         sys.stdout.flush()
@@ -175,7 +177,7 @@ def _run_as_program() -> int:
         print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os._exit(128 + signal.SIGPIPE)  # the interpreter's last flush would fail once more
+        os._exit(128 + signal.SIGPIPE)  # Otherwise the interpreter's last flush would fail, too.
     except OSError as error:
         print(f"error: standard output cannot be written: {error}", file=sys.stderr, flush=True)
         os._exit(2)

@@ -1,8 +1,8 @@
-"""The placement of segments by cudaMalloc: rules read off recordings of real cards, and two rules for proofs.
+"""The rules by which cudaMalloc places segments: rules derived from recordings of real GPUs, and two rules for proofs.
 
-Addresses decide one thing only: up to torch 2.11 the lower of several equally large free blocks is taken. The core has
-the rules themselves (allocator/_core/address_space.hpp). They do not know what else of the process lies in the address
-space; `foretell` says how often they are right.
+Addresses influence only one decision: up to torch 2.11, the block with the lowest address is chosen among free blocks
+of equal size. The core implements the rules (allocator/_core/address_space.hpp). They do not know the other mappings in
+the process's address space; `foretell` measures how often their predictions are right.
 """
 
 from collections.abc import Mapping
@@ -14,36 +14,40 @@ from ullage.recorded.allocator._allocator import foretell as _foretell
 from ullage.recorded.program import Column, Program
 
 PLACEMENTS: Final[Mapping[str, str]] = {
-    "linux": "chunks of whole 32 MiB, each in the highest hole or below all; what is left of them serves first, from "
-    "the lowest address on; an empty one is given back",
-    "windows": "the lowest gap that is large enough, in steps of 2 MiB (WSL too)",
-    "ascending": "each above the one before, no address twice",
-    "descending": "each below the one before, no address twice",
+    "linux": "chunks whose size is a multiple of 32 MiB, each in the highest hole or below all mappings; free memory "
+    "in a chunk is used first, starting at its lowest address; an empty chunk is freed",
+    "windows": "the lowest gap that is large enough, in steps of 2 MiB (also on WSL)",
+    "ascending": "each segment above the previous segment; no address is used twice",
+    "descending": "each segment below the previous segment; no address is used twice",
 }
-"""The rules by name, in the core's order (driver.hpp). No real system uses the last two."""
+"""The rules of segment placement by name, in the core's order (driver.hpp). No real system uses the last two."""
 _LINUX_FROM: Final = 1 << 44
-"""Linux maps from 0x7f... down; recordings of Windows and WSL lie far below."""
+"""The lowest address of mappings on Linux, which places them from 0x7f... downward; addresses on Windows and WSL are
+far lower.
+"""
 
 
 def placement_of(program: Program) -> str:
-    """Return the rule of the system whose addresses a program has: "linux" where it has none."""
+    """Return the placement rule of the system that recorded a program's addresses; "linux" if the program has no
+    addresses.
+    """
     known = [*program.recorded_addresses, *(segment.address for segment in program.start)]
     return "windows" if known and max(known) < _LINUX_FROM else "linux"
 
 
 def foretell(address: Column, size: Column, is_new: Column, placement: str) -> Column:
-    """Predict the address of each segment by a rule, given the real addresses of all earlier segments.
+    """Predict the address of each segment by a placement rule, given the real addresses of all earlier segments.
 
-    Under "linux" a gap that the driver passed over once is taken for somebody else's from then on.
+    With "linux", a gap that the driver did not use although it was large enough is from then on taken to be occupied.
 
     Args:
-        address: addresses of the segments in the order of the driver's calls.
-        size: bytes, whole pages of 2 MiB; negative where a segment is given back.
-        is_new: 1 where the driver placed a segment; 0 where it was there before, which foretells nothing.
+        address: addresses of the segments in the order of the driver calls.
+        size: bytes, in whole pages of 2 MiB; negative if a segment is freed.
+        is_new: 1 if the driver placed a segment; 0 if the segment existed before, in which case nothing is predicted.
         placement: one of `PLACEMENTS`.
 
     Returns:
-        Addresses; -1 where nothing was placed.
+        Addresses; -1 for an entry that places nothing.
     """
     rule = list(PLACEMENTS).index(placement)
     address, size, is_new = (np.ascontiguousarray(column, dtype=np.int64) for column in (address, size, is_new))

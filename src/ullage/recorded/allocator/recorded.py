@@ -1,7 +1,8 @@
-"""A recorded sequence of PyTorch's allocator: its file format, read into a program for the core.
+"""The file format of recorded sequences of PyTorch's allocator, and their conversion into programs for the core.
 
-A file is a concatenation of sequences: a header {"seq", "torch", "conf", "total", "base_used", "policy", ...}, then one
-line an operation: `o` (what was done) and what came of it, which `allocator.conformance` compares.
+A file is a concatenation of sequences. Each sequence is a header {"seq", "torch", "conf", "total", "base_used",
+"policy", ...} followed by one line for each operation: the operation in `o`, and its results, which
+`allocator.conformance` compares.
 """
 
 import gzip
@@ -18,9 +19,10 @@ from ullage.recorded.program import Op, Program, ProgramWriter
 from ullage.recorded.settings import Settings, parse_settings, semantics_of
 
 _PLACEMENTS: Final = {"bump": "ascending", "firstfit": "windows", "down": "descending"}
-_SHOWN_CHARACTERS: Final = 60  # characters of what is wrong
+_SHOWN_CHARACTERS: Final = 60  # the most characters of a wrong value that an error shows
 _SIZE: Final = "a whole number of bytes below 2^62"
-_HEADER: Final[dict[str, str | tuple[str, ...]]] = {  # what a size is, or the texts that there are; (): any
+# The expected value of each field: a size, or one of the texts; (): any text.
+_HEADER: Final[dict[str, str | tuple[str, ...]]] = {
     "torch": (),
     "conf": (),
     "total": _SIZE,
@@ -32,7 +34,7 @@ _FIRST_STREAM: Final = 0x500000000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """One recorded sequence: its header and its lines."""
+    """A recorded sequence of allocator operations: its header and its lines."""
 
     file: str
     row: int
@@ -42,10 +44,10 @@ class Sequence:
 
 
 def read_sequences(path: Path) -> Iterator[Sequence]:
-    """Read the sequences of a file, which may be gzipped.
+    """Yield the recorded sequences of a file, which may be gzipped.
 
     Raises:
-        UsageError: the file cannot be read, or is no such file.
+        UsageError: the file cannot be read, or does not contain recorded sequences.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     header: dict[str, Any] | None = None
@@ -61,24 +63,23 @@ def read_sequences(path: Path) -> Iterator[Sequence]:
                     header, lines, row = data, [], number
                 elif header is None or not isinstance(data.get("o"), str):
                     raise UsageError(
-                        f"line {number} of {path} is neither a header nor an operation; expected 'seq', or 'o' with a "
-                        "text "
-                        "below a header"
+                        f"line {number} of {path} is neither a header nor an operation; expected 'seq', or, below a "
+                        "header, 'o' with a string"
                     )
                 else:
                     lines.append(data)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise UsageError(f"{path} cannot be read as recorded sequences behind line {number}: {error}") from None
+        raise UsageError(f"{path} cannot be read as recorded sequences after line {number}: {error}") from None
     if header is None:
-        raise UsageError(f"{path} holds no sequence; expected a header line with 'seq'")
+        raise UsageError(f"{path} contains no sequence; expected a header line with 'seq'")
     yield Sequence(file=str(path), row=row, header=header, lines=lines)
 
 
 def _line(text: str, number: int, path: Path) -> dict[str, Any]:
-    """Read a line of a file.
+    """Return a line of a file as a JSON object.
 
     Raises:
-        UsageError: it is no JSON object.
+        UsageError: the line is not a JSON object.
     """
     try:
         data = json.loads(text)
@@ -94,17 +95,17 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Make a program of the operations; `first` are the settings at the start.
+    """Return the operations of a recorded sequence as a program for the core; `first` are the settings at the start.
 
     Raises:
-        UsageError: a line is no operation; the text names it.
+        UsageError: a line is not an operation; the error names the line.
     """
     writer = _Writer(semantics=semantics, settings=first)
     for row, line in enumerate(sequence.lines, start=sequence.row + 1):
         try:
             writer.add(line["o"])
         except (UllageError, ValueError, IndexError) as error:
-            why = "a word is missing" if isinstance(error, IndexError) else str(error)
+            why = "an argument is missing" if isinstance(error, IndexError) else str(error)
             raise UsageError(
                 f"line {row} of {sequence.file} has {line['o'][:_SHOWN_CHARACTERS]!r}; expected an operation of a "
                 f"recorded sequence: {why[: 3 * _SHOWN_CHARACTERS]}"
@@ -114,7 +115,7 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Converts recorded operations into a program."""
+    """A converter from recorded operations to a program."""
 
     semantics: str
     settings: Settings
@@ -122,7 +123,7 @@ class _Writer:
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add the operation that an `o` field describes: a letter and words, separated by single spaces."""
+        """Add the operation that an `o` field contains: a letter and its arguments, separated by single spaces."""
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
         match name:
@@ -168,7 +169,7 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Read a whole number in a range: a program holds signed ones of 64 bits."""
+    """Return a text as a whole number within a range; a program holds signed 64-bit numbers."""
     number = int(word)
     if not least <= number < below:
         raise ValueError(f"{word[:_SHOWN_CHARACTERS]} is out of range")
@@ -196,7 +197,7 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the program of a sequence, the settings it starts with, and its card.
+    """Return the program of a recorded sequence, the settings it starts with, and its GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

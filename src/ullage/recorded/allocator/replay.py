@@ -1,4 +1,6 @@
-"""Run a program on the allocator core and return what the real allocator would have done, byte for byte."""
+"""Replays of programs on the allocator core, which returns what the real allocator would have done, exact to the
+byte.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,13 +17,13 @@ from ullage.recorded.settings import ALLOCATORS, SMALL_SEGMENT_BYTES, Settings
 _MOST_KEYS: Final = 1 << 31
 _FAULTS: Final = {
     1: "a program has an operation that is not in the table of ullage.recorded.program.Op",
-    2: "a program has a block whose key is negative or above 2^31; expected keys that count from 0",
-    3: "a program names settings or a route that it does not have",
+    2: "a program has a block with a key that is negative or above 2^31; expected keys that count from 0",
+    3: "a program refers to settings or a route that it does not have",
 }
 
 
 class Call(IntEnum):
-    """A call of the driver."""
+    """The kind of a driver call."""
 
     MALLOC = 0
     MALLOC_FAILED = 1
@@ -34,7 +36,7 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a block."""
+    """The state of a block in the allocator core."""
 
     FREE = 0
     WAITING = 1
@@ -45,28 +47,31 @@ class State(IntEnum):
 
 
 class ImpossibleStartError(UsageError):
-    """What a program begins with lies over itself, or nowhere."""
+    """Raised if the segments that exist when a program begins overlap, or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
-    """The card of a replay: its memory in bytes, what other processes hold of it, and the placement of segments."""
+    """The GPU of a replay: its memory in bytes, the part that other processes hold, and the placement rule for
+    segments.
+    """
 
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. Under
-    "linux" and "windows" recorded addresses are used first."""
+    """One of `allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. With "linux"
+    and "windows", recorded addresses are used first.
+    """
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the whole card of a recorded run, as far as it is known: the room, and what is beyond it."""
+        """Return the GPU of a recorded run with the memory that is known: the capacity, and the memory beyond it."""
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevels:
-    """Bytes at one moment, as torch.cuda.memory_stats() has them under `<name>.all`."""
+    """Bytes at one point in time, as in torch.cuda.memory_stats() under `<name>.all`."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -77,7 +82,7 @@ class MemoryLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelColumns:
-    """Bytes after every operation."""
+    """The allocator's byte counts after every operation."""
 
     allocated_bytes: Column
     reserved_bytes: Column
@@ -88,34 +93,36 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The address and size of each block allocated; -1 for other operations and where memory ran out."""
+    """The address and size of each allocated block; -1 for other operations and for requests that failed."""
 
     address: Column
     segment: Column
-    """The number of the cudaMalloc, or ~number of the reservation of address space."""
+    """The number of the cudaMalloc call that created the segment; ~number of the address reservation for an expandable
+    one.
+    """
     offset: Column
     size_bytes: Column
-    """Bytes after rounding."""
+    """The size of the block in bytes, after rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The driver's calls in order; what does not apply is 0."""
+    """The driver calls in order; fields that do not apply to a call are 0."""
 
     op: Column
     call: Column
     number: Column
     size: Column
-    """Size in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
+    """The size of the call in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
     offset: Column
     count: Column
-    """Number of pages; for CREATE_FAILED the pages that were created before it failed."""
+    """The number of pages of the call; for CREATE_FAILED the pages that were created before the failure."""
     address: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """Every block that is there when a replay ends, by address."""
+    """Every block that exists when a replay ends, by address."""
 
     address: Column
     size: Column
@@ -123,7 +130,7 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The program's key of the block; -1 where the program holds no block."""
+    """The program's key of the block; -1 if the block is free."""
     segment: Column
     """Index of the block's segment in the columns of segments."""
     pool: Column
@@ -136,28 +143,31 @@ class BlockColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The result of a replay: what the allocator did."""
+    """The result of a replay: the results of all operations, and the allocator's final state."""
 
     done: int
-    """Number of operations that were run: all, or up to the one at which the replay stopped."""
+    """The number of operations that were run: all operations, or those up to the point where the replay stopped."""
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int
     peak_reserved_op: int
     oom_ops: Column
     rejected_ops: Column
-    """Requests that throw_on_cudamalloc_oom rejected."""
+    """The number of requests that throw_on_cudamalloc_oom rejected."""
     skipped_ops: Column
     retries: int
-    """Times the cache was freed to make room: torch.cuda.memory_stats()["num_alloc_retries"]."""
+    """The number of times that the allocator freed its cache to satisfy a request:
+    torch.cuda.memory_stats()["num_alloc_retries"].
+    """
     synchronizations: int
     address_ties: int
-    """Number of times one of several equally large free blocks in different segments was chosen by an address that was
-    not recorded: with another placement another block may be chosen. Always 0 where the version does not compare
-    addresses (torch 2.12 and newer)."""
+    """The number of times that the allocator chose among free blocks of equal size in different segments by an address
+    that was not recorded. With another placement, a different block may be chosen. Always 0 for versions that do not
+    compare addresses (torch 2.12 and newer).
+    """
     call_counts: dict[Call, int]
     broken: str
-    """The assertion of PyTorch's that failed and ended the replay; empty where none did."""
+    """The PyTorch assertion that failed and ended the replay; empty if none failed."""
     blocks: BlockColumns
     levels: LevelColumns | None
     places: Places | None
@@ -165,12 +175,14 @@ class Replay:
 
     @property
     def ran_out(self) -> bool:
-        """Whether any request failed."""
+        """Whether any request of the replay failed."""
         return bool(len(self.oom_ops) or len(self.rejected_ops))
 
     @property
     def driver_calls(self) -> int:
-        """Calls that cost time on a real card: cudaMalloc, cudaFree, and mapping or unmapping of pages."""
+        """The number of driver calls that take time on a real GPU: cudaMalloc, cudaFree, and mapping or unmapping of
+        pages.
+        """
         slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
         return sum(self.call_counts[call] for call in slow)
 
@@ -185,22 +197,22 @@ def replay(
     calls: bool = False,
     stop_after_ooms: int = 0,
 ) -> Replay:
-    """Run a program under settings on a device.
+    """Replay a program with the given settings on a device.
 
-    It follows DeviceCachingAllocator of torch, of the version that `settings.semantics` says. The interpreter's lock is
-    released meanwhile, so that several replays run in parallel threads.
+    The replay follows torch's DeviceCachingAllocator in the version that `settings.semantics` names. It releases
+    Python's global interpreter lock, so several replays can run in parallel threads.
 
     Args:
         program: the operations.
-        settings: the settings in force at the start.
-        device: the card.
+        settings: the allocator settings at the start.
+        device: the GPU.
         levels: record the bytes after every operation.
-        places: record where each block is put.
-        calls: record every call of the driver.
-        stop_after_ooms: end at the n-th request that fails; 0: go on, as a program does that handles the error.
+        places: record the place of each block.
+        calls: record every driver call.
+        stop_after_ooms: end at the n-th request that fails; 0: continue, like a program that handles the error.
 
     Raises:
-        UsageError: the program, the settings or the device make no sense.
+        UsageError: the program, the settings or the device are invalid.
     """
     ids = _check(program, device)
     allocator = ALLOCATORS[settings.semantics]
@@ -230,15 +242,17 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError for a program that makes no sense; return an upper bound of its blocks' keys."""
+    """Raise UsageError if a program is invalid; return an upper bound of its blocks' keys."""
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
         raise UsageError(
-            f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others is impossible"
+            f"a GPU of {device.total_bytes} bytes with {device.others_bytes} used by other processes is impossible"
         )
     if not len(program.op) == len(program.key) == len(program.size) == len(program.stream):
-        raise UsageError("the columns of a program have different lengths; expected one entry an operation in each")
+        raise UsageError(
+            "the columns of a program have different lengths; expected one entry per operation in each column"
+        )
     keys = _survey(program.op, program.key, program.size, len(program.settings), len(program.routes))
     if keys < 0:
         raise UsageError(_FAULTS[~keys])
@@ -246,20 +260,20 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError for segments that overlap; return an upper bound of their blocks' keys."""
+    """Raise ImpossibleStartError if segments overlap; return an upper bound of their blocks' keys."""
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes, begin = [block[0] for block in segment.blocks], segment.address
         stop = begin + sum(sizes)
         if not sizes or min(sizes) <= 0 or (segment.is_expandable and (stop - begin) % SMALL_SEGMENT_BYTES):
-            fault = "has blocks that do not make whole pages; expected blocks above 0 bytes"
+            fault = "has blocks that do not add up to whole pages; expected blocks above 0 bytes"
         elif not end <= begin < (1 << 62) - (stop - begin):
-            fault = "overlaps another, or lies outside of any card"
+            fault = "overlaps another segment, or has impossible addresses"
         else:
             end = stop
             last = max(last, max([block[-1] for block in segment.blocks]))
             continue
-        raise ImpossibleStartError(f"the segment at {begin:#x} that a program begins with {fault}")
+        raise ImpossibleStartError(f"the segment at {begin:#x} that exists when the program begins {fault}")
     if last >= _MOST_KEYS:
         raise UsageError(_FAULTS[2])
     return last + 1
@@ -296,7 +310,7 @@ _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that are as the core returns them."""
+"""The fields of `Replay` that the core returns under the same name."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

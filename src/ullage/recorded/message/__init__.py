@@ -1,1 +1,1 @@
-"""PyTorch's out-of-memory messages, read alone or from a log."""
+"""Readers for PyTorch's out-of-memory messages, alone or in a log."""

@@ -1,6 +1,8 @@
-"""How often each message begins in a text: the first thousand of a kind are read, and the rest are only counted.
+"""The number of occurrences of each out-of-memory message in a text: the first 1000 of each kind are read, the rest are
+only counted.
 
-Beginnings ("heads") are found with one pattern each, which is fast: a log may repeat a message a million times.
+The beginnings of messages ("heads") are found with one pattern each, which is fast, because a log may repeat a message
+a million times.
 """
 
 import re
@@ -12,20 +14,22 @@ from ullage.recorded.message import program_wording, wording
 from ullage.recorded.message.wording import MessageKind, Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
-"""All wordings. The first that fits counts where two begin with the same words, so a program's own go before."""
+"""All wordings of messages. If two of them begin with the same words, the first that matches is used, so the wordings
+of other programs come first.
+"""
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
 }
 
 
 MOST_READ: Final = 1000
-"""Number of messages with the same beginning that are read; further ones cannot change the verdict."""
+"""The number of messages with the same beginning that are read; further messages cannot change the verdict."""
 EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The least number of messages in a text, so far, that were counted and not read."""
+    """A lower bound of the number of out-of-memory messages in a text that were counted but not read so far."""
 
     failures: int
     warnings: int
@@ -33,27 +37,33 @@ class Unread:
 
 @dataclass(slots=True)
 class CountedMessages:
-    """Number of places that were read and number that were only counted, by `Words.find`."""
+    """The number of messages that were read, and the number that were only counted, by the beginning of the message
+    (`Words.find`).
+    """
 
     read: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
 
     def has_enough(self, find: str) -> bool:
-        """Return whether enough messages with this head were read."""
+        """Return whether enough messages with this beginning were read."""
         return self.read.get(find, 0) >= MOST_READ
 
     def note_read(self, find: str) -> None:
-        """Note that one more message with this head is read."""
+        """Record that one more message with this beginning is read."""
         self.read[find] = self.read.get(find, 0) + 1
 
     def count(self, find: str, text: str, begin: int, until: int) -> None:
-        """Count the heads that begin in a part of a text; the text behind the part is looked at, but not counted."""
+        """Count the messages that begin in a part of a text. The beginning of a message may extend beyond the end of
+        the part.
+        """
         pattern = _head(find)
         number = len(pattern.findall(text, begin)) - len(pattern.findall(text, until))
         self.counted[find] = self.counted.get(find, 0) + max(0, number)
 
     def next_head(self, text: str, begin: int, end: int, *, with_sizes: bool) -> int:
-        """Return where the first head begins that is only counted; `end` if none begins before it."""
+        """Return the position of the first message that is only counted; `end` if no such message begins before
+        `end`.
+        """
         for find in self.read:
             if self.has_enough(find) and (not with_sizes or any(words.has_sizes for words in BY_FIND[find])):
                 match = _head(find).search(text, begin, end)
@@ -61,7 +71,9 @@ class CountedMessages:
         return end
 
     def rest(self) -> Unread:
-        """Return the messages that were only counted: a lower bound, since one message may have two heads."""
+        """Return the number of messages that were only counted: a lower bound, since one message may match two
+        beginnings.
+        """
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():
             is_warning = BY_FIND[find][0].kind is MessageKind.WARNING
@@ -71,12 +83,14 @@ class CountedMessages:
 
 @cache
 def _head(find: str) -> re.Pattern[str]:
-    """Return one pattern for `find` and what must stand around it. It begins with `find`, so a search is fast."""
+    """Return one pattern for the beginning of a message and the text required around it. The pattern begins with the
+    literal text `find`, so a search is fast.
+    """
     rules = []
     for words in BY_FIND[find]:
         edges = (r"\A", r"\r", r"\n", *map(re.escape, EXCEPTIONS)) if words.at_start else ("",)
         befores = [(edge, before) for before in words.before for edge in edges]
-        # Where one of them is empty, anything may stand before the words.
+        # If one of them is empty, any text may come before the words.
         if ("", "") in befores:
             befores = []
         behind = "|".join(f"(?<={edge}{re.escape(before + find)})" for edge, before in befores)
@@ -85,5 +99,5 @@ def _head(find: str) -> re.Pattern[str]:
 
 
 def _after(words: Words) -> str:
-    """Return the pattern behind `find` without group names, which must be unique within one pattern."""
+    """Return the pattern that follows `find`, without group names, which must be unique within one pattern."""
     return re.sub(r"\(\?P<\w+>", "(?:", words.after.pattern[len(re.escape(words.find)) :])

@@ -1,4 +1,4 @@
-"""Figures as messages write them: sizes, and what the patterns of another program's wording find."""
+"""The figures in out-of-memory messages: sizes, and the values that the patterns of another program's wording find."""
 
 from typing import Any, Final
 
@@ -11,7 +11,9 @@ _FIELDS: Final = frozenset(
 
 
 def bytes_of(text: str) -> int:
-    """Read "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes", "7406166528" or "-1.28GiB"."""
+    """Return the number of bytes that a text such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
+    "7406166528" or "-1.28GiB" names.
+    """
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
     number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
     unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit}iB"
@@ -20,22 +22,25 @@ def bytes_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Read "0.95", or "0.95." at the end of a sentence."""
+    """Return the number in "0.95", or in "0.95." at the end of a sentence."""
     return float(_plain(text))
 
 
 def _plain(number: str) -> str:
-    """Return digits with one point, and no more of them than a figure has; damaged logs have others."""
+    """Return a number's digits with one decimal point, at most 20 on each side; damaged logs have more points and
+    digits.
+    """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"
 
 
 def read_figures(window: str, words: Words, values: dict[str, Any]) -> None:
-    """Read what the patterns of a wording find into a message's fields; what has no field goes into `said`.
+    """Read the values that the patterns of a wording find into a message's fields; values without a field go into
+    `said`.
 
     Args:
-        window: the message and what follows it, on one line.
-        words: its wording. Where two patterns find the same field the later one counts: it is the exact one.
+        window: the message and the text that follows it, on one line.
+        words: the message's wording. If two patterns find the same field, the later value is used: it is the exact one.
         values: the fields so far.
     """
     said: dict[str, str] = {}
@@ -50,7 +55,7 @@ def read_figures(window: str, words: Words, values: dict[str, Any]) -> None:
                 values["device"] = int(text)
             elif field in _FIELDS:
                 size = bytes_of(text + (" GiB" if name.endswith("_gib") else ""))
-                if size >= 0:  # else the text is damaged
+                if size >= 0:  # Otherwise the text is damaged.
                     values[field] = size
             else:
                 said[name] = text

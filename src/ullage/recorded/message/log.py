@@ -1,6 +1,8 @@
-"""Search for messages in a log of any length: with their line, rank, and the user's line from the traceback.
+"""The search for out-of-memory messages in a log of any length, with their line, their rank, and the user's line from
+the traceback.
 
-It reads text in pieces and keeps the last of them only. It knows no file: the caller opens and decodes.
+The search reads text in pieces and keeps only the last of them. It does not handle files: the caller opens and decodes
+them.
 """
 
 import html
@@ -17,9 +19,11 @@ from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
 _CONTEXT_CHARACTERS: Final = 6000
-"""Number of characters before a message that are looked at: a traceback's length."""
+"""The number of characters before an out-of-memory message that are searched for signs of the program that wrote the
+log.
+"""
 _ROW_CHARACTERS: Final = 200
-"""The most that is looked at of what stands behind a message in its row."""
+"""The number of characters after an out-of-memory message, within its line, that are searched for such signs."""
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -45,18 +49,18 @@ _SIGNS: Final = {
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""Number of characters before a message that are searched for its traceback."""
+"""The number of characters before an out-of-memory message that are searched for its traceback."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
-_MOST_GUESSES: Final = 100  # places with the same words, of each piece of a text
-_MOST_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
-_MOST_ROWS_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
-_LONGEST_ROW: Final = 2000  # characters of a row: a longer one is none of a traceback
+_MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
+_MOST_ROWS: Final = 2000  # the most lines of a traceback that are read, including lines of other ranks in between
+_MOST_ROWS_APART: Final = 16  # the most lines between two frames of one traceback, as IPython shows them
+_LONGEST_ROW: Final = 2000  # characters of a line; a longer line does not belong to a traceback
 _FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
 _NOTEBOOK: Final = re.compile(
     r"\b(?:File (?P<file>\S{1,400}?):(?P<line>\d{1,7}), in |(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})\b)"
 )
-_ARROW: Final = re.compile(r"-{1,12}> ?\d{1,7} ?(.*)")  # IPython's way to show which row it is
+_ARROW: Final = re.compile(r"-{1,12}> ?\d{1,7} ?(.*)")  # how IPython marks the current line
 _BORDERS: Final = (
     "Traceback (most recent call last)",
     "During handling of the above exception",
@@ -83,18 +87,19 @@ _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""The beginning of an escape, a tag, an entity or stars around a figure whose end is not there yet."""
+"""An unfinished escape sequence, tag, entity or Markdown emphasis around a figure, at the end of a piece of text."""
 _LONGEST_MARKUP: Final = 320
 
 
 def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
-    """Return the names of the signs that stand before a message or in its row, in the order of `_SIGNS`.
+    """Return the names of the signs that occur before a message or in its line, in the order of `_SIGNS`. A sign is a
+    text that identifies the program that wrote the log, or its activity.
 
     Args:
         text: the log.
-        floor: where the message before this one ended.
-        start: where the message begins.
-        end: where it ends.
+        floor: the end of the previous message.
+        start: the beginning of the message.
+        end: the end of the message.
     """
     begin = max(floor, start - _CONTEXT_CHARACTERS)
     row = text.find("\n", end, end + _ROW_CHARACTERS)
@@ -104,34 +109,38 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """A message and its place in a text."""
+    """An out-of-memory message and its place in a log."""
 
     message: Message
     row: int
-    """Line number in the text, from 1."""
+    """The message's line number in the log, from 1."""
     rank: str | None = None
-    """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None where it does not."""
+    """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None if the lines have no
+    mark.
+    """
     place: str | None = None
-    """The innermost line of the user's own, with the last two parts of its path."""
+    """The innermost line of the user's code in the traceback, with the last two parts of its path."""
     statement: str | None = None
-    """The source text of that line."""
+    """The source text of that line of the user's code."""
     context: tuple[str, ...] = ()
-    """The program whose log it is and what that did, by the lines before: names of `_SIGNS`."""
+    """The program that wrote the log and its activity, derived from the lines before the message: names of `_SIGNS`."""
     server: ServerMemory | None = None
-    """The figures of its memory that a server of models has written before this message."""
+    """The memory figures that a model server has logged before this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place of a text that speaks of memory running out, where no message is known."""
+    """The first place in a text that mentions running out of memory, for texts without a known out-of-memory
+    message.
+    """
 
     row: int
     text: str
-    """The text of that row, at most 160 characters."""
+    """The text of the line that mentions running out of memory, at most 160 characters."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return every message of a text in order; of each beginning, at most the first thousand."""
+    """Return every out-of-memory message of a text in order; of each kind, at most the first thousand."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
@@ -141,16 +150,17 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
-    """Yield every message of a text that comes in pieces, which may end anywhere.
+    """Yield every message of a text that arrives in pieces, which may end anywhere.
 
-    Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
-    the end of the searched text, and comes before the messages that follow. Where there is no message at all, one that
-    is guessed (`ullage.recorded.message.unknown_words`) or a `Mention` may come last.
+    Of each beginning of a message, the first thousand are read. The others are counted: an `Unread` holds the count up
+    to the end of the searched text, and comes before the messages that follow. If the text has no message at all, a
+    guessed message (`ullage.recorded.message.unknown_words`) or a `Mention` may come last.
     """
     counted, rest = CountedMessages(), Unread(0, 0)
-    kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
-    last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
-    server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
+    kept, rows, done = "", 0, 0  # the lines before the kept text; the searched characters of it
+    # The end of each rank's last message: the traceback of the next message comes after it.
+    last: dict[str | None, int] = {}
+    server, told = ServerLog(), 0  # second: characters of the kept text that were searched for a server's figures
     mention: Mention | None = None
     guess: FoundMessage | None = None
     cut: FoundMessage | None = None
@@ -166,7 +176,8 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
             yield rest
         is_any = is_any or bool(hits)
         is_certain = is_certain or any(hit.message.is_certain for hit in hits)
-        if not is_certain and cut is None and rows == 0:  # what a terminal has cut was copied from it: no long log
+        # Text that a terminal has cut was copied from the terminal, so it is short.
+        if not is_certain and cut is None and rows == 0:
             cut = _in_cut_rows(kept, rows, server)
         if not is_any and mention is None:
             mention = _mention(kept, done, until, rows)
@@ -190,7 +201,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first message that is found when the rows that a terminal has cut are put together."""
+    """Return the first out-of-memory message that is found after joining the lines that a terminal has cut."""
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -199,7 +210,7 @@ def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first error of memory in words that are not known."""
+    """Return the first out-of-memory error with an unknown wording."""
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
@@ -228,9 +239,9 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
 
 
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Leave out what only says how a text looks: a terminal's colours, a page's tags and entities, Markdown's stars.
+    """Yield the text without markup: a terminal's color codes, a page's tags and entities, and Markdown emphasis.
 
-    What a piece's end cuts in two waits for the next piece.
+    Markup that the end of a piece cuts in two is kept until the next piece arrives.
     """
     rest = ""
     for piece in pieces:
@@ -260,7 +271,9 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read the whole lines of a part of a text; return where the first one begins that is not whole."""
+    """Read a model server's memory figures from the complete lines of a part of a log; return where the first
+    incomplete line begins.
+    """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
         return begin
@@ -293,7 +306,7 @@ def _rank(mark: re.Match[str] | None) -> str | None:
 
 
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
-    """Walk up the traceback above the row at `begin`: the first frame of the user's own is the innermost."""
+    """Search the traceback above the line at `begin`, upward; the first frame in the user's code is the innermost."""
     below, is_pointed_at, apart, end = "", False, 0, begin - 1
     for _ in range(_MOST_ROWS):
         at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1

@@ -1,6 +1,7 @@
-"""Out-of-memory messages, read into numbers.
+"""The conversion of out-of-memory messages into numbers.
 
-The module does not judge: `analysis.text.explain` finds the cause, and `message.log` the place in a log.
+This module does not interpret messages: `analysis.text.explain` finds the cause, and `message.log` finds the messages
+of a log.
 """
 
 import re
@@ -14,17 +15,17 @@ from ullage.recorded.message.figure import bytes_of, read_figures
 from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096
-"""Upper bound of a message's length in characters."""
+"""The largest length of an out-of-memory message, in characters."""
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
-"""Sizes from here on mean "no limit" or "unknown": a driver that reports none (WSL, Windows) gives 2^64."""
+"""The smallest size that means "no limit" or "unknown"; a driver that reports no size (WSL, Windows) gives 2^64."""
 _MOST_GAP_CHARACTERS: Final = 240
-"""The most characters between two figures of one message; what stands further away belongs to something else."""
+"""The most characters between two figures of one message; a figure further away belongs to other text."""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
 _PROGRAM_LINE_CHARACTERS: Final = 400
 _PROGRAM_CHARACTERS: Final = 1200
-"""The most characters of another program's message, with the figures on the lines below it."""
+"""The most characters of another program's message, including the figures on the lines below it."""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
 _EDGE: Final = re.compile(
@@ -37,12 +38,12 @@ _EDGE: Final = re.compile(
     r"|[\s>|]"
     r")*|\s+"
 )
-"""The end of a line together with the marks that a log puts at the start of the next, or any other space."""
+"""The end of a line together with the marks that a log puts at the start of the next line, or any other space."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Another process on the card, with the driver's number for it."""
+    """Another process on the GPU, with its process id as the driver reports it."""
 
     number: int
     used_bytes: int
@@ -50,7 +51,9 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The content of one message; None for what it does not say. PyTorch rounds sizes to a hundredth of their unit."""
+    """The content of one message; a value that the message does not contain is None. PyTorch rounds sizes to a
+    hundredth of their unit.
+    """
 
     kind: MessageKind
     wording: str
@@ -58,7 +61,7 @@ class Message:
     text: str
     """The message itself on one line, at most 600 characters."""
     is_certain: bool
-    """Whether the text says that memory was missing; else that is only the usual meaning."""
+    """Whether the text explicitly says that memory ran out; if False, that is only the usual meaning of the message."""
     backend: str | None = None
     """The software that printed the message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
     requested_bytes: int | None = None
@@ -66,34 +69,36 @@ class Message:
     total_bytes: int | None = None
     free_bytes: int | None = None
     process_bytes: int | None = None
-    """Bytes that this process uses, those outside PyTorch included."""
+    """The GPU memory in bytes that this process uses, including memory outside PyTorch."""
     other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
-    """The allocator's upper limit; None where there is none."""
+    """The allocator's upper limit in bytes; None without a limit."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """Bytes in CUDA graphs and memory pools; PyTorch counts them in `allocated_bytes` too."""
+    """The bytes in CUDA graphs and memory pools; PyTorch counts them in `allocated_bytes` too."""
     unallocated_bytes: int | None = None
-    """Bytes that PyTorch has reserved and not allocated."""
+    """The bytes that PyTorch has reserved and not allocated."""
     reserved_bytes: int | None = None
-    """Bytes that PyTorch's allocator has reserved."""
+    """The bytes that PyTorch's allocator has reserved."""
     other_allocations_bytes: int | None = None
-    """Bytes outside PyTorch, on Apple's chips."""
+    """The bytes outside PyTorch's allocator, which messages on Apple's chips report."""
     reserve_bytes: int | None = None
-    """The length of an expandable segment, where the request was longer."""
+    """The address range of an expandable segment in bytes, if a request was larger than it."""
     is_expandable: bool = False
-    """Whether the text says that expandable segments were on."""
+    """Whether the message says that expandable segments were on."""
     host_used_bytes: int | None = None
-    """Bytes of the machine's memory in use, of all programs."""
+    """The host memory in use in bytes, summed over all programs."""
     host_total_bytes: int | None = None
-    """Bytes of the machine's memory."""
+    """The total host memory in bytes."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Further figures in another program's words, as written: {"utilization": "0.9", "needed_bytes": "24.00 GiB"}."""
+    """Further figures from another program's message, as written there: {"utilization": "0.9", "needed_bytes": "24.00
+    GiB"}.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message and its range of characters."""
+    """An out-of-memory message and its range of characters in the text."""
 
     start: int
     end: int
@@ -101,9 +106,9 @@ class Hit:
 
 
 def read_message(text: str) -> Message | None:
-    """Read the first message of a text such as `str(exception)`; None if the text says nothing of memory.
+    """Return the first message of a text such as `str(exception)`; None if the text does not mention memory.
 
-    Only its first 64 KiB are looked at, which no error of PyTorch's reaches.
+    Only the first 64 KiB of the text are searched; all of PyTorch's errors are shorter.
     """
     return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
 
@@ -113,7 +118,7 @@ def hits_of(
 ) -> Iterator[Hit]:
     """Yield every message that begins between `begin` and `until`, in order and without overlap.
 
-    Messages of which `counted` has enough are only counted there.
+    If `counted` has enough messages of a kind, further ones are only counted there.
     """
     until = len(text) + 1 if until is None else until
     found = sorted(
@@ -125,7 +130,7 @@ def hits_of(
     for at, place in enumerate(found):
         if place.start >= until:
             break
-        # Where the name of the exception stands before words that are known, these are the message.
+        # If the exception's name comes before known words, the known words are the message.
         if place.start < taken or (place.words.wording == "unknown" and _is_followed(text, found, at, counted)):
             continue
         while head < len(heads) and heads[head] < place.end:
@@ -140,7 +145,7 @@ def hits_of(
 
 @dataclass(frozen=True, slots=True)
 class _WordsPlace:
-    """A place in a text at which known words were found."""
+    """A place in a text at which the known words of an out-of-memory message were found."""
 
     start: int
     end: int
@@ -167,7 +172,7 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether other words begin within those at a place."""
+    """Return whether the words of a different message begin within the words found at a place."""
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
@@ -189,7 +194,7 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Read the message at a place; it may extend up to `stop`."""
+    """Return the out-of-memory message at a place in the text; it may extend up to `stop`."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
@@ -199,7 +204,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
     line = text.find("\n", end, place.start + most)
     said = _EDGE.sub(" ", text[place.start : line if line >= 0 else _last_space(text, end, place.start + most)])
     if words.figures:
-        # What follows on the next lines belongs to it; the next message with the same words does not.
+        # The text on the next lines belongs to the message; the next message with the same words does not.
         again = text.find(words.find, place.end, place.start + _PROGRAM_CHARACTERS)
         until = again if again >= 0 else place.start + _PROGRAM_CHARACTERS
         read_figures(_EDGE.sub(" ", text[place.start : until]), words, values)
@@ -208,7 +213,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
         length = _read_sizes(window, values)
         rest = _SENTENCE.match(window, length)
         said = window[: rest.end() if rest else length] if length else said
-        # Where several spaces became one, the end is too early by some; what is known by then is enough.
+        # Where several spaces became one, this end is slightly too early; everything needed has been read by then.
         end = max(end, min(stop, place.start + length))
         if wording == "allocator":
             kind, wording = _which(window, values)
@@ -227,7 +232,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return where the last whole word of a part of a text ends."""
+    """Return the position where the last whole word of a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)
@@ -235,7 +240,7 @@ def _last_space(text: str, begin: int, end: int) -> int:
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:
-    """Read the sizes behind the words into a message's fields; return their end."""
+    """Read the sizes in an out-of-memory message into its fields; return the position after the last size."""
     found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
     found += [(match, "") for match in PROCESS.finditer(window)]
     others = []
@@ -263,7 +268,7 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
 
 
 def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
-    """Return the wording of a message of PyTorch's allocator."""
+    """Return the identifier of the wording of a message from PyTorch's allocator."""
     if "more than 1EB memory" in window[:120]:
         return MessageKind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:

@@ -1,4 +1,4 @@
-"""What the cells of a saved notebook have printed: the file has it as JSON, each row of a traceback escaped."""
+"""The printed output of the cells of a saved notebook. The file is JSON, with each line of a traceback escaped."""
 
 import json
 import re
@@ -10,12 +10,14 @@ _BEGINNING: Final = re.compile(r'\s{0,40}\{\s{0,40}"(?:cells|metadata|nbformat)"
 
 
 def is_notebook(beginning: str) -> bool:
-    """Return whether a text begins as the file of a notebook does."""
+    """Return whether a text begins like a notebook file."""
     return _BEGINNING.match(beginning) is not None
 
 
 def printed_by(content: str) -> str | None:
-    """Return what the cells of a notebook have printed, with their errors; None where it is no whole notebook."""
+    """Return the printed output of a notebook's cells, including errors; None if the text is not a complete
+    notebook.
+    """
     if is_far_larger_in_memory(content):
         return None
     try:
@@ -26,7 +28,7 @@ def printed_by(content: str) -> str | None:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """Return the text of one output: of an error its traceback, which ends with the error itself."""
+    """Return the text of one output; for an error, return its traceback, which ends with the error itself."""
     if output.get("output_type") == "error":
         return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
     found = output.get("text", output.get("data", {}).get("text/plain", ""))

@@ -1,7 +1,7 @@
-"""The wordings with which other programs report that memory ran out: servers of models, Ray, libraries beside PyTorch.
+"""The wordings with which programs other than PyTorch report that memory ran out: model servers, Ray, other libraries.
 
-A table only. `ullage.recorded.message.figure` reads what the patterns of a row find, and
-`ullage.explaining.analysis.text.programs` says what it means, by the row's `wording`.
+This module contains only a table. `ullage.recorded.message.figure` reads the figures that a row's patterns find, and
+`ullage.explaining.analysis.text.programs` explains the message, which it identifies by the row's `wording`.
 """
 
 import re
@@ -15,7 +15,9 @@ _FIGURES: Final = {
     "COUNT": r"\d{1,20}",
     "INDEX": r"\d{1,4}",
 }
-"""The pattern of a figure in the patterns of a row: bounded, because a damaged log has digits without end."""
+"""The pattern of a figure within a row's patterns. Its length is bounded, because damaged logs can have endless
+digits.
+"""
 
 
 def _program(
@@ -42,7 +44,8 @@ def _program(
 
 
 _VLLM: Final = (
-    # The row that raises the error quotes it, and so does what a program writes about it.
+    # These words appear both in the source line that raises the error, as the traceback quotes it, and in the error
+    # itself.
     _program("vLLM", "vllm_no_blocks", "No available memory for the cache blocks"),
     _program(
         "vLLM",
@@ -262,7 +265,7 @@ _RAY: Final = (
         kind=MessageKind.HOST,
         figures=(r"is used \((?P<host_used_gib>NUMBER) / (?P<host_total_gib>NUMBER) GB\)",),
     ),
-    # One of the reasons that Ray lists where a worker is gone.
+    # This is one of the reasons that Ray lists when a worker process has ended.
     _program("Ray", "ray_perhaps", "killed by SIGKILL by OOM killer", kind=MessageKind.HOST, likely=True),
 )
 _JAX: Final = tuple(

@@ -1,6 +1,6 @@
-"""What a server of models writes into its log about its memory when it starts: weights, activations, graphs, KV cache.
+"""The memory figures that a model server logs when it starts: weights, activations, CUDA graphs, KV cache.
 
-vLLM has worded these lines in four ways since 2023, and SGLang in one. Each worker writes its own.
+vLLM has used four wordings of these lines since 2023, SGLang one. Each worker logs its own lines.
 """
 
 import re
@@ -11,38 +11,40 @@ from typing import Any, Final
 from ullage.recorded.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
-"""Number of such lines that are read; a log with more of them is no log of a start."""
+"""The number of memory lines that are read; a log with more of them is not the log of a server's start."""
 _LONGEST: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """What one worker of a server has written of its memory so far; None for what it has not."""
+    """The memory figures that one worker of a server has logged so far; figures that it has not logged are None."""
 
     program: str
     total_bytes: int | None = None
-    """Bytes of the card."""
+    """The total memory of the GPU in bytes."""
     utilization: float | None = None
-    """vLLM's gpu_memory_utilization: the share of the card that it may use."""
+    """The fraction of the GPU's memory that vLLM may use (gpu_memory_utilization)."""
     free_at_start_bytes: int | None = None
     weights_bytes: int | None = None
     non_torch_bytes: int | None = None
-    """Bytes outside PyTorch's allocator: the context, NCCL, libraries."""
+    """The bytes outside PyTorch's allocator: the CUDA context, NCCL, libraries."""
     peak_torch_bytes: int | None = None
-    """vLLM 0.6: weights and activations at their peak in one figure."""
+    """The bytes of weights and peak activations together, which vLLM 0.6 logs as a single figure."""
     activation_bytes: int | None = None
-    """Bytes of activations at their peak, for the largest batch."""
+    """The peak bytes of activations, for the largest batch."""
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
-    """Bytes of the KV cache; below zero where the rest has taken more than the budget, as vLLM writes it."""
+    """The bytes of the KV cache; negative if everything else needs more than the budget, as vLLM logs it."""
     kv_cache_set_bytes: int | None = None
-    """Bytes of the KV cache where they were set (vLLM's kv_cache_memory_bytes); the share of it does not count."""
+    """The bytes of the KV cache if the user set them (vLLM's kv_cache_memory_bytes); the utilization then does not
+    apply.
+    """
     available_bytes: int | None = None
-    """SGLang: bytes that were free after the weights were loaded."""
+    """The bytes that were free after the weights were loaded (SGLang)."""
 
     @property
     def taken_bytes(self) -> int | None:
-        """Bytes that are taken before the KV cache; None where weights or activations are not told."""
+        """The bytes that are used before the KV cache is allocated; None if weights or activations are not logged."""
         if self.weights_bytes is not None and self.activation_bytes is not None:
             peak = self.weights_bytes + self.activation_bytes
         elif self.peak_torch_bytes is not None:
@@ -98,19 +100,19 @@ _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
 
 @dataclass(slots=True)
 class ServerLog:
-    """The memory of each worker that a log has told of so far, by the mark of the worker's lines."""
+    """The memory figures that a log contains so far for each worker, by the mark of the worker's lines."""
 
     workers: dict[str | None, ServerMemory] = field(default_factory=dict)
     _lines: int = 0
 
     def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
-        """Read the lines of a part of a text, whose ends are ends of lines.
+        """Read the memory figures from a part of a model server's log that consists of whole lines.
 
         Args:
             text: the log.
             begin: where the part begins.
-            end: where it ends.
-            rank_at: tells by which rank or worker the line is marked that begins at a place.
+            end: where the part ends.
+            rank_at: returns the rank or worker that marks the line at a position.
         """
         at = begin
         while self._lines < _MOST_LINES and (match := _ANY_HEAD.search(text, at, end)) is not None:
@@ -121,15 +123,18 @@ class ServerLog:
             rank = rank_at(text, begin)
             row = text[begin:at]
             if any(words in row for words in _NEW_START):
-                self.workers.clear()  # what follows is another start; the figures of the one before do not add to it
+                self.workers.clear()  # The server starts again; the figures of the earlier start no longer apply.
             else:
                 self._note(rank, row)
 
     def of(self, rank: str | None) -> ServerMemory | None:
-        """Return what a worker has told, with what was told without a mark; None if that is nothing."""
+        """Return a worker's memory figures, completed with figures from lines without a worker's mark; None if there
+        are none.
+        """
         own, common = self.workers.get(rank), self.workers.get(None)
         if own is None:
-            # An error without a mark, or of the process above the workers: the last worker's figures stand for all.
+            # The error has no mark, or comes from the process above the workers: the last worker's figures are used for
+            # all workers.
             return common or next(reversed(self.workers.values()), None)
         if common is None or common is own:
             return own

@@ -1,7 +1,7 @@
-"""Errors of memory in words of which no wording is known: told from what merely speaks of memory.
+"""Detection of out-of-memory errors whose wording is unknown, as opposed to text that only mentions memory.
 
-A row counts where it says that memory was lacking, says so as an error does, and gives no advice before that. This is
-a guess: `ullage.recorded.message.log` asks for it only where a text has no message that is known.
+A line counts as an error if it says that memory was lacking, has the form of an error, and gives no advice before that.
+The result is a guess: `ullage.recorded.message.log` uses it only for a text without a known message.
 """
 
 import re
@@ -43,7 +43,9 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Words of the driver and its functions alone: the card's memory is then refused outside of any pool."""
+"""Pattern for names of the driver and its functions; with these, an error means that GPU memory was refused outside of
+any memory pool.
+"""
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
     r"|_OUT_OF_|\bERR\b|OOM:",
@@ -58,7 +60,7 @@ _ABOUT: Final = re.compile(
     r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
     re.ASCII | re.IGNORECASE,
 )
-"""Words that follow in a sentence about such an error."""
+"""Pattern for the words that follow "out of memory" in a sentence that only discusses such an error."""
 _MEMORY: Final = re.compile(
     r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
     re.ASCII | re.IGNORECASE,
@@ -72,7 +74,7 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""Marks that may stand before the first words of a row: those of launchers, of containers and of a list."""
+"""Pattern for the marks before the first words of a log line: those of launchers, of containers and of a list."""
 HEADS: Final = (
     *(
         "ut of memory",
@@ -97,21 +99,21 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Parts of what a row has to say, for a plain (fast) search."""
+"""Words of which an error line must contain at least one; they are searched first, because a plain search is fast."""
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
-"""Two sizes: the memory that is needed, and the memory that there is."""
+"""Pattern for two sizes in an error: the memory that is needed, and the memory that is available."""
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 
 
 def unknown_error(text: str, at: int) -> Message | None:
-    """Return an error of memory in the row at a place of a text; None where the row only speaks of memory.
+    """Return the out-of-memory error in the line at a position; None if the line only mentions memory.
 
     Args:
         text: the text.
-        at: a place in the row, where one of `HEADS` stands.
+        at: a position in the line where one of `HEADS` begins.
     """
     start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
     end = text.find("\n", at, at + _CHARACTERS)
@@ -124,7 +126,7 @@ def unknown_error(text: str, at: int) -> Message | None:
     around = row + "\n" + "\n".join(text[max(0, start - _CHARACTERS) : start].split("\n")[-_ROWS_BEFORE:])
     if _START.fullmatch(row, 0, lacks.start()) is None and _ERROR.search(row) is None:
         return None
-    # What the row itself says goes before what stands above it.
+    # The text of the line itself has precedence over the lines above it.
     sure = ((_SURELY_MACHINE, "machine"), (_CHIP, "chip"), (_DRIVER, "driver"))
     memory = next((name for pattern, name in sure if pattern.search(row) is not None), "") or next(
         (

@@ -1,7 +1,7 @@
-"""The wordings with which PyTorch, its libraries and the system report that memory ran out.
+"""The wordings with which PyTorch, its libraries and the operating system report that memory ran out.
 
-Every wording of torch 2.0 to 2.15 and of the two versions before, and other errors behind which a shortage of memory
-may hide. The module is a table only; `ullage.recorded.message` reads texts with it. What other programs say is in
+The table covers every wording of torch 2.0 to 2.15 and of the two versions before, and other errors that a shortage of
+memory may cause. `ullage.recorded.message` reads texts with this table. The wordings of other programs are in
 `ullage.recorded.message.program_wording`.
 """
 
@@ -12,52 +12,54 @@ from typing import Final
 
 
 class MessageKind(StrEnum):
-    """The kind of a message."""
+    """The kind of an out-of-memory message."""
 
     ALLOCATOR = "allocator"
-    """PyTorch's GPU allocator could not satisfy a request."""
+    """A request that PyTorch's GPU allocator could not satisfy."""
     LIMIT = "limit"
     """A request that a limit refused before the driver was asked."""
     ADDRESS_SPACE = "address_space"
-    """Addresses ran out, or a range of them was too short; memory did not."""
+    """A lack of addresses, or a range of addresses that was too short; memory did not run out."""
     BOGUS_SIZE = "bogus_size"
-    """A request for more than any card has."""
+    """A request for more than any GPU has."""
     DRIVER = "driver"
-    """An error of CUDA itself, outside of PyTorch's allocator; it has no figures."""
+    """A CUDA error from outside PyTorch's allocator; it contains no figures."""
     LIBRARY = "library"
-    """An error of a library whose usual reason is that memory is missing."""
+    """A library error whose usual reason is a lack of memory."""
     HOST = "host"
-    """Host memory ran out, not the card's."""
+    """A lack of host memory, not GPU memory."""
     KILLED = "killed"
-    """The process was killed; by the kernel where `is_certain` is True."""
+    """The process was killed; if `is_certain` is True, the kernel killed it for lack of memory."""
     ON_CHIP = "on_chip"
-    """Shared memory of a kernel's thread block ran out; the card's memory is not concerned."""
+    """A lack of shared memory for a kernel's thread block; the GPU's memory did not run out."""
     WARNING = "warning"
-    """A request failed and is made again in another way; nothing has ended yet."""
+    """A request that failed and is retried in another way; the program continues."""
     PROGRAM = "program"
-    """The words of another program about its own memory of the card; `Message.backend` names the program."""
+    """Another program's message about its own use of GPU memory; `Message.backend` names the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """A wording: what to find with a plain (fast) search, and what must stand before and after it."""
+    """The wording of an out-of-memory message: the text to find with a plain (fast) search, and the texts required
+    before and after it.
+    """
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one stands right before; its first word is the backend."""
+    """Texts of which one must come immediately before the text `find`; the first word is the backend."""
     after: re.Pattern[str]
-    """Pattern matched at `find`; groups: `size`, the bytes asked for; `device`."""
+    """The pattern that must match at the text `find`, with the groups `size` (the requested bytes) and `device`."""
     at_start: bool
-    """Whether the words must begin a line or follow an exception's name."""
+    """Whether the message must begin a line or follow an exception's name."""
     kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether the words say that memory was missing, or only usually mean it."""
+    """Whether the message explicitly says that memory ran out; if False, that is only its usual meaning."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow the words, in the forms of `SIZES`."""
+    """Whether sizes follow in the message, in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns of what else stands near the words. A group is named like a field of `Message`, or freely."""
+    """Patterns for further text near the message. A group's name is a field of `Message`, or any other name."""
 
 
 def words(
@@ -73,7 +75,7 @@ def words(
     has_sizes: bool = False,
     figures: tuple[str, ...] = (),
 ) -> Words:
-    """Make one row of a table of wordings; `likely`: the words only usually mean that memory was missing."""
+    """Return one row of a table of wordings; `likely` means that the words only usually mean that memory ran out."""
     return Words(
         find=find,
         before=before,
@@ -105,13 +107,14 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""The figures on the next row, behind the mark of a log."""
+"""Pattern for figures on the next line, after the mark that a log puts at the start of the line."""
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
 _CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU|device memory)"
 
 TABLE: Final = (
-    # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
+    # "If CUDA out of memory happens, ..." is advice. An error continues with the requested size, or it is the whole
+    # line.
     words(
         MessageKind.ALLOCATOR,
         "allocator",
@@ -148,7 +151,7 @@ TABLE: Final = (
         has_sizes=True,
     ),
     words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
-    # Its name alone ends a line: a table of an error, or a text that was translated but for that.
+    # The exception's name alone ends a line in a table of errors, or in a text that was translated except for the name.
     words(
         MessageKind.ALLOCATOR,
         "unknown",
@@ -187,7 +190,7 @@ TABLE: Final = (
             "CUDA runtime error: ",
             "cuda runtime error (2) : ",
             "HIP error: ",
-            # other programs' ways to print the driver's answer
+            # how other programs print the driver's error code
             "CUDA failed with error ",
             "cuda failed with error 2 ",
             "CUDA failure 2: ",
@@ -215,7 +218,7 @@ TABLE: Final = (
     words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
     words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
-    # Thrust's errors are the card's, although one of them is called bad_alloc; so are those at lines of .cu files.
+    # Thrust's errors concern the GPU, although one of them is called bad_alloc; so do errors at lines of .cu files.
     words(MessageKind.DRIVER, "cuda_error", "thrust::system::detail::bad_alloc", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
@@ -311,7 +314,7 @@ TABLE: Final = (
     ),
     words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
     words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
-    # The numbers stand for themselves: the system says the rest in the language of its user.
+    # The numbers alone are matched, because the operating system writes the rest in the user's language.
     words(MessageKind.HOST, "errno", "[Errno 12] ", r"[^\n\"']{3,60}"),
     words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
@@ -325,9 +328,11 @@ TABLE: Final = (
     words(MessageKind.KILLED, "slurm", "oom-kill event"),
     words(MessageKind.KILLED, "kubernetes", "OOMKilled", r"(?!\w|\"?\s{0,3}[:=]\s{0,3}(?:false|null))"),
     words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
-    words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, of a line of a script
-    words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),  # behind a bar that has not ended its row
-    words(MessageKind.KILLED, "killed", " Killed: 9", r" {4,}(?=\S)", likely=True),  # macOS' bash, of such a line
+    words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, for a line of a script
+    # After a progress bar that has not ended its line
+    words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),
+    # bash on macOS, for a line of a script
+    words(MessageKind.KILLED, "killed", " Killed: 9", r" {4,}(?=\S)", likely=True),
     words(MessageKind.KILLED, "killed", "zsh: killed", r" {4,}(?=\S)", likely=True),
     words(MessageKind.KILLED, "killed", " killed ", r" {3,}(?=python|torchrun|accelerate)", likely=True),
     words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
@@ -377,6 +382,8 @@ SIZES: Final = {
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),
     }.items()
 }
-"""Patterns of the sizes in messages. Torch 2.1 spelt the capacity "capacty"; old messages write GB for GiB."""
+"""Patterns for the sizes in out-of-memory messages. Torch 2.1 spelled capacity "capacty"; old messages write GB for
+GiB.
+"""
 DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
 PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)

@@ -1,7 +1,7 @@
-"""Messages in rows that a terminal has cut to its width: the rows are put together, and the message is read again.
+"""The repair of messages that a terminal has cut at its width: lines are joined, and the message is read again.
 
-Where rows were cut cannot be known. So what is put together counts only where it has no fewer figures than the text as
-it stands, or where that has no message that is certain.
+The width of the terminal is unknown. So a joined message is used only if it has at least as many figures as the
+original text, or if the original text has no message that is certain.
 """
 
 from dataclasses import fields, replace
@@ -9,12 +9,14 @@ from typing import Final
 
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 
-_NARROWEST, _WIDEST = 40, 400  # columns of a terminal
+_NARROWEST, _WIDEST = 40, 400  # the fewest and the most columns of a terminal
 _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.endswith("_bytes"))
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return a message as its rows put together tell it, if that has other figures, and no fewer."""
+    """Return the out-of-memory message in the joined lines if it has other figures, and at least as many; otherwise the
+    original message.
+    """
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
     width = len(rows[0].rstrip("\r"))
@@ -32,13 +34,15 @@ def read_again(text: str, hit: Hit) -> Hit:
 
 
 def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
-    """Return the first message of a text in which none was found, with the text that was put together and its row."""
+    """Return the first out-of-memory message that joining lines reveals in a text without messages, with the joined
+    text and the message's line number.
+    """
     rows = text.split("\n")
     lengths = [len(row.rstrip("\r")) for row in rows]
     width = max(lengths)
     if not _NARROWEST <= width <= _WIDEST or width not in lengths[:-1]:
         return None
-    for glue in ("", " "):  # where all full rows have lost a space, none shows how wide the terminal was
+    for glue in ("", " "):  # If every full line has lost the space at its end, no line shows how wide the terminal was.
         together = _joined(rows, width, glue)
         hit = next(hits_of(together), None)
         if hit is not None:
@@ -46,7 +50,8 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
     else:
         return None
     left, row = together.count("\n", 0, hit.start), 0
-    while left and row < len(rows) - 1:  # each row that was not put behind the one before is one of these
+    # Each line that was not joined to the previous line corresponds to one of these.
+    while left and row < len(rows) - 1:
         left -= lengths[row] < width
         row += 1
     while row < len(rows) - 1 and lengths[row] == width and hit.message.text[:12] not in rows[row]:
@@ -55,7 +60,9 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
 
 
 def _joined(rows: list[str], width: int, glue: str = "") -> str:
-    """Put each row that fills the width before the next; one column less is a space at the end that was left out."""
+    """Join each line that fills the width to the next line. If a line is one column shorter, a space at its end is
+    restored.
+    """
     parts: list[str] = []
     for row in rows:
         bare = row.rstrip("\r")

@@ -1,4 +1,4 @@
-"""Reconstruction of a program from a history."""
+"""The reconstruction of a program (a list of allocator operations) from a history."""
 
 from ullage.recorded.rebuild.before import Unrecorded
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES

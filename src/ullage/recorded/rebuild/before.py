@@ -1,4 +1,7 @@
-"""What was there before recording began: blocks freed later or there at the end without an allocation; segments."""
+"""The state of the allocator when recording began: segments, and blocks that were allocated by that time.
+
+Such blocks are freed later, or exist at the end, without a recorded allocation.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,44 +19,52 @@ from ullage.recorded.rebuild.segment_life import SegmentLives
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
-"""The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
-addresses of 9/8 of its card's memory."""
+"""The distance in bytes from which two mapped ranges count as parts of different expandable segments. A segment
+reserves addresses for 9/8 of its GPU's memory.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """What a history does not say, as it is assumed: nothing by default, or what brings a replay closer to it."""
+    """Assumptions about facts that a history does not record: none by default, or those that bring a replay closer to
+    the history.
+    """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """Sizes of blocks from before recording began, by address, where a rest was not split off."""
+    """Sizes in bytes of blocks from before recording began, by address, for blocks whose remainder was not split
+    off.
+    """
     beyond_room_bytes: int = 0
-    """The memory that the card has beyond the room: contexts and other processes. An expandable segment takes addresses
-    for 9/8 of the whole card, and of free blocks that can grow the allocator prefers the one that can grow least."""
+    """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
+    reserves addresses for 9/8 of the whole GPU, and among free blocks that can grow, the allocator prefers the block
+    that can grow least.
+    """
     oom_pool: int = 0
     """The private pool in which requests failed; 0: the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were given back, by their number among the segments' lives."""
+    """The private pools of segments that were freed, by the index of the segment's lifetime."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
-    """Whether the program itself gave back the cache before an entry that allocates, or the allocator for lack of room;
-    where nothing is assumed, it was the allocator if room was needed."""
+    """Whether the program itself emptied the cache before an allocating entry (True), or the allocator did so for lack
+    of memory (False). Without an assumption, it was the allocator if the request would not have fitted otherwise.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that were there when recording began; their keys count from 0."""
+    """The segments and blocks that existed when recording began; the keys of the blocks count from 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """All segments of the recording, those that were there first."""
+    """The lifetimes of all segments of the recording, including those that existed when it began."""
     pending: tuple[int, ...]
-    """Keys of blocks that had been freed by then and waited for other streams."""
+    """Keys of blocks that had been freed before recording began but were still in use on other streams."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Find them, with what is assumed."""
+        """Return the allocator state when recording began, given the assumptions."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
@@ -78,24 +89,29 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveBlock:
-    """A block that no entry allocated."""
+    """A block that no trace entry allocated, so it existed when recording began."""
 
     size: int
     requested: int
     stack: int
     freed_row: int
-    """The entry from which on its place is free again; the history's length where it is never freed."""
+    """The trace entry from which on the block's memory can be used again; the history's length if the block is never
+    freed.
+    """
     is_pending: bool
-    """Whether it had been freed when recording began, and waited for other streams."""
+    """Whether the block had been freed before recording began, but was still in use on other streams."""
     is_exact: bool
-    """Whether `size` is the block's own, from the final state; an entry that frees a block says what was asked for."""
+    """Whether `size` is the block's real size, from the final state. An entry that frees a block records only the
+    requested size.
+    """
 
 
 def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
-    """Return the blocks that no entry allocated, by address."""
+    """Return the blocks that no trace entry allocated, by address."""
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
-    # Files before 2023 have one entry for a free; in others a free that only ends was asked for before.
+    # Files from before 2023 have one entry for a free. In newer files, a completed free without a request was requested
+    # before recording began.
     has_requests = (history.action == Action.FREE_REQUESTED).any()
     waited = has_requests & (history.action[rows] == Action.FREE_COMPLETED)
     columns = (history.address[rows], history.size[rows], ends, waited)
@@ -127,7 +143,7 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
 
 
 def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Yield segments in order, one by one; stretches of one expandable segment together."""
+    """Yield the mapped ranges of each segment in order; the ranges of one expandable segment are yielded together."""
     together: list[Segment] = []
     for segment in segments:
         if together and not _is_same(together, segment):
@@ -143,7 +159,7 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
-    """Yield each segment with the private pool that its life has."""
+    """Yield each segment with the private pool of its lifetime."""
     for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
         is_so = all(stretch.pool == pool for stretch in stretches)
@@ -151,13 +167,13 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return the number of the life that each segment has when recording begins, or -1."""
+    """Return for each segment the index of its lifetime when recording begins, or -1."""
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
-    """Tell whether a stretch of memory belongs to the same reservation of addresses as those before it."""
+    """Return whether a mapped range belongs to the same address reservation as the ranges before it."""
     first = stretches[0]
     return (
         behind.is_expandable
@@ -168,11 +184,11 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
 
 
 def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings) -> Iterator[int]:
-    """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
+    """Yield the start address of each segment; an expandable segment may have unmapped its first pages.
 
-    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has
-    given back its last one: two segments of one card are farther apart than what the card can hold, and so than what
-    was ever reserved. A segment is whole pages from its beginning on.
+    Pages that are mapped later below the segment, on the same stream and for the same pool, belong to it until its last
+    page is unmapped: two segments on one GPU are farther apart than the GPU's memory size, and so farther apart than
+    all reserved memory. A segment consists of whole pages from its start address.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
@@ -201,11 +217,13 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
 
 @dataclass(slots=True)
 class _Holes:
-    """The allocations of a history, by address: the first one behind a block shows where that block ends."""
+    """The allocations of a history, by address: the first allocation after a block shows where that block ends."""
 
     history: History
     _sorted: tuple[Column, Column] | None = None
-    """Addresses and rows, once somebody asked: most recordings have no such block."""
+    """Addresses and rows of allocations, computed on first use, because most recordings have no block that needs
+    them.
+    """
 
     def _by_address(self) -> tuple[Column, Column]:
         if self._sorted is None:
@@ -215,9 +233,10 @@ class _Holes:
         return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
-        """Return the address of the first allocation between two addresses, if there is one before an entry.
+        """Return the address of the first allocation between two addresses if it was made before the given entry;
+        otherwise None.
 
-        The allocator puts it at the beginning of the one free block that lies there.
+        The allocator places it at the beginning of the only free block there.
         """
         addresses, rows = self._by_address()
         low, high = np.searchsorted(addresses, (start, stop)).tolist()
@@ -229,7 +248,7 @@ class _Holes:
 
 @dataclass(slots=True, kw_only=True)
 class _StartLayout:
-    """The segments that were there, written one after the other, and the keys of their blocks."""
+    """A builder for the segments that existed when recording began, and for the keys of their blocks."""
 
     alive: Mapping[int, _AliveBlock]
     holes: _Holes
@@ -243,7 +262,9 @@ class _StartLayout:
         self._addresses = sorted(self.alive)
 
     def segment(self, stretches: list[Segment], begin: int) -> StartSegment:
-        """Return one segment, of its mapped stretches in order, with all of its blocks, from an address on."""
+        """Return the segment that starts at the address `begin`, made of its mapped ranges in order, with all of its
+        blocks.
+        """
         first = stretches[0]
         blocks: list[tuple[int, int, int]] = []
         at = begin
@@ -282,12 +303,13 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return where a block ends of which only the requested size is known: a rest may not have been split off.
+        """Return the end address of a block whose requested size alone is known; its remainder may not have been split
+        off.
 
-        What looks like a small hole behind such a block belongs to it.
+        A small gap after such a block belongs to the block.
         """
         if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
-            return following  # blocks above max_split_size_mb are never split
+            return following  # Blocks above max_split_size_mb are never split.
         behind = self.holes.first_in(end, following, block.freed_row)
         return behind if behind is not None and behind - end <= LARGEST_SMALL_BYTES else end
 
@@ -295,10 +317,11 @@ class _StartLayout:
 def reserved_before(history: History, settings: Settings) -> list[Segment]:
     """Return the segments that no entry of a history created, by address, without their blocks.
 
-    What is there at the end is taken back event by event. Ranges of addresses are followed, not their beginnings: an
-    expandable segment gives pages back in its middle, and a snapshot then shows its pieces as segments of their own.
+    Starting with the state at the end, the entries are undone one by one. Ranges of addresses are tracked rather than
+    segment starts, because an expandable segment can unmap pages in its middle, and a snapshot then shows its pieces as
+    separate segments.
 
-    Of an expandable segment each stretch that was mapped is one entry; the settings tell the size of its pages.
+    For an expandable segment, each mapped range is a separate entry; the settings determine the size of its pages.
     """
     ranges: Ranges[Segment] = Ranges()
     for segment in history.segments:
@@ -314,7 +337,7 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
         large_page = settings.large_segment_bytes if action == Action.SEGMENT_UNMAP else None
         ranges.put(address, address + size, _given_back(ranges, address, size, stream, large_page))
     return [
-        Segment(  # written out: a run may have thousands of segments, and `replace` is slow
+        Segment(  # All fields are written out because a run may have thousands of segments and `replace` is slow.
             address=start,
             size=stop - start,
             stream=segment.stream,
@@ -328,14 +351,15 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
 
 
 def _given_back(ranges: Ranges[Segment], address: int, size: int, stream: int, large_page: int | None) -> Segment:
-    """Return the segment that an entry gave back, or the stretch of an expandable one; what touches it is of its kind.
+    """Return the segment, or the range of an expandable segment, that an entry freed. A range has the same properties
+    as an adjacent range.
 
     Args:
-        ranges: what there is behind it in time.
-        address: where it begins.
+        ranges: the ranges that exist after the entry.
+        address: the start address.
         size: its bytes.
-        stream: the stream that it was for.
-        large_page: bytes of a page of the large pool; None: the segment was no expandable one.
+        stream: the stream that it was allocated for.
+        large_page: bytes of a page of the large pool; None: the segment was not an expandable segment.
     """
     is_expandable = large_page is not None
     if is_expandable:

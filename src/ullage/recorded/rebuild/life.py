@@ -1,4 +1,4 @@
-"""The matching of frees to allocations, from the entries at each address."""
+"""The matching of recorded frees to recorded allocations, by the trace entries at each address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,14 +15,16 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The entries about blocks, each with the entry before it at the same address, which decides its meaning."""
+    """The trace entries that concern blocks, each with the previous entry at the same address, which determines its
+    meaning.
+    """
 
     row: Column
-    """Indices of all entries that allocate or free, sorted by address and then by time."""
+    """Indices of all trace entries that allocate or free, sorted by address and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The previous action at the same address; -1: none."""
+    """The action of the previous entry at the same address; -1: there is none."""
     previous_row: Column
 
     @classmethod
@@ -40,20 +42,21 @@ class BlockLives:
         )
 
     def are_allocated(self, addresses: Column) -> list[bool]:
-        """Tell for each address whether any entry allocates there."""
+        """Return for each address whether any trace entry allocates there."""
         before = np.append(0, np.cumsum(self.action == Action.ALLOC))
         first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
         found: list[bool] = (before[first] < before[last]).tolist()
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the entries that free a block which no entry allocated."""
+        """Return the trace entries that free a block which no entry allocated."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return for each entry of a history that frees a block the entry from which on its place can be used again.
+        """Return, for each entry that frees a block, the entry from which on the block's memory can be used again.
 
-        That is the free itself, or what completes it later; `length`, the history's, where nothing completes it.
+        That is the free itself, or the later entry that completes it; `length`, the history's length, if no entry
+        completes it.
         """
         found = np.arange(length)
         found[self.row[self.action == Action.FREE_REQUESTED]] = length

@@ -1,4 +1,4 @@
-"""The operations of a program, and the driver calls that each of them made."""
+"""The allocator operations of a program, and the driver calls that each operation made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,17 @@ from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows, pool_us
 from ullage.recorded.settings import DRIVER_PAGE_BYTES
 
 UNBOUNDED_BYTES: Final = 1 << 60
-"""The room assumed where a history does not say how much there is."""
-_FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
-_BEFORE = -1  # the row of what brings about the state at the beginning
-_OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
+"""The capacity in bytes that is assumed if a history does not record it."""
+_FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # the order of the operations that one entry produces
+_BEFORE = -1  # the row of operations that create the initial state
+_OTHER_STREAM: Final = (
+    0x7F0000000000  # the base of invented stream handles, for the streams that still use a freed block
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The program's columns, the entry behind each operation (-1: none), and the driver's calls by operation."""
+    """The program's columns, the trace entry of each operation (-1: none), and the driver calls by operation."""
 
     op: Column
     key: Column
@@ -34,27 +36,29 @@ class Written:
 
 
 def _position_of(row: Any, place: Any) -> Any:
-    """Return one number for a row and a place within it, in whose order operations are."""
+    """Return one number for a row and a position within it; sorting by this number sorts the operations."""
     return row * (_LAST + 1) + place
 
 
 @dataclass(slots=True)
 class _Operations:
-    """Collected operations in any order: (row, place within the row, operation, key, size, stream)."""
+    """Collected operations in any order: (row, position within the row, operation, key, size, stream)."""
 
     pieces: list[list[Column]] = field(default_factory=list)
 
     def add(self, row: Any, place: int, op: Op, *, key: Any = 0, size: Any = 0, stream: Any = 0) -> None:
-        # What is the same for all rows takes no memory here: it is a view of one number.
+        # A value that is the same for all rows uses no memory here: it is a view of one number.
         columns = np.broadcast_arrays(np.atleast_1d(row), place, int(op), key, size, stream)
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the positions, by which they are in order, and the other columns without the places within rows."""
+        """Return the sort keys of the operations, and the other columns in sorted order without the positions within
+        rows.
+        """
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6
         rows, places, *others = zip(*self.pieces, strict=True)
-        # One key: the pieces are in order by themselves, which a stable sort of one column makes use of.
+        # Each piece is already sorted, which a stable sort by a single column makes use of.
         positions = np.concatenate([_position_of(*each) for each in zip(rows, places, strict=True)])
         order = np.argsort(positions, kind="stable")
         return [positions[order], *(np.concatenate(column, dtype=np.int64)[order] for column in (rows, *others))]
@@ -63,22 +67,23 @@ class _Operations:
 def write_operations(
     history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the program's operations.
+    """Return the operations of a program that a history is converted to.
 
     Args:
         history: the recording of one device.
-        lives: its frees, matched to allocations.
-        before: what was there when it began.
-        held: what the driver had given after each entry, in bytes.
-        room: the most that it could give.
-        unrecorded: what is assumed.
+        lives: the recording's frees, matched to allocations.
+        before: the state when recording began.
+        held: the bytes that the driver had given after each entry.
+        room: the capacity in bytes.
+        unrecorded: the assumptions about facts that are not recorded.
     """
     operations = _Operations()
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
     key_of_row[made] = len(before.requested) + np.arange(len(made))
     operations.add(made, _MAIN, Op.ALLOCATE, key=key_of_row[made], size=history.size[made], stream=history.stream[made])
-    # A request that failed held nothing: where it succeeds in a replay, its block is freed at once.
+    # The program received no memory from a request that failed: if the request succeeds in a replay, its block is freed
+    # at once.
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
@@ -98,7 +103,7 @@ def write_operations(
 def _write_frees(
     history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
 ) -> None:
-    """Add the frees of blocks, at once or when other streams have finished with them."""
+    """Add operations for the frees of blocks, either at once or when other streams have finished with the blocks."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -111,7 +116,7 @@ def _write_frees(
         & (history.address[following] == history.address[lives.row])
     )
     is_request, is_end = lives.action == Action.FREE_REQUESTED, lives.action == Action.FREE_COMPLETED
-    # Files before 2023 have one entry for a free.
+    # Files from before 2023 have one entry for a free.
     now = (key >= 0) & (is_end | (is_request & at_once))
     operations.add(lives.row[now], _MAIN, Op.FREE, key=key[now])
     waits = (key >= 0) & is_request & ~at_once
@@ -120,7 +125,9 @@ def _write_frees(
 
 
 def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column, operations: _Operations) -> None:
-    """Add the waiting of blocks that had been freed before recording began, and its end; `key` loses their frees."""
+    """Add the streams that still use blocks freed before recording began, and the end of that use; set these blocks'
+    `key` to -1.
+    """
     stream_of_key = {pending: _OTHER_STREAM - 1 - index for index, pending in enumerate(before.pending)}
     for pending, stream in stream_of_key.items():
         operations.add(_BEFORE, _MAIN - 2, Op.HOLD, stream=stream)
@@ -133,7 +140,9 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add uses on other streams, with as few streams as there are blocks waiting at once."""
+    """Add operations for uses of blocks on other streams, with only as many streams as there are waiting blocks at the
+    same time.
+    """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
     streams = 0
@@ -155,24 +164,25 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
 
 
 def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
-    """Add the routing of allocations to private pools, and the end of a pool before its memory is given back."""
+    """Add operations that route allocations to private pools, and that release a pool before its memory is freed."""
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
         operations.add(use.last_row, _AFTER, Op.END_POOL, key=use.pool)
-        users[use.pool] += 2  # as beginAllocateToPool counts, each time
+        users[use.pool] += 2  # Each call of beginAllocateToPool counts two users.
     for pool, row in given_up(history, pools).items():
         for _ in range(users[pool]):
-            operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before what gives its memory back
+            operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before the operation that frees its memory
 
 
 def _write_releases(
     history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Add the releases of segments by the program; others the allocator made itself, for lack of room.
+    """Add operations for the program's `empty_cache` calls; the allocator itself freed the other segments, for lack of
+    memory.
 
     Returns:
-        What was taken from the driver and given back at an operation, by its row and its place there.
+        The driver calls of each operation, by the operation's row and its position there.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
@@ -201,12 +211,12 @@ def _write_releases(
 
 
 def _request_behind(history: History, made: Column, moved: Column) -> Column:
-    """Return for each driver call the entry of the request that it may have been made for.
+    """Return for each driver call the trace entry of the request that may have caused it.
 
-    Where a block is freed before the next request, the call was the program's own (`empty_cache`): the result is then
-    below 0, and the same for calls between which nothing is freed.
+    If a block is freed before the next request, the call came from the program (`empty_cache`). The result is then
+    negative, and it is equal for calls without a free in between.
     """
-    # Files before 2023 have one entry for a free.
+    # Files from before 2023 have one entry for a free.
     has_requests = (history.action == Action.FREE_REQUESTED).any()
     freed = np.flatnonzero(history.action == (Action.FREE_REQUESTED if has_requests else Action.FREE_COMPLETED))
     never = len(history)
@@ -217,16 +227,17 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a size: pages of its own."""
+    """Return the bytes that the driver gives for a requested size, which is rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed.
+    """Return how many calls before a request come from the program's own `empty_cache`; 0 if the request needed the
+    memory.
 
-    `is_own` says so where it is known.
+    `is_own` says whether the program called `empty_cache`, if that is known.
     """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:

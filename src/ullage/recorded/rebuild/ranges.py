@@ -1,4 +1,4 @@
-"""Ranges of addresses that do not overlap, in order: memory that comes and goes in pieces."""
+"""A sorted collection of address ranges that do not overlap, for memory that is added and removed in pieces."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Ranges(Generic[T]):
-    """Ranges as (start, stop, value), of which none shares an address with another."""
+    """A sorted collection of address ranges as (start, stop, value), none of which overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -18,13 +18,13 @@ class Ranges(Generic[T]):
         return ((start, *self._rest[start]) for start in self._starts)
 
     def put(self, start: int, stop: int, value: T) -> None:
-        """Add a range, in the place of what lies there."""
+        """Add an address range, and remove the parts of earlier ranges that it overlaps."""
         self.cut(start, stop)
         self._starts.insert(bisect_left(self._starts, start), start)
         self._rest[start] = stop, value
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int, T]]:
-        """Take out and return what lies within two addresses, in order; what lies beside them stays."""
+        """Remove and return the parts of address ranges between two addresses, in order; the parts outside remain."""
         found = list(self.overlapping(start, stop))
         if not found:
             return []
@@ -39,7 +39,7 @@ class Ranges(Generic[T]):
         return [(max(low, start), min(high, stop), value) for low, high, value in found]
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, T]]:
-        """Yield whole ranges that share an address with those from `start` to `stop`."""
+        """Yield the address ranges that overlap the addresses from `start` to `stop`, uncut."""
         for index in range(max(0, bisect_right(self._starts, start) - 1), bisect_left(self._starts, stop)):
             low = self._starts[index]
             high, value = self._rest[low]

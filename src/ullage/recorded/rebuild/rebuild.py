@@ -1,12 +1,12 @@
-"""Reconstruction of a program from a history: the requests to the allocator behind what it recorded.
+"""The reconstruction of a program from a history: the requests to the allocator that explain the recorded entries.
 
-A snapshot holds no torch version, no capacity, no `record_stream` and no `empty_cache`. Each is told from what it
-shows, or given, and named in `Rebuilt.notes`:
+A snapshot contains no torch version, no capacity, no `record_stream` calls and no `empty_cache` calls. Each of them is
+inferred from the entries, or given by the caller, and named in `Rebuilt.notes`:
 
-* a block that is freed and comes back later had uses on another stream until then;
-* segments that are given back before an allocation that would not have fitted beside them were given back by the
-  allocator itself, to make room; others by `empty_cache`;
-* what was alive before recording began is what is freed, or there at the end, without having been allocated.
+* If a block is freed and becomes available later, other streams used it until then.
+* If segments are freed before an allocation that would not have fitted without that, the allocator freed them; all
+  other segments were freed by `empty_cache`.
+* If a block is freed, or exists at the end, without having been allocated, it existed before recording began.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,49 +35,55 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A program and its relation to the history that it was reconstructed from."""
+    """A program (a list of allocator operations), and its relation to the history that it was reconstructed from."""
 
     program: Program
     settings: Settings
     settings_text: str
-    """The text of these settings, for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from what was recorded."""
+    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from the recorded
+    values.
+    """
     room_bytes: int
-    """The most bytes that the allocator can reserve; `UNBOUNDED_BYTES` where that is not known."""
+    """The capacity: the most bytes that the allocator can reserve; `UNBOUNDED_BYTES` if it is unknown."""
     beyond_room_bytes: int
-    """The memory that the card has beyond the room, where that was assumed."""
+    """The bytes of GPU memory that the allocator cannot reserve (CUDA contexts, other processes), if they were
+    assumed.
+    """
     room_is_known: bool
-    """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
+    """Whether the capacity is known from a request that failed: reserved bytes plus the bytes that the driver reported
+    free.
+    """
     row_of_op: Column
-    """The history's entry behind each operation; -1 for those that bring about the state at the beginning."""
+    """The trace entry of each operation; -1 for operations that create the initial state."""
     row_of_key: Column
-    """The entry that allocated each block; -1 where the block was there before."""
+    """The trace entry that allocated each block; -1 if the block existed before recording began."""
     stack_of_key: Column
     size_of_key: Column
-    """Bytes asked for, by block."""
+    """The requested bytes of each block."""
     recorded_calls: Mapping[int, tuple[tuple[str, int], ...]]
-    """Driver calls by operation: memory taken ("take") and given back ("give"), in bytes."""
+    """Driver calls by operation: memory taken from the driver ("take") and returned to it ("give"), in bytes."""
     is_whole: bool
     """Whether recording began before the first allocation."""
     lives: SegmentLives
-    """The segments of the recording, each from its first memory to its last."""
+    """The lifetimes of the recording's segments, each from its first memory to its last."""
     block_lives: BlockLives
-    """The entries of each block's place, in order."""
+    """The trace entries at each block's address, in order."""
     notes: tuple[str, ...]
 
     def ops_of(self, rows: Column) -> Column:
-        """Return the operations behind entries, which are given in order."""
+        """Return the operations that belong to the given trace entries, which must be sorted."""
         first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")
         counts = last - first
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
-    """Return the settings under which a history was recorded, as a text for PYTORCH_CUDA_ALLOC_CONF.
+    """Return the settings of a recorded run as a value for PYTORCH_CUDA_ALLOC_CONF.
 
     Args:
-        history: whose own settings are taken where none are given: their text, or what it came to where the text has an
-            option that is not modelled.
-        alloc_conf: the text, where the user knows it.
+        history: the recording, whose own settings are used if `alloc_conf` is None. The recorded values replace the
+            recorded text if the text has an option that is not modelled.
+        alloc_conf: the settings, if the user knows them.
         semantics: one of `ullage.recorded.settings.SEMANTICS`.
     """
     if alloc_conf is not None:
@@ -114,11 +120,12 @@ def program_of(
 
     Args:
         history: the recording of one device.
-        semantics: the allocator's version, which no snapshot tells: one of `settings.SEMANTICS`; None: the
-            usual one is taken, and a note says so.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator could reserve at most; None: inferred from an out-of-memory entry, if any.
-        unrecorded: what is assumed of what the history does not say.
+        semantics: the allocator's version, which snapshots do not record: one of `settings.SEMANTICS`; None: the
+            usual version is assumed, and a note says so.
+        alloc_conf: the allocator settings of the run, if the snapshot does not record them.
+        capacity_bytes: the most bytes that the allocator could reserve; None: inferred from an out-of-memory entry, if
+            any.
+        unrecorded: assumptions about facts that the history does not record.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
@@ -130,11 +137,13 @@ def program_of(
 
 @dataclass(slots=True)
 class Rebuilder:
-    """Reconstructs programs of one history, and keeps the last: most versions differ in nothing that a program has."""
+    """A builder of programs from one history that keeps its last result, because most allocator versions give the same
+    program.
+    """
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last one, and what it was made of."""
+    """The program that was built last, and the arguments that it was built with."""
 
     def program_of(
         self,
@@ -144,14 +153,14 @@ class Rebuilder:
         capacity_bytes: int | None = None,
         unrecorded: Unrecorded | None = None,
     ) -> Rebuilt:
-        """Do as the function of this name."""
+        """Do the same as the module's function `rebuild`."""
         version, assumed = semantics or USUAL, unrecorded or Unrecorded()
         text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
         settings = parse_settings(text, semantics=version)
-        # How sizes are rounded, and what a segment has, is the same in every version.
+        # The rounding of sizes, and the segment of each block, are the same in every version.
         made_of = replace(settings, semantics=USUAL), capacity_bytes, assumed
         if self._last is None or self._last[0] != made_of:
-            self._last = None  # one program at a time
+            self._last = None  # Only one program is kept.
             self._last = made_of, _reconstructed(self.history, settings, capacity_bytes, assumed)
         made = self._last[1]
         notes = tuple(_notes(semantics, made.room_bytes, capacity_bytes))
@@ -159,13 +168,14 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return what `Rebuilder` completes: without a text of the settings, and without notes."""
+    """Return the reconstructed program without a text of the settings and without notes, which `Rebuilder` adds."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
     known_room = _room_of(history, held)
     room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
-    # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
+    # If the given capacity is below the run's, the run was recorded on another GPU, and its frees under memory pressure
+    # do not apply.
     had = capacity_bytes if capacity_bytes and capacity_bytes >= held.max(initial=0) else UNBOUNDED_BYTES
     written = write_operations(history, lives, before, held, known_room or had, unrecorded)
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
@@ -198,20 +208,20 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
 
 
 def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    """Yield notes about what had to be inferred."""
+    """Yield notes about the facts of a recording that had to be inferred."""
     if semantics is None:
         yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
     if room_bytes == UNBOUNDED_BYTES:
-        yield "the capacity is not known: no request failed, and none was given (--capacity)"
+        yield "the capacity is unknown: no request failed, and no capacity was given (--capacity)"
     elif capacity_bytes is None:
-        yield f"the allocator could reserve {text_of_bytes(room_bytes)}, as the failed request shows"
+        yield f"the capacity is {text_of_bytes(room_bytes)}, as the failed request shows"
 
 
 def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
-    """Return what the driver has given after every entry, in bytes.
+    """Return the bytes that the driver has given after every trace entry.
 
-    It gives whole pages of its own: a large segment of an odd size (large_segment_size_mb:33) takes more than it has,
-    and so does each page of such a size of an expandable one.
+    The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than
+    its size, and so does each page of that size in an expandable segment.
     """
     large = settings.large_segment_bytes
 
@@ -228,7 +238,9 @@ def _held_over_time(history: History, before: Before, settings: Settings) -> Col
 
 
 def _room_of(history: History, held: Column) -> int | None:
-    """Return the room: what the driver had given when a request failed, plus what it reported free."""
+    """Return the capacity: the bytes that the driver had given when a request failed, plus the bytes that it reported
+    free.
+    """
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None

@@ -1,4 +1,6 @@
-"""The lives of segments in a recording, and its private pools: which allocation went to which, which were given up."""
+"""The lifetimes of a recording's segments and its private pools: which pool each allocation used, and which pools were
+released.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +16,14 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.recorded.settings import SMALL_SEGMENT_BYTES
 
 NONE: Final = -1
-"""Stands for "nothing" in a column: no entry."""
+"""The value that represents "no trace entry" in a column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLife:
-    """A segment from its first memory to its last; of an expandable one with every address that had memory."""
+    """The lifetime of a segment, from its first memory to its last; an expandable segment includes every address that
+    ever had memory.
+    """
 
     begin: int
     end: int
@@ -27,16 +31,16 @@ class SegmentLife:
     is_large: bool
     is_expandable: bool
     born: int
-    """The entry that took its first memory; -1: it was there before."""
+    """The trace entry that allocated the segment's first memory; -1: the segment existed before recording began."""
     died: int
-    """The entry that gave back its last memory; -1: it is there at the end."""
+    """The trace entry that freed the segment's last memory; -1: the segment exists at the end."""
     pool: int = 0
-    """The private pool; 0: the default pool."""
+    """The segment's private pool; 0: the default pool."""
     pool_is_told: bool = False
-    """Whether the recording says in which pool it is."""
+    """Whether the recording says which pool the segment belongs to."""
 
     def told(self, pool: int) -> "SegmentLife":
-        """Return it with the pool that the recording says; written out, because `replace` is slow."""
+        """Return this segment lifetime with the recorded pool. All fields are written out because `replace` is slow."""
         return SegmentLife(
             begin=self.begin,
             end=self.end,
@@ -52,7 +56,7 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLives:
-    """Every segment of a recording, in order of its life, then of those that were there before."""
+    """The lifetimes of all segments of a recording, including those that existed before recording began."""
 
     lives: tuple[SegmentLife, ...]
     finder: "LifeFinder" = field(repr=False, compare=False)
@@ -65,13 +69,13 @@ class SegmentLives:
         large_page: int,
         pools: Mapping[int, int],
     ) -> "SegmentLives":
-        """Follow the segments of a recording.
+        """Return the lifetimes of a recording's segments.
 
         Args:
             history: the recording of one device.
-            before: what was there when it began: each segment, an expandable one in its mapped stretches.
+            before: the segments that existed when recording began, each as a list of its mapped ranges.
             large_page: bytes of a page of an expandable segment for large blocks.
-            pools: private pools of segments, by their place among the lives, where no pool is told.
+            pools: assumed private pools by index of the lifetime, for segments whose pool is not recorded.
         """
         found = [*_plain(history, before), *_expandable(history, before, large_page)]
         starts = [segment.address for segment in history.segments]
@@ -87,16 +91,18 @@ class SegmentLives:
         )
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
+        """Return the index of the segment lifetime that contains each address at a trace entry (-1: when recording
+        began); -1 if there is none.
+        """
         return self.finder.at(address, row)
 
     def pools(self) -> Column:
-        """Return the pool of each life."""
+        """Return the private pool of each segment lifetime."""
         return np.array([life.pool for life in self.lives], np.int64)
 
 
 class LifeFinder:
-    """Finds lives by an address and a time, of columns of lives; what does not depend on these is made once."""
+    """A search for segment lifetimes by address and time. The part that does not depend on these is computed once."""
 
     def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
         self._begin, self._end, self._born, self._died = begin, end, born, died
@@ -110,7 +116,9 @@ class LifeFinder:
         self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
+        """Return the index of the segment lifetime that contains each address at a trace entry (-1: when recording
+        began); -1 if there is none.
+        """
         if not len(self._begin) or not len(address):
             return np.full(len(address), NONE, np.int64)
         span = int(max(row.max(initial=0), self._since.max())) + 2
@@ -123,7 +131,7 @@ class LifeFinder:
 
 
 def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
-    """Return the life of a segment that was there when recording began."""
+    """Return the lifetime of a segment that existed when recording began."""
     first, last = stretches[0], stretches[-1]
     return SegmentLife(
         begin=first.address,
@@ -138,7 +146,7 @@ def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
-    """Yield the segments that are taken and given back as a whole."""
+    """Yield the lifetimes of segments that are allocated and freed as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
@@ -165,7 +173,7 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has memory."""
+    """An expandable segment that has mapped memory."""
 
     life: SegmentLife
     mapped_bytes: int
@@ -175,7 +183,7 @@ class _Open:
 
 
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
-    """Yield expandable segments: what has memory from its first page on until no page is left."""
+    """Yield the lifetimes of expandable segments, each from its first mapped page until no page is left."""
     there = [stretches for stretches in before if stretches[0].is_expandable]
     rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
@@ -214,9 +222,9 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
 
 
 def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return where ranges of addresses begin, those that touch taken together: each is one expandable segment.
+    """Return the start addresses of groups of adjacent address ranges; each group is one expandable segment.
 
-    Reservations of addresses have room between them: no card can fill one.
+    Address reservations are never adjacent in practice, because no GPU has enough memory to map a whole reservation.
     """
     found: list[int] = []
     stop = NONE
@@ -228,7 +236,9 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return a life with the pool that entries tell, or the segments at the end, which begin at `starts`."""
+    """Return a segment lifetime with the pool that trace entries record or, without such entries, with the pool of the
+    final segments, whose addresses are `starts`.
+    """
     labels = history.labels.pool
     if len(labels):
         row = life.born if life.born >= 0 else life.died
@@ -244,7 +254,7 @@ def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """A private pool between two entries that allocate: all in between went to it."""
+    """A period between two allocating trace entries in which all allocations went to one private pool."""
 
     pool: int
     first_row: int
@@ -252,10 +262,10 @@ class PoolUse:
 
 
 def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
-    """Return the private pool of every entry; 0: the default pool.
+    """Return the private pool of every trace entry; 0: the default pool.
 
-    Where entries do not say it, the segments do in which blocks were allocated; a request that failed is taken to be of
-    `oom_pool`.
+    If entries do not record it, the segment of each allocated block determines it. A request that failed is assumed to
+    belong to `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
@@ -271,13 +281,14 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the stretches of a history in which a private pool was allocated from, in order.
+    """Return the periods of a history in which allocations went to a private pool, in order.
 
-    A stretch ends where memory was given back: while allocations go to a private pool, `empty_cache` frees nothing.
+    A period ends when memory is returned to the driver: while allocations go to a private pool, `empty_cache` frees
+    nothing.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]
-    is_edge = np.diff(of, prepend=-1, append=-1) != 0  # no pool's number is below 0
+    is_edge = np.diff(of, prepend=-1, append=-1) != 0  # Pool numbers are never negative.
     is_edge[np.searchsorted(made, np.flatnonzero(is_one_of(history.action, GIVEN_BACK)))] = True
     edges = np.flatnonzero(is_edge).tolist()
     return [
@@ -288,7 +299,7 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
 
 def given_up(history: History, pools: Column) -> dict[int, int]:
-    """Return the entry with which each pool's memory was given back, of pools that nothing was asked of after that."""
+    """Return the trace entry that freed each private pool's memory, for pools that received no request after that."""
     private = np.flatnonzero(pools)
     used = private[is_one_of(history.action[private], REQUESTS)][::-1]
     numbers, latest = np.unique(pools[used], return_index=True)

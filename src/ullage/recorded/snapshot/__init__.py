@@ -1,1 +1,1 @@
-"""PyTorch's memory snapshots, read as data: nothing in a file is run."""
+"""Readers for PyTorch's memory snapshots; reading never executes code from a file."""

@@ -1,4 +1,4 @@
-"""The bytes of a snapshot's file: a pickle, a page of PyTorch's viewer, or JSON; unzipped where needed, or refused."""
+"""The content of a snapshot file: a pickle, an HTML page of PyTorch's viewer, or JSON, decompressed if necessary."""
 
 import base64
 import binascii
@@ -25,58 +25,62 @@ _JSON: Final = re.compile(
     rb'|\[\s{0,40}\{\s{0,40}"(?:device|address|total_size|blocks)")'
 )
 _FRAME: Final = {"name", "filename", "line"}
-_DUMP: Final = "expected what torch.cuda.memory._dump_snapshot() writes"
-_UNPACK: Final = "unpack it, and give the snapshot that is in it"
+_DUMP: Final = "expected a file written by torch.cuda.memory._dump_snapshot()"
+_UNPACK: Final = "unpack it, and give the snapshot that it contains"
 _RECORD: Final = (
-    "it says what ran, and not what held memory; record that with torch.cuda.memory._record_memory_history() and "
-    "_dump_snapshot()"
+    "it records which operations ran, but not which memory was in use; record that with "
+    "torch.cuda.memory._record_memory_history() and _dump_snapshot()"
 )
 _OTHERS: Final = (
     (re.compile(rb"PK\x05\x06"), "an empty zip archive", _DUMP),
     (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK),
-    (re.compile(rb"\x28\xb5\x2f\xfd"), "packed by zstd", _UNPACK),
-    (re.compile(rb"\xfd7zXZ\x00"), "packed by xz", _UNPACK),
-    (re.compile(rb"BZh"), "packed by bzip2", _UNPACK),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "compressed by zstd", _UNPACK),
+    (re.compile(rb"\xfd7zXZ\x00"), "compressed by xz", _UNPACK),
+    (re.compile(rb"BZh"), "compressed by bzip2", _UNPACK),
     (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7z archive", _UNPACK),
-    (re.compile(rb"version https://git-lfs"), "a pointer of Git LFS, not the file itself", "fetch it: git lfs pull"),
-    (re.compile(rb"SQLite format 3\x00"), "a database of SQLite", _DUMP),
+    (re.compile(rb"version https://git-lfs"), "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
+    (re.compile(rb"SQLite format 3\x00"), "an SQLite database", _DUMP),
 )
-"""Beginnings of other formats, the name of each, and what to do."""
+"""The first bytes of file formats that are not snapshots, the name of each format, and what the user can do with it."""
 _OTHER_JSON: Final = (
     (re.compile(rb'\s{0,40}\{\s{0,40}"(?:schemaVersion|deviceProperties|traceEvents)"'), "a profiler's trace", _RECORD),
-    (re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}\d{12}"), "a profiler's timeline of memory, in JSON", _RECORD),
+    (re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}\d{12}"), "a profiler's memory timeline, in JSON", _RECORD),
     (
         re.compile(rb'\s{0,40}\{\s{0,40}"(?:active|allocated_bytes|allocation|active_bytes)\.'),
-        "what torch.cuda.memory_stats() gives, in JSON",
-        "it counts, and does not say what held memory; give a snapshot or the error's text",
+        "the output of torch.cuda.memory_stats(), in JSON",
+        "it contains totals, but not which memory was in use; give a snapshot or the text of the error",
     ),
 )
-"""The same of texts, which could be logs."""
+"""The first bytes of text formats that are not snapshots but could be taken for logs, with their names and what to
+do.
+"""
 _TEXTS: Final = (
-    (re.compile(rb"<"), "a page, or other text with tags", _DUMP),
+    (re.compile(rb"<"), "an HTML page or other text with tags", _DUMP),
     (re.compile(rb"\{[\"\n]"), "JSON", _DUMP),
 )
 _PIECE_BYTES: Final = 1 << 20
 _PACKED: Final = (GZIP, ZIP)
 _MOST_LAYERS: Final = 2
-"""A zip archive of a file that was gzipped before is found; nobody packs a third time."""
+"""The most layers of compression that are read, for example a zip archive of a gzipped file."""
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Files that hold a container's memory limit, of cgroup v2 and v1."""
+"""Files that contain a container's memory limit, for cgroup v2 and v1."""
 
 
 def is_no_log(beginning: bytes) -> bool:
-    """Return whether what looks like text is a snapshot in another form, or something else that no program logs."""
+    """Return whether a text file is certainly not a log: it is a snapshot in another form, or another known format."""
     forms = (_PAGE, _JSON, *(pattern for pattern, _, _ in (*_OTHERS, *_OTHER_JSON)))
     return any(pattern.match(beginning) for pattern in forms)
 
 
 def is_archive(beginning: bytes) -> bool:
-    """Return whether a file is packed in a way that nothing here unpacks."""
+    """Return whether a file has a compression format that ullage cannot read."""
     return any(pattern.match(beginning) for pattern, _, to_do in _OTHERS if to_do == _UNPACK)
 
 
 def other_form(data: bytes) -> str:
-    """Return what a file is that is plainly no snapshot, and what to do with it; an empty text for all others."""
+    """Return which format a file has if it is certainly not a snapshot, and what to do with it; otherwise an empty
+    text.
+    """
     beginning = data[:4096]
     if _JSON.match(beginning) or _PAGE.match(beginning):
         return ""
@@ -87,7 +91,9 @@ def other_form(data: bytes) -> str:
 
 
 def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Give out each frame of code once: a pickle names it again where JSON has written it for every block anew."""
+    """Return a function that shares equal stack frames. A pickle stores each frame once, while JSON repeats it for
+    every block.
+    """
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def frame(found: dict[str, Any]) -> dict[str, Any]:
@@ -97,41 +103,44 @@ def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def as_pickle(data: bytes) -> bytes:
-    """Return the pickle of a snapshot that is in a page of PyTorch's viewer, or is written as JSON; others as they are.
+    """Return the pickle of a snapshot that is contained in a page of PyTorch's viewer or written as JSON; other data
+    unchanged.
 
     Raises:
-        ValueError: it is damaged; the text says how.
+        ValueError: the data is damaged; the text says how.
     """
     beginning = data[:4096]
     if _PAGE.match(beginning):
         begin = data.find(_IN_PAGE) + len(_IN_PAGE)
         end = data.find(b'"', begin)
         if begin < len(_IN_PAGE) or end < 0:
-            raise ValueError("the page of PyTorch's viewer has no whole snapshot in it: it was cut off, or changed")
+            raise ValueError(
+                "the page of PyTorch's viewer contains no complete snapshot: the file is incomplete or was changed"
+            )
         try:
             return base64.b64decode(data[begin:end], validate=True)
         except binascii.Error as error:
             raise ValueError(f"the page of PyTorch's viewer is damaged: {error}") from None
     if _JSON.match(beginning):
         if is_far_larger_in_memory(data):
-            raise ValueError("it would take many times its own size in memory, as no snapshot does")
+            raise ValueError("it would take many times its own size in memory, which is not the case for a snapshot")
         try:
             return pickle.dumps(json.loads(data, object_hook=_once()))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is JSON that is damaged or cut off: {error}") from None
+            raise ValueError(f"it is JSON that is damaged or incomplete: {error}") from None
     return data
 
 
 @public
 class SnapshotError(UsageError):
-    """Report a file that is not a snapshot, or that is refused."""
+    """Raised for a file that is not a snapshot, or that is not safe to read."""
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file, unzipped.
+    """Return the content of a file, decompressed.
 
     Raises:
-        SnapshotError: it cannot be read, is damaged, or is plainly no snapshot.
+        SnapshotError: the file cannot be read, is damaged, or is certainly not a snapshot.
     """
     try:
         most = memory_bytes() // 2
@@ -140,7 +149,7 @@ def read_file(path: Path) -> bytes:
             if not data.startswith(_PACKED):
                 break
             with unpacked(io.BufferedReader(io.BytesIO(data)), str(path)) as stream:
-                data = _pieces_of(stream, most, f"{path} unzips to")
+                data = _pieces_of(stream, most, f"{path} decompresses to")
     except SnapshotError:
         raise
     except UsageError as error:
@@ -148,17 +157,19 @@ def read_file(path: Path) -> bytes:
     except (OSError, *DAMAGED) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, EOFError):
-            reason = "it is cut off: the end of its gzip is missing; copy it again"
+            reason = "it is incomplete: the end of its gzip data is missing; copy it again"
         raise SnapshotError(f"{path} cannot be read: {reason}") from None
     if not data:
-        raise SnapshotError(f"{path} is empty; expected what torch.cuda.memory._dump_snapshot() writes")
+        raise SnapshotError(f"{path} is empty; expected a file written by torch.cuda.memory._dump_snapshot()")
     if other := other_form(data):
         raise SnapshotError(f"{path} is not a snapshot: {other}")
     return as_pickle(data)
 
 
 def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
-    """Return the memory that this process may use: the machine's, or a container's or `ulimit -v`'s limit."""
+    """Return the memory in bytes that this process may use: the machine's memory, or the limit of a container or of
+    `ulimit -v`.
+    """
     known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY:
@@ -166,13 +177,13 @@ def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
     for limit in limits:
         try:
             known.append(int(limit.read_text()))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # The file does not exist, or contains "max".
             continue
     return min(known)
 
 
 def _content_of(path: Path, most: int) -> bytes:
-    """Read a file, or a pipe that this process was given."""
+    """Return the bytes of a file, or of a pipe that this process was given."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
@@ -181,7 +192,9 @@ def _content_of(path: Path, most: int) -> bytes:
 
 
 def _pieces_of(stream: IO[bytes], most: int, what: str) -> bytes:
-    """Read a stream of unknown size in pieces; a small gzip file can hold a thousand times its own size."""
+    """Return the bytes of a stream of unknown size, read in pieces; a small gzip file can contain a thousand times its
+    own size.
+    """
     kept = io.BytesIO()
     while piece := stream.read(_PIECE_BYTES):
         kept.write(piece)
@@ -192,4 +205,4 @@ def _pieces_of(stream: IO[bytes], most: int, what: str) -> bytes:
 
 def _too_large(what: str, most: int) -> SnapshotError:
     half = f"{text_of_bytes(most)}, half of the memory this process may use"
-    return SnapshotError(f"{what} more than {half}; read it where there is more")
+    return SnapshotError(f"{what} more than {half}; read it on a machine with more memory")

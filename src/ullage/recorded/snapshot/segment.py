@@ -1,4 +1,6 @@
-"""The state at the end of a recording, in all forms since 2022: segments and their blocks, and what cannot be true."""
+"""The allocator state at the end of a recording, in all snapshot formats since 2022: segments and their blocks, and
+checks for contradictions.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, pairwise
@@ -11,25 +13,25 @@ from ullage.recorded.program import is_one_of
 from ullage.recorded.snapshot._pickle import StackRow
 
 MOST_BYTES: Final = 1 << 40
-"""Upper bound of a size: a tebibyte, more than any card has."""
+"""The largest size in bytes that is accepted: a tebibyte, more than any GPU has."""
 MOST_ADDRESS: Final = 1 << 57
-"""The end of a process's address space."""
+"""The highest address of a process's address space."""
 MOST_DEVICES: Final = 1024
 
 
 def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
-    """Return the segments of each device, in order of their addresses.
+    """Return the segments of each device in a snapshot, in order of their addresses.
 
     Raises:
-        ValueError: they are not put together as PyTorch does it; the text says what and where.
+        ValueError: the segments do not have PyTorch's structure; the text says what is wrong, and where.
     """
     segments: dict[int, list[Segment]] = {}
     seen: set[int] = set()
     for entry in list_of(found, "the segments"):
         blocks = list_of(entry.get("blocks"), "the blocks of a segment")
         for part in (entry, *([blocks] if blocks else ())):
-            if id(part) in seen:  # a small file could name a large list a million times
-                raise ValueError("it names the same segment or the same blocks twice")
+            if id(part) in seen:  # A small file could refer to a large list a million times.
+                raise ValueError("it refers to the same segment or the same blocks twice")
             seen.add(id(part))
         device = int_of(entry, "device", 0)
         if not 0 <= device < MOST_DEVICES:
@@ -39,7 +41,7 @@ def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
 
 
 def list_of(value: Any, what: str) -> list[Any]:
-    """Return a list, or an empty one for None; raise ValueError for anything else."""
+    """Return a list, or an empty list for None; raise ValueError for any other value."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -48,7 +50,7 @@ def list_of(value: Any, what: str) -> list[Any]:
 
 
 def int_of(entry: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a field that is a whole number, or the default where it is none."""
+    """Return the value of a snapshot's field if it is a whole number; otherwise the default."""
     value = entry.get(name)
     return value if isinstance(value, int) else default
 
@@ -59,7 +61,7 @@ def _segment_of(entry: Mapping[str, Any], found: list[Any]) -> Segment:
         raise ValueError(f"a segment of {size} bytes at {address:#x} is impossible")
     blocks, at = [], address
     for part in found:
-        at = int_of(part, "address", at)  # not in files before 2023
+        at = int_of(part, "address", at)  # missing in files from before 2023
         blocks.append(_block_of(part, at))
         at += blocks[-1].size
     pool = entry.get("segment_pool_id")
@@ -80,7 +82,7 @@ def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
     if not address >= 0 or not 0 <= size <= MOST_BYTES:
         raise ValueError(f"a block of {size} bytes at {address:#x} is impossible")
     requested = size
-    if stack is None:  # until 2023: the block's history, newest first
+    if stack is None:  # before 2023: the block's history, newest first
         history = list_of(part.get("history"), "the history of a block")
         if history:
             stack = history[0].get("frames")
@@ -97,18 +99,18 @@ def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
 
 
 class Contradiction(ValueError):
-    """Report a file of which not all can be true."""
+    """Raised for a snapshot that contradicts itself."""
 
 
 def check(history: History) -> None:
-    """Raise Contradiction where segments and their blocks do not fit together, or an entry is of nothing."""
+    """Raise Contradiction if segments and their blocks do not fit together, or if a trace entry has 0 bytes."""
     found = next(chain(_of_the_state(history), _of_sizes(history)), None)
     if found is not None:
         raise Contradiction(found)
 
 
 def _of_the_state(history: History) -> Iterator[str]:
-    """Yield what is wrong with the segments at the end, which their blocks have to fill from end to end."""
+    """Yield the errors in the final segments of a snapshot, whose blocks must fill them completely."""
     for segment in history.segments:
         if segment.size <= 0:
             yield f"the segment at {segment.address:#x} has {segment.size} bytes"
@@ -126,19 +128,19 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
         if block.size <= 0:
             yield f"the block at {block.address:#x} has {block.size} bytes"
         if block.state.startswith("active") and block.requested > block.size:
-            yield f"the block at {block.address:#x} is smaller than what was asked for in it"
+            yield f"the block at {block.address:#x} is smaller than the bytes that were requested for it"
         at = block.address + block.size
     total = sum(block.size for block in segment.blocks)
     if segment.blocks and (total != segment.size or at != segment.address + segment.size):
         yield (
-            f"the segment at {segment.address:#x} has {segment.size:,} bytes, and its blocks have {total:,} of them"
+            f"the segment at {segment.address:#x} has {segment.size:,} bytes, but its blocks have {total:,} of them"
             f"{'' if total == segment.size else ' together'}"
         )
 
 
 def _of_sizes(history: History) -> Iterator[str]:
-    """Yield entries of nothing: no allocator gives 0 bytes out, nor fails to."""
+    """Yield errors for trace entries of 0 bytes; an allocator never makes such an entry."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         name = Action(int(history.action[row])).name.lower()
-        yield f"entry {row}, {name}, is of {history.size[row]} bytes"
+        yield f"entry {row}, {name}, has {history.size[row]} bytes"

@@ -1,9 +1,9 @@
-"""Read the files of torch.cuda.memory._dump_snapshot() as data: gzipped or not, of any version since 2022.
+"""The reader of files from torch.cuda.memory._dump_snapshot(), compressed or not, from any torch version since 2022.
 
-Forms that are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
-(torch.cuda.memory_snapshot()); without `time_us`, without stacks, without traces; with fields and actions that are not
-known yet. A file that names a class or a function, as only programs do, is refused: nothing of it is ever run. Pinned
-host memory (`host_traces`) is passed over.
+These formats are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
+(torch.cuda.memory_snapshot()); files without `time_us`, without stacks or without traces; and files with unknown fields
+and actions. A file that refers to a class or a function is rejected, because only programs need that; no code from a
+file is ever executed. Pinned host memory (`host_traces`) is ignored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,18 +34,18 @@ __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
 _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
-"""Control characters, which could steer a terminal: no name needs them."""
+"""Control characters, which could change a terminal's state; names do not need them."""
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The largest size that is told apart, of requests that failed."""
+"""The largest size in bytes of a failed request that is stored exactly."""
 _MOST_FREE_LISTS: Final = 1 << 14
-"""The most pairs of a stream and a pool: PyTorch itself makes some 200 streams for each device."""
+"""The most (stream, pool) pairs; PyTorch itself creates about 200 streams for each device."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The content of a file: the history of every device that has one, by number."""
+    """The content of a snapshot file: the history of every device that has one, by device number."""
 
     path: str
     devices: Mapping[int, History]
@@ -53,13 +53,13 @@ class Snapshot:
 
 @public
 def load_snapshot(path: str | Path) -> Snapshot:
-    """Read a snapshot as data: nothing of the file is run.
+    """Return the content of a snapshot file; no code from the file is executed.
 
     Args:
-        path: of a file that torch.cuda.memory._dump_snapshot() wrote; gzip too.
+        path: a file that torch.cuda.memory._dump_snapshot() wrote, or a gzipped one.
 
     Raises:
-        SnapshotError: the file cannot be read, is not a snapshot, is damaged, or asks for something to be run.
+        SnapshotError: the file cannot be read, is not a snapshot, is damaged, or would execute code.
     """
     path = Path(path)
     try:
@@ -70,14 +70,14 @@ def load_snapshot(path: str | Path) -> Snapshot:
         raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except MemoryError:
         raise SnapshotError(
-            f"{path} is larger than the memory this process may use; read it where there is more"
+            f"{path} is larger than the memory this process may use; read it on a machine with more memory"
         ) from None
     except ValueError as error:
         raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except (TypeError, KeyError, AttributeError, OverflowError, IndexError):
         raise SnapshotError(
-            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots; expected what "
-            "torch.cuda.memory._dump_snapshot() writes"
+            f"{path} cannot be read as a snapshot: its structure differs from that of PyTorch's snapshots; expected "
+            "a file written by torch.cuda.memory._dump_snapshot()"
         ) from None
 
 
@@ -114,21 +114,21 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """Return the rows of each device that has a trace."""
+    """Return the rows of the trace of each device that has a trace."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
     filled = {device: trace for device, trace in enumerate(traces) if len(trace)}
     rows = {device: _rows_of(trace, device) for device, trace in filled.items()}
-    if rows:  # a small file could name a large trace, or one entry, a thousand times
+    if rows:  # A small file could refer to a large trace, or to one entry, a thousand times.
         every = np.concatenate(list(filled.values()))
         if (np.diff(every) <= 0).any() and len(np.unique(every)) < len(every):
-            raise ValueError("it names the same entry twice in its traces")
+            raise ValueError("it refers to the same entry twice in its traces")
     return rows
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
-    """Return the rows of a trace's entries; as a slice, which copies nothing, where they are consecutive."""
+    """Return the rows of a trace's entries: as a slice, which copies nothing, if they are consecutive."""
     if not isinstance(trace, np.ndarray):
         raise ValueError(f"the trace of device {device} contains something other than entries")
     first, last = int(trace[0]), int(trace[-1])
@@ -169,13 +169,17 @@ def _history_of(
 
 
 def _sizes_of(action: Column, size: Column) -> Column:
-    """Return the sizes; of a request that failed one of 2^62 or more, which counts without a sign, as 2^62."""
+    """Return the sizes of trace entries; a failed request of 2^62 bytes or more, read as an unsigned number, is stored
+    as 2^62.
+    """
     is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
     return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
 
 def _check_pools(history: History) -> None:
-    """Raise ValueError where there are more streams and pools than a replay, which holds lists for each, can keep."""
+    """Raise ValueError if there are more pairs of streams and pools than a replay can hold, which has lists for each
+    pair.
+    """
     streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
     pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
     if len(streams) * len(pools) > _MOST_FREE_LISTS:
@@ -186,9 +190,9 @@ def _check_pools(history: History) -> None:
 
 
 def _check(history: History) -> None:
-    """Raise ValueError for an entry that no allocator makes; a request that failed may ask for anything."""
+    """Raise ValueError for a trace entry that no allocator makes; the size of a failed request may be any number."""
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
-    room = np.where(failed, history.address, 0)  # of these it stands where others have their address
+    room = np.where(failed, history.address, 0)  # In these entries, the free bytes are stored in place of an address.
     for what, values, asked, most in (
         ("size", history.size, known & ~failed, MOST_BYTES),
         ("free memory", room, failed, MOST_BYTES),
@@ -198,14 +202,16 @@ def _check(history: History) -> None:
         if len(odd):
             name, value = Action(actions[odd[0]]).name.lower(), values[odd[0]]
             where = f"entry {odd[0]} of device {history.device}, {name}"
-            raise ValueError(f"{where}, says {what} {value}, which is impossible")
+            raise ValueError(f"{where}, has the {what} {value}, which is impossible")
 
 
 def _labels_of(found: dict[str, Any]) -> Labels:
-    """Return the labels of all devices' entries; they share the file's texts, so each costs only its entries."""
+    """Return the labels of all devices' trace entries; they share the file's texts, so each device's memory use depends
+    only on its entries.
+    """
     texts = found["texts"]
     columns = {name: found[name] for name in ("metadata", "context")}
-    used = np.zeros(len(texts) + 1, np.bool_)  # one more, for the -1 of those that have none
+    used = np.zeros(len(texts) + 1, np.bool_)  # An additional text, for the index -1 of entries without a label.
     for column in columns.values():
         used[column] = True
     used &= np.array([*(text not in ("", _NO_CONTEXT) for text in texts), False])
@@ -242,20 +248,22 @@ def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
 
 
 def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
-    """Raise ValueError where frames share names so long that a text for each would take far more than the file."""
+    """Raise ValueError if frames share names that are so long that a text for each frame would take far more memory
+    than the file.
+    """
     letters = np.array([len(text) for text in texts], np.int64)
     made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())
     if made_bytes > _MOST_NAME_BYTES + 4 * found["file_bytes"]:
         raise ValueError(
             f"the names of its {len(found['frame_name']):,} frames would take {text_of_bytes(made_bytes)}, "
-            "many times the file itself, as in no snapshot"
+            "many times the size of the file, which is not the case for a snapshot"
         )
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Return the named ranges of each device, in order."""
+    """Return the named ranges of the program for each device, in order."""
     annotations: dict[int, list[Annotation]] = {}
-    drawn: dict[str, str] = {}  # a small file could give a long name a million times
+    drawn: dict[str, str] = {}  # A small file could contain a long name a million times.
     for entry in found if isinstance(found, list) else ():
         name, stage = entry.get("name"), entry.get("stage")
         if isinstance(name, str) and isinstance(stage, str):

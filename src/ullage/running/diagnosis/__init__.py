@@ -1,1 +1,1 @@
-"""The diagnosis of this machine's configuration for PyTorch and its memory: what is wrong, and what to do."""
+"""The diagnosis of this machine's configuration for PyTorch and GPU memory: what is wrong, and how to fix it."""

@@ -1,7 +1,7 @@
-"""The judgement of the allocator's settings: which text is in force, what PyTorch refuses, what has no effect.
+"""Checks of the allocator settings: which text is in force, which settings PyTorch rejects, which have no effect.
 
-Which variable counts is said in `recorded.settings`. What has no effect was tried on the allocator itself. What a
-program sets later is not known here.
+`recorded.settings` defines which environment variable counts. The options without effect were tested on the allocator
+itself. Settings that a program changes later are not visible here.
 """
 
 import re
@@ -26,12 +26,16 @@ from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _LEAST_SIMILARITY: Final = 0.93
-"""Similarity (`difflib`) from which on a variable's name counts as misspelt: one or two letters are wrong."""
-_CHANGED_BY_PROGRAM: Final = "A program's own changes count too: torch._C._accelerator_setAllocatorSettings."
+"""The similarity (`difflib`) from which on a variable's name counts as misspelt, that is, one or two letters are
+wrong.
+"""
+_CHANGED_BY_PROGRAM: Final = (
+    "A call of torch._C._accelerator_setAllocatorSettings in the program also changes the settings."
+)
 
 
 def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield what is wrong with the allocator's settings."""
+    """Yield findings about the allocator settings."""
     yield from _misspelt(facts)
     given = {name: facts.environment[name] for name in VARIABLES if name in facts.environment}
     text, torch = text_in_force(facts), facts.torch
@@ -40,10 +44,10 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
         name = next((name for name, value in given.items() if value == text), "PYTORCH_ALLOC_CONF")
         yield DiagnosisFinding(
             name="settings-refused",
-            title="PyTorch refuses the allocator's settings",
+            title="PyTorch rejects the allocator settings",
             seen=f"{name}={text}: {refusal}",
-            why="The first use of CUDA fails with this error, or the process ends while torch is loaded.",
-            cure=f"Correct it, or: unset {name}",
+            why="The first use of CUDA fails with this error, or the process ends while torch is imported.",
+            cure=f"Correct the setting, or: unset {name}",
         )
         return
     yield from _ignored(given, text, torch)
@@ -51,7 +55,7 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def text_in_force(facts: MachineFacts) -> str:
-    """Return the settings in force: as the allocator has read them, or else as it would read them."""
+    """Return the settings in force: the text that the allocator has read, or else the text that it would read."""
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
     return settings_in_force(facts.environment, _semantics(facts.torch))[0]
@@ -66,7 +70,7 @@ def _misspelt(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="settings-misspelt",
                 title=f"PyTorch does not read {name}",
                 seen=f"{name}={text}",
-                why="PyTorch reads PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF; these settings do nothing.",
+                why="PyTorch reads PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF; these settings have no effect.",
                 cure=f"unset {name}; {line_to_paste(text)}",
             )
 
@@ -79,7 +83,10 @@ def _semantics(torch: Torch | None) -> str:
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """Return PyTorch's error for a text that it refuses; where it was not asked, the grammar's; else None."""
+    """Return the error for settings that PyTorch rejects; None for valid settings.
+
+    The error is PyTorch's own. If PyTorch did not check the settings, it is the error of ullage's parser.
+    """
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
         return said
@@ -89,11 +96,11 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
         parse_settings(text, semantics=_semantics(torch))
     except SettingsError as error:
         return str(error)
-    return said  # "stoull", of a number that is too large
+    return said  # "stoull" for a number that is too large
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """Return the settings as figures; the defaults for a text that PyTorch accepts and this grammar does not know."""
+    """Return the parsed settings; the defaults for a text that PyTorch accepts and ullage's parser rejects."""
     try:
         return parse_settings(text, semantics=_semantics(torch))
     except SettingsError:
@@ -101,7 +108,7 @@ def _settings_of(text: str, torch: Torch | None) -> Settings:
 
 
 def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
-    """Yield a finding for the variables whose text is not in force."""
+    """Yield a finding about the variables whose settings are not in force."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return
@@ -109,14 +116,14 @@ def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[
     in_force = f"{text!r} is in force" if text else "no setting is in force"
     listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
     if winner is not None:
-        why = f"{winner} counts as a whole; PyTorch does not merge the two."
-        cure = f"Put all options into one of them, and: unset {' '.join(ignored)}"
+        why = f"PyTorch reads only {winner}; it does not merge the two variables."
+        cure = f"Put all options into one variable, and: unset {' '.join(ignored)}"
     elif torch is not None and torch.is_here:
         why = (
-            "The allocator reads the variable once; a program has changed the variable or the setting since. "
+            "The allocator reads the variable once, and a program has changed the variable or the setting since. "
             f"{_CHANGED_BY_PROGRAM}"
         )
-        cure = "Set it before the process starts, or before the first `import torch`."
+        cure = "Set the variable before the process starts, or before the first `import torch`."
     else:
         version = f"torch {torch.version}" if torch is not None else "PyTorch"
         why = f"{version} does not read {' or '.join(ignored)}."
@@ -143,17 +150,18 @@ def _without_effect(settings: Settings, facts: MachineFacts) -> Iterator[Diagnos
         total = f" of {text_of_bytes(facts.cards[0].total_bytes)}" if facts.cards else ""
         yield DiagnosisFinding(
             name="fraction",
-            title=f"The allocator may take {fraction:.0%} of the card and no more",
+            title=f"The allocator may reserve at most {fraction:.0%} of the GPU",
             seen=f"per_process_memory_fraction:{fraction:g}{total}",
-            why="Requests beyond it fail while the card has room.",
-            cure="Leave it out, unless another process is to have the rest.",
+            why="Requests beyond this limit fail while the GPU still has free memory.",
+            cure="Remove the setting, unless another process needs the rest of the memory.",
             weight=Weight.NOTE,
         )
     if settings.garbage_collection_threshold and fraction == 1:
         yield _no_effect(
             f"garbage_collection_threshold:{settings.garbage_collection_threshold:g}",
-            "The allocator collects only under a limit below the whole card.",
-            "Add per_process_memory_fraction:0.95 (or torch.cuda.set_per_process_memory_fraction), or leave it out.",
+            "Without a memory limit below the total of the GPU, the allocator never starts this garbage collection.",
+            "Add per_process_memory_fraction:0.95 (or torch.cuda.set_per_process_memory_fraction), or remove the "
+            "option.",
         )
     if settings.expandable_segments:
         yield from _expandable(settings, facts)
@@ -174,11 +182,12 @@ def _asynchronous(settings: Settings) -> DiagnosisFinding:
     others = replace(settings, backend="native") != Settings(semantics=settings.semantics)
     return DiagnosisFinding(
         name="backend-async",
-        title="CUDA's own allocator is in use in place of PyTorch's",
+        title="CUDA's own allocator (cudaMallocAsync) replaces PyTorch's",
         seen="backend:cudaMallocAsync" + (", together with options of PyTorch's allocator" if others else ""),
-        why="It has no memory snapshots, no memory history, and cannot share CUDA tensors with other processes"
-        + ("; the other options are for PyTorch's and do nothing." if others else "."),
-        cure="Leave backend out, unless this was measured to be better; expandable_segments:True cures fragmentation.",
+        why="cudaMallocAsync has no memory snapshots and no memory history, and cannot share CUDA tensors with "
+        "other processes"
+        + ("; the other options apply only to PyTorch's allocator and have no effect." if others else "."),
+        cure="Remove backend, unless you measured that it is better; expandable_segments:True reduces fragmentation.",
         weight=Weight.PROBLEM if others else Weight.NOTE,
     )
 
@@ -187,28 +196,28 @@ def _expandable(settings: Settings, facts: MachineFacts) -> Iterator[DiagnosisFi
     if facts.host.system == "Windows":
         yield _no_effect(
             "expandable_segments:True",
-            "PyTorch has no expandable segments on Windows; it warns once and goes on without.",
-            "Use max_split_size_mb or garbage_collection_threshold with a fraction there.",
+            "PyTorch does not support expandable segments on Windows; it warns once and ignores the option.",
+            "On Windows, use max_split_size_mb, or garbage_collection_threshold with a memory fraction.",
         )
         return
     if settings.max_split_bytes != UNLIMITED:
         yield _no_effect(
             f"max_split_size_mb:{settings.max_split_bytes >> 20}",
-            "Blocks of expandable segments are split whatever their size.",
-            "Leave it out, or leave expandable_segments out.",
+            "Blocks of expandable segments are split regardless of their size.",
+            "Remove this option, or remove expandable_segments.",
         )
     if settings.garbage_collection_threshold and settings.per_process_memory_fraction < 1:
         yield _no_effect(
             f"garbage_collection_threshold:{settings.garbage_collection_threshold:g}",
-            "The collection never frees expandable segments.",
-            "Leave it out, or leave expandable_segments out.",
+            "The garbage collection never frees expandable segments.",
+            "Remove this option, or remove expandable_segments.",
         )
     hook = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
     if facts.environment.get(hook, "0").lower() not in ("", "0", "false", "n", "no"):
         yield DiagnosisFinding(
             name="nccl-registration",
-            title="NCCL's registration of tensors is switched off by expandable segments",
+            title="Expandable segments switch off NCCL's registration of tensors",
             seen=f"{hook}={facts.environment[hook]} and expandable_segments:True",
-            why="PyTorch treats the two as incompatible and skips the registration.",
-            cure=f"unset {hook}, or leave expandable_segments out.",
+            why="PyTorch treats the two options as incompatible and skips the registration.",
+            cure=f"unset {hook}, or remove expandable_segments.",
         )

@@ -1,4 +1,4 @@
-"""The judgement of the cards: who else uses them, and whether this driver and this PyTorch suit them."""
+"""Checks of the GPUs: which other processes use them, and whether driver and PyTorch support them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -7,12 +7,12 @@ from ullage.base.units import GIB, text_of_bytes
 from ullage.gpu.emulator.torch_build import has_code_for
 from ullage.running.diagnosis.facts import CardFacts, CardProcess, DiagnosisFinding, MachineFacts, Torch, Weight
 
-_HIDDEN_BYTES_IGNORED: Final = GIB  # less than this hidden on a card may be the driver's own
-_NOTABLE_SHARE: Final = 0.1  # of a card, held by others
+_HIDDEN_BYTES_IGNORED: Final = GIB  # smaller amounts that belong to no process may be the driver's own
+_NOTABLE_SHARE: Final = 0.1  # of a GPU's memory, held by other processes
 
 
 def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield what is wrong on the cards, and between cards, driver and torch."""
+    """Yield findings about the GPUs, and about mismatches between GPU, driver and PyTorch."""
     if facts.torch is not None:
         yield from _torch(facts.torch, facts)
     for card in facts.cards:
@@ -22,17 +22,17 @@ def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     yield from _strays(facts)
 
 
-# ---- torch, driver, card
+# ---- torch, driver, GPU
 
 
 def _torch(torch: Torch, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     if torch.error is not None:
         yield DiagnosisFinding(
             name="torch-fails",
-            title="PyTorch is installed and cannot be imported",
+            title="PyTorch is installed but cannot be imported",
             seen=f"torch {torch.version}: {torch.error}",
-            why="Nothing can run on the card.",
-            cure="Install it again with what it requires: pip install --force-reinstall torch",
+            why="No PyTorch program can run on the GPU.",
+            cure="Install PyTorch again with its dependencies: pip install --force-reinstall torch",
         )
     elif torch.cuda is None and torch.hip is None and torch.settings_error is None and facts.cards:
         yield DiagnosisFinding(
@@ -47,11 +47,13 @@ def _torch(torch: Torch, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     elif torch.cuda is not None and torch.error is None and not facts.is_emulated:
         yield DiagnosisFinding(
             name="no-driver",
-            title="There is no NVIDIA driver here",
-            seen=f"torch {torch.version} is built for CUDA {torch.cuda}; libnvidia-ml.so.1 does not answer",
-            why="What asks for a card fails: Found no NVIDIA driver on your system.",
-            cure="Where there is a card: install its driver, or start the container with --gpus all. Where there is "
-            "none: ullage run --gpu NAME, on an emulated card",
+            title="No NVIDIA driver was found",
+            seen=f"torch {torch.version} is built for CUDA {torch.cuda}; libnvidia-ml.so.1 is missing or does not "
+            "respond",
+            why="Programs that use the GPU fail with: Found no NVIDIA driver on your system.",
+            cure="If this machine has a GPU: install its driver, or start the container with --gpus all. If it has "
+            "none: "
+            "ullage run --gpu NAME runs a program on an emulated GPU",
             weight=Weight.NOTE,
         )
     if torch.architectures and torch.hip is None:
@@ -65,7 +67,7 @@ def _driver(torch: Torch, cuda: str, facts: MachineFacts) -> Iterator[DiagnosisF
     if (major, minor) <= driver_cuda or driver_cuda == (0, 0):
         return
     seen = (
-        f"driver {facts.driver.version} runs CUDA up to {driver_cuda[0]}.{driver_cuda[1]}; "
+        f"driver {facts.driver.version} supports CUDA up to {driver_cuda[0]}.{driver_cuda[1]}; "
         f"torch {torch.version} is built for {cuda}"
     )
     if major > driver_cuda[0]:
@@ -73,16 +75,18 @@ def _driver(torch: Torch, cuda: str, facts: MachineFacts) -> Iterator[DiagnosisF
             name="driver-too-old",
             title="The driver is too old for this PyTorch",
             seen=seen,
-            why="CUDA does not start, except with NVIDIA's compatibility package (cuda-compat) on data-centre cards.",
-            cure="Install a newer driver, or a PyTorch built for an older CUDA (pytorch.org has the lines).",
+            why="CUDA does not start, except with NVIDIA's compatibility package (cuda-compat) on data-centre GPUs.",
+            cure="Install a newer driver, or a PyTorch that is built for an older CUDA (pytorch.org lists the "
+            "commands).",
         )
     else:
         yield DiagnosisFinding(
             name="driver-older",
-            title="The driver is older than the CUDA of this PyTorch",
+            title="The driver is older than the CUDA version of this PyTorch",
             seen=seen,
-            why="It runs, as within every major version of CUDA; kernels that are compiled while it runs may not.",
-            cure="Install a newer driver if a kernel fails with an error of PTX.",
+            why="Programs run, because both have the same major version of CUDA; kernels compiled at run time may "
+            "fail.",
+            cure="Install a newer driver if a kernel fails with a PTX error.",
             weight=Weight.NOTE,
         )
 
@@ -95,9 +99,9 @@ def _architecture(torch: Torch, facts: MachineFacts) -> Iterator[DiagnosisFindin
         yield DiagnosisFinding(
             name="no-kernels",
             title=f"This PyTorch has no kernels for {_name(card)}",
-            seen=f"the card is sm_{major}{minor}; torch {torch.version} has {' '.join(torch.architectures)}",
+            seen=f"the GPU is sm_{major}{minor}; torch {torch.version} has {' '.join(torch.architectures)}",
             why="The first operation fails: no kernel image is available for execution on the device.",
-            cure="Install a PyTorch whose build has this architecture (pytorch.org has the lines).",
+            cure="Install a PyTorch build for this architecture (pytorch.org lists the commands).",
         )
 
 
@@ -105,23 +109,24 @@ def _mode(card: CardFacts) -> Iterator[DiagnosisFinding]:
     if card.compute_mode == "prohibited":
         yield DiagnosisFinding(
             name="mode-prohibited",
-            title=f"{_name(card)} refuses to compute",
+            title=f"{_name(card)} does not accept compute processes",
             seen="its compute mode is prohibited",
-            why="No process can use it.",
-            cure=f"The machine's administrator: nvidia-smi -i {card.index} -c DEFAULT",
+            why="No process can use this GPU.",
+            cure=f"An administrator can change the mode: nvidia-smi -i {card.index} -c DEFAULT",
         )
     elif card.compute_mode == "exclusive":
         yield DiagnosisFinding(
             name="mode-exclusive",
-            title=f"{_name(card)} takes one process at a time",
+            title=f"{_name(card)} accepts only one process at a time",
             seen="its compute mode is exclusive",
-            why="A second process fails with 'all CUDA-capable devices are busy or unavailable', also one of yours.",
-            cure=f"The machine's administrator, if that is not meant: nvidia-smi -i {card.index} -c DEFAULT",
+            why="A second process, also one of yours, fails with 'all CUDA-capable devices are busy or unavailable'.",
+            cure=f"If this is not intended, an administrator can change the mode: nvidia-smi -i {card.index} -c "
+            "DEFAULT",
             weight=Weight.NOTE,
         )
 
 
-# ---- who else is there
+# ---- other processes
 
 
 def _others(card: CardFacts) -> Iterator[DiagnosisFinding]:
@@ -135,12 +140,13 @@ def _others(card: CardFacts) -> Iterator[DiagnosisFinding]:
     unseen = is_told and hidden > _HIDDEN_BYTES_IGNORED
     yield DiagnosisFinding(
         name="others",
-        title=f"{_name(card)} is used by others: {text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)}",
+        title=f"Other processes use {text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)} on "
+        f"{_name(card)}",
         seen=(names or "no process is visible")
-        + (f"; {text_of_bytes(hidden)} more by processes that cannot be seen from here" if unseen and names else ""),
+        + (f"; {text_of_bytes(hidden)} more by processes that are not visible from here" if unseen and names else ""),
         why="That memory is not available to new processes"
         + ("; processes of other containers are not listed here." if unseen else "."),
-        cure="Wait, take another card (CUDA_VISIBLE_DEVICES), or end what is yours: kill PID",
+        cure="Wait, choose another GPU (CUDA_VISIBLE_DEVICES), or end one of your processes: kill PID",
         weight=Weight.PROBLEM if held >= _NOTABLE_SHARE * card.total_bytes else Weight.NOTE,
     )
 
@@ -153,23 +159,26 @@ def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="ghosts",
                 title=f"Orphaned processes hold memory of {_name(card)}",
                 seen=_listed(ghosts),
-                why="They are yours, and the process that started them has ended; their memory is freed only when "
+                why="They belong to you, and the process that started them has ended. Their memory is freed only when "
                 "they end.",
-                cure=f"If none of them is wanted: kill {' '.join(str(process.pid) for process in ghosts)}",
+                cure=f"If you do not need them: kill {' '.join(str(process.pid) for process in ghosts)}",
             )
         workers = [process for process in card.processes if process.is_worker and process not in ghosts]
         if workers:
             yield DiagnosisFinding(
                 name="workers-on-card",
-                title=f"Workers of a DataLoader have memory of {_name(card)}",
+                title=f"DataLoader workers hold memory of {_name(card)}",
                 seen=_listed(workers),
-                why="Each worker that touches CUDA has a context of its own, hundreds of MiB that the training lacks.",
-                cure="Keep CUDA out of the dataset and of collate_fn; move batches to the card in the loop.",
+                why="Each worker that uses CUDA creates its own CUDA context, which takes hundreds of MiB from the "
+                "training.",
+                cure="Do not use CUDA in the dataset or in collate_fn; move batches to the GPU in the training loop.",
             )
 
 
 def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield ranks that hold a context on another rank's card besides their own; usually that is card 0."""
+    """Yield a finding for ranks that have a CUDA context on another rank's GPU, usually GPU 0, in addition to their
+    own.
+    """
     cards_of: dict[int, list[CardFacts]] = {}
     for card in facts.cards:
         for process in card.processes:
@@ -191,23 +200,25 @@ def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             held = sum(process.used_bytes or 0 for process in strays)
             yield DiagnosisFinding(
                 name="strays",
-                title=f"{len(strays)} processes of other cards hold {text_of_bytes(held)} of {_name(card)}",
+                title=f"{len(strays)} processes of other GPUs hold {text_of_bytes(held)} of {_name(card)}",
                 seen=_listed(strays),
-                why="Each has a context there besides that on its own card: it used CUDA before it chose its card.",
-                cure="torch.cuda.set_device(local_rank) before all else, and torch.load(..., map_location='cpu').",
+                why="Each has a CUDA context there in addition to its own GPU: it used CUDA before it selected its "
+                "GPU.",
+                cure="Call torch.cuda.set_device(local_rank) before anything else, and torch.load(..., "
+                "map_location='cpu').",
             )
 
 
 def _listed(processes: Iterable[CardProcess]) -> str:
-    """Return processes as text, the largest first."""
+    """Return a list of processes as text, those with the most memory first."""
     return ", ".join(map(_text, sorted(processes, key=lambda process: -(process.used_bytes or 0))))
 
 
 def _text(process: CardProcess) -> str:
-    size = text_of_bytes(process.used_bytes) if process.used_bytes is not None else "an unknown part"
+    size = text_of_bytes(process.used_bytes) if process.used_bytes is not None else "an unknown amount"
     whose = "" if process.is_ours else ", not yours" if process.name else ", not visible from here"
     return f"{size} by process {process.pid}" + (f" ({process.name}{whose})" if process.name else whose)
 
 
 def _name(card: CardFacts) -> str:
-    return f"card {card.index} ({card.name})"
+    return f"GPU {card.index} ({card.name})"

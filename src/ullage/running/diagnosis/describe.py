@@ -1,4 +1,4 @@
-"""Arrange a diagnosis into a report: what is configured, then each finding with what to do."""
+"""Turns a diagnosis into a report: the configuration, then each finding with its remedy."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from ullage.running.diagnosis.facts import CardFacts, DiagnosisFinding, MachineF
 
 
 def describe(diagnosis: Diagnosis) -> Report:
-    """Make the report of a diagnosis."""
+    """Create the report of a diagnosis."""
     problems, notes = len(diagnosis.problems), len(diagnosis.findings) - len(diagnosis.problems)
-    headline = "NOTHING IS WRONG" if not problems else f"{problems} {'PROBLEM' if problems == 1 else 'PROBLEMS'}"
-    sentence = "Nothing was found that keeps PyTorch from this machine's memory."
+    headline = "NO PROBLEMS FOUND" if not problems else f"{problems} {'PROBLEM' if problems == 1 else 'PROBLEMS'}"
+    sentence = "No setting was found that prevents PyTorch from using this machine's GPU memory."
     if problems:
-        sentence = "Each with what was seen, why it matters, and what to do."
+        sentence = "Each problem is listed with what was found, why it matters, and what to do."
     if notes:
-        sentence += f" {notes} {'thing' if notes == 1 else 'things'} to know besides."
+        sentence += f" There {'is 1 note' if notes == 1 else f'are {notes} notes'} as well."
     return Report(
         headline=headline,
         tone=Tone.BAD if problems else Tone.GOOD,
@@ -30,13 +30,13 @@ def describe(diagnosis: Diagnosis) -> Report:
 def _subject(facts: MachineFacts) -> str:
     torch = f"torch {facts.torch.version}" if facts.torch is not None else "no torch"
     names = sorted({card.name for card in facts.cards})
-    cards = f"{len(facts.cards)} x {', '.join(names)}" if names else "no card"
+    cards = f"{len(facts.cards)} x {', '.join(names)}" if names else "no GPU"
     return f"{torch}, {cards}" + (" (emulated)" if facts.is_emulated else "")
 
 
 def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Table(
-        title="What is configured",
+        title="Configuration",
         columns=("", ""),
         rows=tuple(TableRow(cells=cells) for cells in _configured(diagnosis.facts)),
     )
@@ -45,7 +45,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
 
 
 def _finding(finding: DiagnosisFinding) -> Remarks:
-    mark = "!" if finding.weight is Weight.PROBLEM else "to know:"
+    mark = "!" if finding.weight is Weight.PROBLEM else "note:"
     return Remarks(title=f"{mark} {finding.title}", items=(finding.seen, finding.why, f"-> {finding.cure}"))
 
 
@@ -54,13 +54,13 @@ def _configured(facts: MachineFacts) -> Iterator[tuple[str, str]]:
     yield "allocator settings", text_in_force(facts) or "(nothing set)"
     if facts.driver is not None:
         major, minor = facts.driver.cuda
-        yield "driver", f"{facts.driver.version}, CUDA up to {major}.{minor}"
+        yield "driver", f"{facts.driver.version}, supports CUDA up to {major}.{minor}"
     if facts.workspaces is not None:
-        yield "workspaces of cuDNN", facts.workspaces
+        yield "cuDNN workspaces", facts.workspaces
     for card in facts.cards:
-        yield f"card {card.index}", _text_of_card(card)
+        yield f"GPU {card.index}", _text_of_card(card)
     if not facts.cards:
-        yield "card", "none that NVIDIA's driver knows"
+        yield "GPU", "none found by NVIDIA's driver"
     yield from _host(facts)
 
 
@@ -84,7 +84,9 @@ def _text_of_card(card: CardFacts) -> str:
 def _host(facts: MachineFacts) -> Iterator[tuple[str, str]]:
     host = facts.host
     if host.memory_bytes is not None:
-        limit = "" if host.limit_bytes is None else f", the container may take {text_of_bytes(host.limit_bytes)}"
+        limit = (
+            "" if host.limit_bytes is None else f", of which the container may use {text_of_bytes(host.limit_bytes)}"
+        )
         yield "machine", f"{host.system}{' (WSL)' if host.is_wsl else ''}, {text_of_bytes(host.memory_bytes)}{limit}"
     if host.shared_total_bytes is not None and host.shared_free_bytes is not None:
         yield "/dev/shm", f"{text_of_bytes(host.shared_free_bytes)} of {text_of_bytes(host.shared_total_bytes)} free"

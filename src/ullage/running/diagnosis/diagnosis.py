@@ -1,4 +1,4 @@
-"""All findings about one machine, problems first."""
+"""All findings about a machine, problems first."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -29,7 +29,7 @@ class Diagnosis(Answer):
 
     @property
     def problems(self) -> tuple[DiagnosisFinding, ...]:
-        """The findings that are problems, not notes."""
+        """The findings that are problems, without notes."""
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
@@ -38,7 +38,7 @@ class Diagnosis(Answer):
         return ExitCode.NO if self.problems else ExitCode.YES
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return plain data for `json.dumps`, beginning with the version of the schema."""
         return {
             "schema": SCHEMA,
             "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
@@ -50,22 +50,22 @@ class Diagnosis(Answer):
 
 @public
 def diagnose(gpu: str | None = None) -> Diagnosis:
-    """Examine this machine and judge it; in a process that has imported torch, examine this process too.
+    """Examine this machine and return the findings. A process that has imported torch is examined too.
 
     Args:
-        gpu: emulate this card in a process of its own, and look at that.
+        gpu: the name of a GPU to emulate in a separate process and to examine instead of this machine's GPUs.
 
     Raises:
-        TorchMissingError: a card is to be emulated, and there is no torch built for CUDA.
-        UnknownGpuError: no card has that name.
-        UsageError: this process has torch already, and a card to emulate was named.
+        TorchMissingError: `gpu` is given, and no PyTorch that is built for CUDA is installed.
+        UnknownGpuError: no GPU has this name.
+        UsageError: `gpu` is given, and this process has already imported torch.
     """
     facts = gather_facts(gpu)
     return Diagnosis(facts=facts, findings=findings_of(facts))
 
 
 def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
-    """Judge facts: the problems first, else in the order allocator, variables, cards, machine."""
+    """Return the findings about facts: problems first, otherwise in the order allocator, variables, GPUs, host."""
     found = [
         *findings_of_allocation(facts),
         *findings_of_variables(facts),

@@ -1,4 +1,4 @@
-"""The facts about a machine and a finding about them, as plain data. A fact that could not be read is None."""
+"""The facts about a machine, and the findings about them, as plain data. A fact that could not be read is None."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -6,7 +6,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardProcess:
-    """A process that holds memory on a card."""
+    """A process that holds memory on a GPU."""
 
     pid: int
     name: str
@@ -16,12 +16,12 @@ class CardProcess:
     is_worker: bool = False
     """Whether the process has the name that PyTorch gives DataLoader workers."""
     is_orphan: bool = False
-    """Whether the process that started it has ended."""
+    """Whether the parent of the process has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """A card as the driver describes it; memory of processes that are not visible appears only in `used_bytes`."""
+    """A GPU as the driver describes it. Memory of processes that are not visible is included only in `used_bytes`."""
 
     index: int
     name: str
@@ -30,14 +30,14 @@ class CardFacts:
     used_bytes: int
     compute_capability: tuple[int, int] | None = None
     compute_mode: str | None = None
-    """"default", "prohibited" or "exclusive"."""
+    """The compute mode: "default", "prohibited" or "exclusive"."""
     processes: tuple[CardProcess, ...] = ()
-    """Processes on the card that the driver shows to this process, without itself."""
+    """The processes on the GPU that the driver lists for this process, without this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """The driver: its version, and the newest CUDA that it runs."""
+    """The NVIDIA driver: its version, and the newest CUDA version that it supports."""
 
     version: str
     cuda: tuple[int, int]
@@ -49,34 +49,34 @@ class Torch:
 
     version: str
     cuda: str | None = None
-    """The CUDA toolkit that torch is built for, such as "13.0"; None for a build without CUDA."""
+    """The version of the CUDA toolkit that PyTorch is built for, such as "13.0"; None for a build without CUDA."""
     hip: str | None = None
     architectures: tuple[str, ...] = ()
     settings: str | None = None
-    """The settings text that torch's allocator has read."""
+    """The settings text that PyTorch's allocator has read."""
     settings_error: str | None = None
-    """The error with which torch's allocator refused its settings."""
+    """The error with which PyTorch's allocator rejected its settings."""
     pinned_bytes: int | None = None
-    """Host memory that torch has pinned in this process, its cache included."""
+    """The bytes of host memory that PyTorch has pinned in this process, including cached memory."""
     is_here: bool = False
-    """Whether torch was examined in the user's own process, not in a child process."""
+    """Whether PyTorch was examined in the user's own process instead of a child process."""
     error: str | None = None
-    """The reason why torch cannot be imported."""
+    """The error with which the import of torch fails; None if it succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine around the cards, or the container."""
+    """The host or container that the GPUs belong to."""
 
     system: str = "Linux"
     is_wsl: bool = False
     memory_bytes: int | None = None
     limit_bytes: int | None = None
-    """The container's memory limit."""
+    """The container's memory limit in bytes."""
     used_bytes: int | None = None
-    """Memory that counts towards the limit and that the kernel cannot drop."""
+    """The bytes of host memory that count towards the limit and cannot be reclaimed by the kernel."""
     shared_total_bytes: int | None = None
-    """Size of /dev/shm."""
+    """The size of /dev/shm in bytes."""
     shared_free_bytes: int | None = None
 
 
@@ -85,31 +85,31 @@ class MachineFacts:
     """All facts about a machine."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """The environment variables that concern PyTorch and CUDA."""
+    """The environment variables that affect PyTorch and CUDA."""
     host: Host = field(default_factory=Host)
     driver: Driver | None = None
     cards: tuple[CardFacts, ...] = ()
     torch: Torch | None = None
     is_emulated: bool = False
     workspaces: str | None = None
-    """The source of cuDNN's workspaces, on an emulated card."""
+    """The source of cuDNN workspace sizes for an emulated GPU."""
 
 
 class Weight(Enum):
     """The importance of a finding."""
 
     PROBLEM = "problem"
-    """Something does not work, is not what was asked for, or takes memory for nothing."""
+    """A feature fails, a setting is not in force, or memory is wasted."""
     NOTE = "note"
-    """Information that may well be intended."""
+    """A fact that may be intended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisFinding:
-    """One finding about this machine: what was seen, why it matters, and what to do."""
+    """One finding about this machine: what was found, why it matters, and what to do."""
 
     name: str
-    """A stable identifier for programs: it stays the same when the wording changes."""
+    """A stable identifier for programs, which stays the same when the texts change."""
     title: str
     seen: str
     why: str

@@ -1,4 +1,4 @@
-"""Collection of the facts: from this process where torch is imported, else from a child process that imports it."""
+"""Collects the facts: from this process if it has imported torch, otherwise from a child process that imports torch."""
 
 import contextlib
 import importlib.metadata
@@ -29,15 +29,15 @@ _SETTING_ERROR: Final = re.compile(r"(?m)^.*(?:allocator config|CachingAllocator
 
 
 def gather_facts(gpu: str | None = None) -> MachineFacts:
-    """Collect all facts; no CUDA context is made in this process.
+    """Return all facts about the machine. No CUDA context is created in this process.
 
     Args:
-        gpu: emulate this card, in a process of its own; None: this machine's cards.
+        gpu: the name of a GPU to emulate in a separate process; None to examine this machine's GPUs.
 
     Raises:
-        TorchMissingError: a card is to be emulated, and there is no torch built for CUDA.
-        UnknownGpuError: no card has that name.
-        UsageError: this process has torch already, and a card to emulate was named.
+        TorchMissingError: `gpu` is given, and no PyTorch that is built for CUDA is installed.
+        UnknownGpuError: no GPU has this name.
+        UsageError: `gpu` is given, and this process has already imported torch.
     """
     environment = {name: text for name, text in sorted(os.environ.items()) if _VARIABLE_NAMES.fullmatch(name)}
     is_here = sys.modules.get("torch") is not None
@@ -47,7 +47,8 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
         workspaces = state_of(find_torch())
         if is_here:
             raise UsageError(
-                f"this process has imported torch already; {gpu!r} can be examined in a new process: ullage doctor"
+                f"this process has already imported torch, so it cannot emulate gpu={gpu!r}; "
+                "run `ullage doctor --gpu` in a new process"
             )
     if is_here:
         driver, cards = read_cards()
@@ -66,8 +67,10 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
 
 
 def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ...], Torch | None]:
-    """Return the facts that a child process reports; what it reported before a failure counts."""
-    # Not by -m, which has Python import what lies in the current folder, whoever has put it there.
+    """Return the facts that a child process reports. If the child process fails, the facts it reported before are
+    kept.
+    """
+    # The file is not run with -m, because Python would then import modules from the current folder, whoever wrote them.
     command = [*python_command("ullage.running.diagnosis.probe", with_flags=False), *([gpu] if gpu is not None else [])]
     error = ""
     try:
@@ -79,7 +82,7 @@ def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ..
             error += f"\n{_ENDED_BY_SIGNAL} {-done.returncode}"
     except subprocess.TimeoutExpired as late:
         out = (late.stdout or b"").decode(errors="replace") if isinstance(late.stdout, bytes) else ""
-        error = f"it had not answered after {_TIMEOUT_SECONDS} seconds"
+        error = f"it had not responded after {_TIMEOUT_SECONDS} seconds"
     lines = [line for line in out.splitlines() if line.startswith("{")]
     driver, cards = _cards(json.loads(lines[0])) if lines else (None, ())
     if len(lines) > 1:
@@ -111,7 +114,7 @@ def _pair(numbers: list[int]) -> tuple[int, int]:
 
 
 def _torch_that_fails(error: str) -> Torch | None:
-    """Return what is known of a torch that cannot be imported; None where there is none."""
+    """Return the known facts about a PyTorch whose import fails; None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     version = "unknown"
@@ -119,7 +122,7 @@ def _torch_that_fails(error: str) -> Torch | None:
         version = importlib.metadata.version("torch")
     if (refused := _SETTING_ERROR.search(error)) is not None:
         return Torch(version=version, settings_error=refused[0].strip())
-    if _ENDED_BY_SIGNAL in error and version != "unknown":  # before torch could say why
+    if _ENDED_BY_SIGNAL in error and version != "unknown":  # the process ended before PyTorch could print the reason
         try:
             parse_settings(settings_in_force(os.environ, semantics_of(version))[0], semantics=semantics_of(version))
         except SettingsError as refusal:

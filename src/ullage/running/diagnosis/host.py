@@ -1,4 +1,4 @@
-"""The machine around the cards: its memory, the container's limit, shared memory, and whether it is WSL."""
+"""Facts about the host of the GPUs: its memory, the container's limit, shared memory, and whether it is WSL."""
 
 import os
 import platform
@@ -8,15 +8,15 @@ from typing import Final
 from ullage.base.units import KIB
 from ullage.running.diagnosis.facts import Host
 
-_NO_LIMIT_BYTES: Final = 1 << 60  # version 1 of control groups writes a number of this size for none
-_FILES: Final = {  # limit, used, and what of the latter the kernel drops when it needs room
+_NO_LIMIT_BYTES: Final = 1 << 60  # control groups version 1 write a number of this size for "unlimited"
+_FILES: Final = {  # the files with the limit and the usage, and the part of the usage that the kernel can reclaim
     "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     "v2": ("memory.max", "memory.current", "inactive_file"),
 }
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """Read the facts about the host; `root` is where its file system begins."""
+    """Return the facts about the host; `root` is the root folder of its file system."""
     limit, used = _container(root)
     total, free = _space_of(root / "dev/shm")
     return Host(
@@ -31,8 +31,11 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return how much memory programs can still have without anything being swapped out: the host's, or the container's
-    where that is less; None where the kernel does not say."""
+    """Return the bytes of memory that programs can still allocate without swapping; None if the kernel does not report
+    them.
+
+    This is the memory available on the host, or in the container if that is less.
+    """
     limit, used = _container(root)
     left = [max(0, limit - used)] if limit is not None and used is not None else []
     known = _of_meminfo(root, "MemAvailable")
@@ -67,7 +70,9 @@ def _space_of(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _container(root: Path) -> tuple[int | None, int | None]:
-    """Return the lowest limit of the control groups of this process, and the memory that counts towards it."""
+    """Return the lowest memory limit of this process's control groups, and the memory in bytes that counts towards
+    it.
+    """
     found: list[tuple[int, int | None]] = []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]

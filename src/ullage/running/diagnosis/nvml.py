@@ -1,4 +1,4 @@
-"""The cards and the processes on them, from the driver; none without a driver. MIG instances are not visible."""
+"""The GPUs and their processes, read from the driver with NVML. MIG instances are not visible."""
 
 import os
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from ullage.base.driver import DriverSilentError, Nvml, asked
 from ullage.running.diagnosis.facts import CardFacts, CardProcess, Driver
 from ullage.running.diagnosis.process import process_of
 
-# 1 is exclusive for each thread, of old drivers.
+# 1 is "exclusive thread" in old drivers.
 _MODES: Final[dict[int | None, str]] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 
 
 def read_cards() -> tuple[Driver | None, tuple[CardFacts, ...]]:
-    """Return the driver and its cards; None and an empty tuple without a driver."""
+    """Return the driver and its GPUs; None and an empty tuple without a driver."""
     try:
         with asked() as nvml:
             found = (_card(nvml, index, handle) for index, handle in nvml.handles())
@@ -45,7 +45,7 @@ def _card(nvml: Nvml, index: int, handle: Any) -> CardFacts | None:
 
 
 def _processes(nvml: Nvml, handle: Any) -> Iterator[CardProcess]:
-    """Yield every other process once; the driver lists one that computes and draws twice."""
+    """Yield every process on the GPU except this process; a process that computes and renders is yielded once."""
     seen = {os.getpid()}
     for kind in ("Compute", "Graphics"):
         for one in nvml.call(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():

@@ -1,7 +1,7 @@
-"""Reads the installed PyTorch's facts in a child process: settings that it refuses may end the process.
+"""Reads the facts about the installed PyTorch in a child process, because settings that it rejects may end the process.
 
-It prints a line for the cards and one for torch; where a card is named, that one is emulated.
-CUDA is not initialised: the allocator has read its settings before, and the driver is asked by NVML.
+It prints two lines of JSON: the GPUs, and the facts about PyTorch. If a GPU is named, that GPU is emulated. CUDA is not
+initialised: the allocator reads its settings without it, and NVML provides the driver's facts.
 """
 
 import json
@@ -16,11 +16,12 @@ from ullage.running.diagnosis.nvml import read_cards
 
 
 def read_torch(*, is_here: bool = False) -> Torch:
-    """Return torch's facts; import it where needed. `is_here`: whether this is the user's own process.
+    """Return the facts about PyTorch, which is imported if necessary. `is_here`: whether this is the user's own
+    process.
 
     Raises:
         ImportError: torch cannot be imported.
-        OSError: a library of its cannot be loaded.
+        OSError: a library of PyTorch cannot be loaded.
     """
     import torch
 
@@ -30,38 +31,42 @@ def read_torch(*, is_here: bool = False) -> Torch:
         "hip": torch.version.hip,
         "is_here": is_here,
     }
-    if not hasattr(torch._C, "_cuda_memorySnapshot"):  # a build for the CPU
+    if not hasattr(torch._C, "_cuda_memorySnapshot"):  # a CPU-only build
         return Torch(**facts)
     facts["architectures"] = tuple((torch._C._cuda_getArchFlags() or "").split())
     try:
         facts["settings"] = _settings(torch._C)
-    except Exception as error:  # which one depends on the version: ValueError, RuntimeError
+    except Exception as error:  # ValueError or RuntimeError, depending on the version
         facts["settings_error"] = str(error).splitlines()[0]
     if is_here and hasattr(torch._C, "_cuda_hostMemoryStats"):
-        # torch.cuda.host_memory_stats says nothing until CUDA is initialised, and pinning does not do that.
+        # torch.cuda.host_memory_stats returns nothing until CUDA is initialised, and pinning memory does not initialise
+        # it.
         facts["pinned_bytes"] = torch._C._cuda_hostMemoryStats()["allocated_bytes"]["current"]
     return Torch(**facts)
 
 
 def _settings(binding: Any) -> str | None:
-    """Return the settings text that the allocator has read (in snapshots before 2.15); None where there is none."""
+    """Return the settings text that the allocator has read; None if it is not available.
+
+    It comes from `_accelerator_getAllocatorSettings` if PyTorch has it, otherwise from the allocator's snapshot.
+    """
     ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
     if ask is not None:
         return str(ask())
     try:
         read = binding._cuda_memorySnapshot(None)["allocator_settings"]
     except RuntimeError as error:
-        if "cudaMallocAsync" in str(error):  # this allocator has no snapshots
+        if "cudaMallocAsync" in str(error):  # this allocator does not support snapshots
             return None
         raise
     return str(read.get("PYTORCH_CUDA_ALLOC_CONF", ""))
 
 
 def main() -> None:
-    """Print what can be told of driver, cards and torch, as two lines of JSON; argv may name a card to emulate."""
+    """Print the facts about driver, GPUs and PyTorch as two lines of JSON; the argument may name a GPU to emulate."""
     gpu = sys.argv[1] if len(sys.argv) > 1 else None
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what torch prints is no answer
+    os.dup2(2, 1)  # PyTorch's own output must not appear between the two lines
     warnings.simplefilter("ignore")
     if gpu is not None:
         from ullage.gpu.emulator import emulate

@@ -1,6 +1,6 @@
-"""Facts of a process from /proc: whether it runs, its name, its owner, and whether its parent has ended.
+"""Facts about a process from /proc: whether it is running, its name, its owner, and whether its parent has ended.
 
-No command line and no environment is read. It does not know processes of other containers: they have no name here.
+Command lines and environments are not read. Processes of other containers are not visible here and have no name.
 """
 
 import os
@@ -15,7 +15,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_of(pid: int, used_bytes: int | None) -> CardProcess:
-    """Describe a process by its number; `used_bytes` is what it holds on a card."""
+    """Return the facts about the process with this id; `used_bytes` is the memory that it holds on a GPU."""
     try:
         name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
         owner = (_PROC / str(pid)).stat().st_uid
@@ -34,11 +34,12 @@ def process_of(pid: int, used_bytes: int | None) -> CardProcess:
 
 
 def is_alive(pid: int, started: float | None = None) -> bool:
-    """Return whether a process runs.
+    """Return whether a process is running.
 
     Args:
-        pid: its number.
-        started: when it was there already, in seconds since 1970: a younger process of that number is another one.
+        pid: the process id.
+        started: a time at which the process was already running, in seconds since 1970. A process that was started
+            later is another process with the same id.
     """
     try:
         fields = _fields_of(pid)
@@ -50,7 +51,9 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
-    """Return whether a parent adopts orphans. A container's first process may as well be the training itself."""
+    """Return whether this parent adopts orphaned processes. In a container, process 1 may also be the training
+    itself.
+    """
     try:
         is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
     except OSError:
@@ -59,11 +62,11 @@ def _is_reaper(parent: int, *, is_worker: bool) -> bool:
 
 
 def _parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the numbers of the parent and of the process group."""
+    """Return the process ids of the parent and of the process group."""
     fields = _fields_of(pid)
     return int(fields[1]), int(fields[2])
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return the kernel's figures behind a process's name, which may contain anything, also a parenthesis."""
+    """Return the fields of /proc/PID/stat after the process name, which may contain any character, also parentheses."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

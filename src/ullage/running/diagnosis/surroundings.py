@@ -1,4 +1,4 @@
-"""The judgement of the host: the container's memory, shared memory, pinned memory, WSL."""
+"""Checks of the host: the container's memory, shared memory, pinned memory, WSL."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,23 +6,24 @@ from typing import Final
 from ullage.base.units import GIB, MIB, text_of_bytes
 from ullage.running.diagnosis.facts import DiagnosisFinding, Host, MachineFacts, Weight
 
-_DOCKERS_SHARED_BYTES: Final = 64 * MIB  # what docker gives a container that asks for nothing
+_DOCKERS_SHARED_BYTES: Final = 64 * MIB  # Docker's default size
 _LITTLE_SHARED_BYTES: Final = 256 * MIB
 _NEARLY_FULL_SHARE: Final = 0.9
 _NOTABLE_PINNED_SHARE: Final = 0.5
 
 
 def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield what is wrong around the cards."""
+    """Yield findings about the host of the GPUs."""
     yield from _shared(facts.host)
     yield from _limit(facts.host)
     yield from _pinned(facts)
     if facts.host.is_wsl or facts.host.system == "Windows":
         yield DiagnosisFinding(
             name="spill",
-            title="This driver may put a card's memory into the machine's",
+            title="This driver may move GPU memory into host memory",
             seen="WSL" if facts.host.is_wsl else "Windows",
-            why="When the card is full, Windows' driver may go on in system memory: no error, and many times slower.",
+            why="When the GPU is full, the Windows driver may use system memory: programs do not fail, but are many "
+            "times slower.",
             cure="NVIDIA Control Panel, Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback.",
             weight=Weight.NOTE,
         )
@@ -37,7 +38,7 @@ def _shared(host: Host) -> Iterator[DiagnosisFinding]:
             name="shared-memory-small",
             title=f"/dev/shm has {text_of_bytes(total)}",
             seen=f"{text_of_bytes(free)} of it are free",
-            why="Workers of a DataLoader hand their batches over in there; when it is full they die with 'Bus error'.",
+            why="DataLoader workers pass their batches through /dev/shm; when it is full they die with 'Bus error'.",
             cure="Start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir with medium: Memory).",
         )
     elif free < min(_LITTLE_SHARED_BYTES, total // 4):
@@ -45,8 +46,9 @@ def _shared(host: Host) -> Iterator[DiagnosisFinding]:
             name="shared-memory-full",
             title=f"/dev/shm is nearly full: {text_of_bytes(free)} of {text_of_bytes(total)} are free",
             seen="files in /dev/shm",
-            why="Workers of a DataLoader hand their batches over in there; when it is full they die with 'Bus error'.",
-            cure="ls -l /dev/shm; files named torch_PID_... whose process has ended can be removed.",
+            why="DataLoader workers pass their batches through /dev/shm; when it is full they die with 'Bus error'.",
+            cure="List the files with ls -l /dev/shm; files named torch_PID_... whose process has ended can be "
+            "removed.",
         )
 
 
@@ -55,9 +57,9 @@ def _limit(host: Host) -> Iterator[DiagnosisFinding]:
         return
     yield DiagnosisFinding(
         name="container-full",
-        title="The container's memory is nearly used up",
+        title="The container has nearly reached its memory limit",
         seen=f"{text_of_bytes(host.used_bytes)} of {text_of_bytes(host.limit_bytes)}",
-        why="Beyond its limit the kernel kills a process of it ('Killed', exit code 137), and no Python error is seen.",
+        why="Beyond the limit, the kernel kills a process ('Killed', exit code 137), without a Python error.",
         cure="Give the container more memory, or use fewer workers, less pinned memory, less offloading.",
     )
 
@@ -69,10 +71,11 @@ def _pinned(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
         return
     yield DiagnosisFinding(
         name="pinned",
-        title=f"PyTorch has pinned {text_of_bytes(pinned)} of the machine's memory",
+        title=f"PyTorch has pinned {text_of_bytes(pinned)} of host memory",
         seen=f"torch.cuda.host_memory_stats(), of {text_of_bytes(of)}",
-        why="It cannot be swapped; blocks are rounded up to powers of two and kept after use. When no more can be had, "
-        "the error is called 'CUDA error: out of memory'.",
-        cure="pin_memory=False, or give it back: torch._C._host_emptyCache()",
+        why="Pinned memory cannot be swapped; blocks are rounded up to powers of two and kept after use. When the "
+        "host has "
+        "no more memory to pin, the error is called 'CUDA error: out of memory'.",
+        cure="Use pin_memory=False, or free the cached part: torch._C._host_emptyCache()",
         weight=Weight.PROBLEM if pinned >= _NOTABLE_PINNED_SHARE * of else Weight.NOTE,
     )

@@ -1,4 +1,4 @@
-"""The judgement of other variables that affect memory: their cost, and those that hide cards."""
+"""Checks of other environment variables that affect memory: what they cost, and which GPUs they hide."""
 
 import re
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from ullage.base.units import KIB, MIB, text_of_bytes
 from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Weight
 
 _WORKSPACES: Final = re.compile(r"(?::\d+:\d+)+")
-_USUAL_WORKSPACE_BYTES: Final = 32 * MIB  # of PyTorch itself on sm_90; 8.1 MiB on sm_75 (torch 2.8, 2.11)
-_NCCL_BUFFER_BYTES: Final = 4 * MIB  # NCCL's documentation of NCCL_BUFFSIZE
+_USUAL_WORKSPACE_BYTES: Final = 32 * MIB  # PyTorch's default on sm_90; 8.1 MiB on sm_75 (torch 2.8, 2.11)
+_NCCL_BUFFER_BYTES: Final = 4 * MIB  # the default in NCCL's documentation of NCCL_BUFFSIZE
 
 
 def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield what is wrong with variables other than the allocator's settings."""
+    """Yield findings about environment variables other than the allocator settings."""
     yield from _visible_cards(facts)
     yield from _switches(facts.environment)
     yield from _workspaces(facts.environment)
@@ -24,18 +24,18 @@ def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def visible_indices(text: str, facts: MachineFacts) -> tuple[list[int], str | None]:
-    """Return the cards that CUDA_VISIBLE_DEVICES shows, by number, and what ends or empties the list.
+    """Return the GPU numbers that CUDA_VISIBLE_DEVICES shows, and why the list ends early or is empty.
 
-    As CUDA and torch.cuda._parse_visible_devices read it: the list ends at what names no card; a card that is named
-    twice empties it; of "1gpu" the digits count.
+    The rules are those of CUDA and torch.cuda._parse_visible_devices: the list ends at the first name that is not a
+    GPU; a GPU that is named twice makes it empty; only the leading digits of a name such as "1gpu" count.
     """
     shown: list[int] = []
     for name in text.split(","):
         number = _index_of(name.strip(), facts)
         if number is None:
-            return shown, f"{name!r} names no card" if name else "a name is empty"
+            return shown, f"{name!r} is not a GPU" if name else "a name is empty"
         if number in shown:
-            return [], f"card {number} is named twice"
+            return [], f"GPU {number} is named twice"
         shown.append(number)
     return shown, None
 
@@ -48,7 +48,7 @@ def _index_of(name: str, facts: MachineFacts) -> int | None:
     if digits is None:
         return None
     number = int(digits[0])
-    is_known = facts.is_emulated or not facts.cards  # how many there are is not known, or says nothing
+    is_known = facts.is_emulated or not facts.cards  # the number of GPUs is unknown, or does not matter for UUIDs
     return number if is_known or number < len(facts.cards) else None
 
 
@@ -62,27 +62,27 @@ def _visible_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
         is_meant = text in ("", "-1")
         yield DiagnosisFinding(
             name="no-card-visible",
-            title="CUDA_VISIBLE_DEVICES hides every card",
+            title="CUDA_VISIBLE_DEVICES hides all GPUs",
             seen=f"CUDA_VISIBLE_DEVICES={text!r}" + ("" if is_meant else f": {reason}"),
             why="torch.cuda.is_available() is False, and programs run on the CPU without a warning.",
-            cure="unset CUDA_VISIBLE_DEVICES, or name cards by their numbers: 0,1",
+            cure="unset CUDA_VISIBLE_DEVICES, or list GPU numbers: 0,1",
             weight=Weight.NOTE if is_meant and not facts.cards else Weight.PROBLEM,
         )
     elif reason is not None:
         yield DiagnosisFinding(
             name="cards-cut-off",
-            title=f"CUDA_VISIBLE_DEVICES shows fewer cards than it names: {len(shown)}{count}",
+            title=f"CUDA_VISIBLE_DEVICES shows fewer GPUs than it names: {len(shown)}{count}",
             seen=f"CUDA_VISIBLE_DEVICES={text!r}: {reason}",
-            why="CUDA ends the list at the first name that is no card; those after it are hidden too.",
-            cure=f"export CUDA_VISIBLE_DEVICES={','.join(map(str, shown))}, or correct the rest",
+            why="CUDA ends the list at the first name that is not a GPU; the GPUs after it are hidden too.",
+            cure=f"export CUDA_VISIBLE_DEVICES={','.join(map(str, shown))}, or correct the other names",
         )
     names = {card.name for card in facts.cards}
     if len(names) > 1 and text[:1].isdigit() and facts.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         yield DiagnosisFinding(
             name="card-order",
-            title="The numbers of CUDA_VISIBLE_DEVICES may not be nvidia-smi's",
-            seen=f"{len(facts.cards)} cards of {len(names)} kinds, and CUDA_DEVICE_ORDER is not PCI_BUS_ID",
-            why="CUDA numbers the fastest card 0; nvidia-smi goes by the place on the bus.",
+            title="The GPU numbers in CUDA_VISIBLE_DEVICES may differ from nvidia-smi's",
+            seen=f"{len(facts.cards)} GPUs of {len(names)} models, and CUDA_DEVICE_ORDER is not PCI_BUS_ID",
+            why="CUDA gives number 0 to the fastest GPU; nvidia-smi numbers GPUs by their position on the PCI bus.",
             cure="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
             weight=Weight.NOTE,
         )
@@ -96,35 +96,37 @@ def _switches(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
     if caching == "1":
         yield DiagnosisFinding(
             name="no-caching",
-            title="PyTorch's allocator is switched off",
+            title="PyTorch's caching allocator is switched off",
             seen="PYTORCH_NO_CUDA_MEMORY_CACHING=1",
-            why="Every tensor is a cudaMalloc and a cudaFree, which are slow, and all of torch's statistics are 0.",
-            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING (it is for compute-sanitizer)",
+            why="Every tensor costs a cudaMalloc and a cudaFree, which are slow, and all memory statistics of "
+            "PyTorch are 0.",
+            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING (it is meant for compute-sanitizer)",
         )
     elif caching not in (None, "0"):
         yield DiagnosisFinding(
             name="no-caching-unread",
             title="PYTORCH_NO_CUDA_MEMORY_CACHING has a value that PyTorch ignores",
             seen=f"PYTORCH_NO_CUDA_MEMORY_CACHING={caching!r}",
-            why="Only 0 and 1 count.",
-            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING, or give it 1 or 0",
+            why="PyTorch accepts only 0 and 1.",
+            cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING, or set it to 1 or 0",
             weight=Weight.NOTE,
         )
     if environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield DiagnosisFinding(
             name="launch-blocking",
-            title="Every kernel is waited for",
+            title="The CPU waits for every kernel",
             seen=f"CUDA_LAUNCH_BLOCKING={environment['CUDA_LAUNCH_BLOCKING']}",
-            why="It is for debugging and slows training down; it takes no memory.",
+            why="This setting is for debugging and slows training down; it does not use memory.",
             cure="unset CUDA_LAUNCH_BLOCKING",
             weight=Weight.NOTE,
         )
     if environment.get("CUDA_MODULE_LOADING", "").upper() == "EAGER":
         yield DiagnosisFinding(
             name="eager-loading",
-            title="All kernels of all libraries are loaded to the card",
+            title="All kernels of all libraries are loaded onto the GPU",
             seen=f"CUDA_MODULE_LOADING={environment['CUDA_MODULE_LOADING']}",
-            why="Each process's context then holds kernels that never run, hundreds of MiB with PyTorch's libraries.",
+            why="The CUDA context of each process then holds kernels that never run, hundreds of MiB with PyTorch's "
+            "libraries.",
             cure="unset CUDA_MODULE_LOADING, or: export CUDA_MODULE_LOADING=LAZY",
         )
 
@@ -139,10 +141,10 @@ def _workspaces(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
     if not _WORKSPACES.fullmatch(text):
         yield DiagnosisFinding(
             name="workspace-unread",
-            title="CUBLAS_WORKSPACE_CONFIG cannot be read",
+            title="CUBLAS_WORKSPACE_CONFIG cannot be parsed",
             seen=f"CUBLAS_WORKSPACE_CONFIG={text!r}",
-            why="PyTorch warns and takes its default, and cuBLAS is not deterministic where that was wanted.",
-            cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (KiB and how many, several pairs in a row)",
+            why="PyTorch warns and uses its default, so cuBLAS is not deterministic even if you requested that.",
+            cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (pairs of a size in KiB and a number of buffers)",
         )
         return
     numbers = [int(number) for number in text[1:].split(":")]
@@ -150,9 +152,9 @@ def _workspaces(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
     if n_bytes > _USUAL_WORKSPACE_BYTES:
         yield DiagnosisFinding(
             name="workspace-large",
-            title=f"cuBLAS gets {text_of_bytes(n_bytes)} of workspace for each thread's handle and each stream",
+            title=f"cuBLAS gets a workspace of {text_of_bytes(n_bytes)} for each stream of each thread's handle",
             seen=f"CUBLAS_WORKSPACE_CONFIG={text}",
-            why=f"PyTorch itself takes 8.1 to {text_of_bytes(_USUAL_WORKSPACE_BYTES)}, by card.",
+            why=f"PyTorch's default is 8.1 MiB to {text_of_bytes(_USUAL_WORKSPACE_BYTES)}, depending on the GPU.",
             cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (32.0 MiB), which is deterministic too",
         )
 
@@ -162,18 +164,19 @@ def _nccl(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
     if text.isdigit() and int(text) > _NCCL_BUFFER_BYTES:
         yield DiagnosisFinding(
             name="nccl-buffers",
-            title=f"NCCL's buffers are {int(text) / _NCCL_BUFFER_BYTES:.3g} times as large as usual",
-            seen=f"NCCL_BUFFSIZE={text}: {text_of_bytes(int(text))} a buffer; the default is "
+            title=f"NCCL's buffers are {int(text) / _NCCL_BUFFER_BYTES:.3g} times as large as the default",
+            seen=f"NCCL_BUFFSIZE={text}: {text_of_bytes(int(text))} for each buffer; the default is "
             f"{text_of_bytes(_NCCL_BUFFER_BYTES)}",
-            why="NCCL has such a buffer for each pair of cards and channel, outside of PyTorch's allocator.",
+            why="NCCL allocates one buffer for each pair of GPUs and each channel, outside of PyTorch's allocator.",
             cure="unset NCCL_BUFFSIZE",
         )
     if "TORCH_NCCL_AVOID_RECORD_STREAMS" in environment:
         yield DiagnosisFinding(
             name="record-streams",
-            title="TORCH_NCCL_AVOID_RECORD_STREAMS does nothing any more",
+            title="TORCH_NCCL_AVOID_RECORD_STREAMS no longer has an effect",
             seen=f"TORCH_NCCL_AVOID_RECORD_STREAMS={environment['TORCH_NCCL_AVOID_RECORD_STREAMS']}",
-            why="PyTorch does it by itself, and calls the variable deprecated from 2.8 on; 2.15 no longer knows it.",
+            why="PyTorch does this by default and reports the variable as deprecated from 2.8 on; 2.15 does not "
+            "read it.",
             cure="unset TORCH_NCCL_AVOID_RECORD_STREAMS",
             weight=Weight.NOTE,
         )

@@ -1,1 +1,1 @@
-"""Exports samples of a run to other programs: CSV, Parquet, Prometheus."""
+"""Exports of a run's memory samples and of recordings: CSV, Parquet, Prometheus, OTLP and SQLite."""

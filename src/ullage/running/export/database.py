@@ -1,4 +1,4 @@
-"""A recording as tables of SQLite, for people who ask their own questions: events, blocks, segments and stacks."""
+"""Writes a recording as SQLite tables of events, blocks, segments and stacks, for users who query it with SQL."""
 
 import errno
 import sqlite3
@@ -16,7 +16,7 @@ from ullage.recorded.history import ACTIONS, Action, History, RecordedStacks
 from ullage.recorded.program import Column
 from ullage.running.export.lifetime import BlockTable, SegmentTable, blocks_of, segments_of
 
-# Keys begin with the number, not with the device: who asks of a single card joins by the number alone.
+# Primary keys begin with the event or block number, not with the device, so that a join by this number alone is fast.
 SCHEMA: Final = """
 CREATE TABLE events (device INTEGER, event INTEGER, action TEXT, address INTEGER, size_bytes INTEGER, stream INTEGER,
     pool INTEGER, free_bytes INTEGER, time_us INTEGER, stack INTEGER, label TEXT, compile_context TEXT,
@@ -42,23 +42,23 @@ def write_database(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> None:
-    """Write the recordings of all devices as tables, whole or not at all.
+    """Write the recordings of all devices as SQLite tables; if writing fails, no file is left.
 
     Args:
-        path: of the file.
-        devices: the recordings, by the device's number.
-        assumptions: what each of them lacks, by the same numbers.
-        semantics: the allocator's version: one of `ullage.recorded.settings.SEMANTICS`.
-        alloc_conf: the settings in force, where the snapshot does not record them.
-        capacity_bytes: what the allocator could reserve at most, where no request failed.
+        path: the path of the database file.
+        devices: the recordings, by the index of the device.
+        assumptions: the assumptions about what each recording lacks, by the index of the device.
+        semantics: the version of the allocator: one of `ullage.recorded.settings.SEMANTICS`.
+        alloc_conf: the settings in force, for a snapshot that does not record them.
+        capacity_bytes: the bytes that the allocator could reserve at most, for a recording without a failed request.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left.
-        SettingsError: `alloc_conf` cannot be read.
+        OSError: the file cannot be written; no part of it is left.
+        SettingsError: `alloc_conf` cannot be parsed.
     """
     with whole_file_by_name(path) as name:
         try:
-            # Nobody reads the file before it is whole, so that it needs no journal of its own.
+            # Nobody reads the file before it is complete, so SQLite's own journal is not needed.
             with closing(sqlite3.connect(name, isolation_level=None)) as database:
                 database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + SCHEMA + "BEGIN;")
                 for device, history in devices.items():
@@ -70,7 +70,7 @@ def write_database(
                     _insert(database, "blocks", _block_columns(history, blocks_of(history, rebuilt, segments)))
                     _insert(database, "segments", _segment_columns(history, segments))
                 history = next(iter(devices.values()))
-                _insert(database, "stacks", _stack_columns(history.stacks))  # all devices share them
+                _insert(database, "stacks", _stack_columns(history.stacks))  # all devices share the stacks
                 table = history.stacks.table
                 rows = (
                     (number, _text(frame.name), _text(frame.file), frame.line) for number, frame in enumerate(table)
@@ -87,7 +87,7 @@ def _insert(database: sqlite3.Connection, table: str, columns: list[Iterable[Any
 
 
 def _values(column: Column, *, where: Column | None = None) -> list[Any]:
-    """Return a column's values as Python's, with None for those below zero, or where a condition does not hold."""
+    """Return a column's values as Python objects; None for negative values, or where `where` is False."""
     is_known = column >= 0 if where is None else where
     if is_known.all():
         found: list[Any] = column.tolist()
@@ -98,7 +98,7 @@ def _values(column: Column, *, where: Column | None = None) -> list[Any]:
 
 
 def _text(text: str) -> str:
-    """Return a text that can be written as UTF-8: a file may hold letters that are only halves of one."""
+    """Return a text that can be written as UTF-8: lone surrogates, which a recording may contain, are replaced."""
     return text.encode(errors="replace").decode()
 
 
@@ -110,7 +110,7 @@ def _event_columns(history: History) -> list[Iterable[Any]]:
     length, labels = len(history), history.labels
     failed = history.action == Action.OOM
     names = [_NAMES[action] for action in Action]
-    texts = (*map(_text, labels.texts), None)  # the last is what -1 stands for
+    texts = (*map(_text, labels.texts), None)  # index -1 selects the last text, None
     none = np.full(length, -1, np.int64)
     return [
         _same(history.device, length),

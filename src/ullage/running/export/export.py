@@ -1,4 +1,4 @@
-"""The exports that the user asks for: files of samples, an endpoint. Each is updated once a second during the run."""
+"""The exports that the user requests: files of samples, endpoints. Each is updated once a second during the run."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,18 +17,18 @@ class _Export(Protocol):
 
 
 class Exports:
-    """All exports of a run. If one fails, a line says so; the others and the run are not affected."""
+    """All exports of a run. If an export fails, one line reports it; the other exports and the run continue."""
 
     def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
         self._exports = exports
         self._notify = notify
 
     def update(self, folder: Path) -> None:
-        """Export new samples in the folder of a run."""
+        """Export the new samples in the folder of a run."""
         self._each(lambda export: export.update(folder))
 
     def finish(self, folder: Path) -> None:
-        """Export the remaining samples when the run has ended."""
+        """Export the remaining samples after the run has ended."""
         self._each(lambda export: export.finish(folder))
 
     def _each(self, do: Callable[[_Export], None]) -> None:
@@ -54,7 +54,7 @@ def open_exports(
         csv: the path of a CSV file for samples.
         parquet: the path of a Parquet file for samples.
         prometheus: the port of an endpoint, or its address and port.
-        otlp: the URL of a collector that metrics are sent to.
+        otlp: the URL of a collector to which metrics are sent.
         notify: called with a sentence for the user.
 
     Raises:
@@ -74,7 +74,7 @@ def open_exports(
 
         endpoint = Endpoint(prometheus)
         exports.append(endpoint)
-        notify(f"metrics for Prometheus are at {endpoint.url}")
+        notify(f"metrics for Prometheus are available at {endpoint.url}")
     if otlp is not None:
         _need("prometheus_client", "--otlp", extra="otlp")
         _need("opentelemetry.exporter.otlp.proto.http", "--otlp", extra="otlp")
@@ -87,7 +87,9 @@ def open_exports(
 def _need(package: str, option: str, *, extra: str = "export") -> None:
     try:
         is_there = find_spec(package) is not None
-    except ModuleNotFoundError:  # of a package above it
+    except ModuleNotFoundError:  # a parent package is missing
         is_there = False
     if not is_there:
-        raise UsageError(f"{option} needs {package}, which is not installed here: pip install 'ullage[{extra}]'")
+        raise UsageError(
+            f"{option} needs {package}, which is not installed; install it with: pip install 'ullage[{extra}]'"
+        )

@@ -1,6 +1,7 @@
-"""Every block and every segment of a recording with its birth and its end, as columns.
+"""Every block and segment of a recording with the events at which it was allocated and freed, as columns.
 
-Sizes after rounding come from the state at the end, or else from a replay of the run: a snapshot does not record them.
+A snapshot does not record block sizes after rounding. They are read from the snapshot's final state or, for blocks that
+were freed, computed by replaying the run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,9 @@ _OF_BLOCKS_BEFORE: Final = ("address", "size", "requested", "stack", "freed", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTable:
-    """One row a block, as columns of equal length: those of the trace in order, then those from before it."""
+    """All blocks as columns of equal length: first those the trace allocates, in order, then those allocated before
+    it.
+    """
 
     address: Column
     size: Column
@@ -38,7 +41,9 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTable:
-    """One row a segment, as columns of equal length; an expandable one that is there at the end has a row a stretch."""
+    """All segments as columns of equal length; an expandable segment in the final state has one row for each mapped
+    range.
+    """
 
     address: Column
     size: Column
@@ -52,7 +57,9 @@ class SegmentTable:
 
 
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
+    """Return the segments that existed before the trace, those that the trace allocates, and the expandable
+    segments.
+    """
     columns = np.array(list(_segment_rows(history, rebuilt)), np.int64).reshape(-1, len(SegmentTable.__slots__)).T
     return SegmentTable(**dict(zip(SegmentTable.__slots__, columns, strict=True)))
 
@@ -78,17 +85,17 @@ def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """When blocks are freed, and when their places can be used again; `NONE`: not in the recording."""
+    """The events that free blocks, and those after which the memory can be reused; `NONE` if they were not recorded."""
 
     freed: Column
-    """The entry that frees a block, by the entry that allocates it."""
+    """The event that requests the free of a block, by the event that allocates it."""
     died: Column
     before: Mapping[int, tuple[int, int]]
-    """Both, by address, of blocks that no entry allocates."""
+    """Both events of blocks that were allocated before recording began, by address."""
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
-    """Return every block: those that the trace allocates, and those that were there before."""
+    """Return all blocks: those that the trace allocates, and those that existed before it."""
     made = np.flatnonzero(history.action == Action.ALLOC)
     ends = _ends(history)
     older = np.array(list(_blocks_before(rebuilt, ends)), np.int64).reshape(-1, len(_OF_BLOCKS_BEFORE))
@@ -134,14 +141,15 @@ def _ends(history: History) -> _Ends:
     before: dict[int, tuple[int, int]] = {}
     for at in np.flatnonzero((lives.previous < 0) & (asks | completes)).tolist():
         row = int(lives.row[at])
-        # A free that only ends was asked for before recording began; files before 2023 have one entry for a free.
+        # A free that is only completed was requested before recording began; snapshots before 2023 have one event for a
+        # free.
         asked = NONE if completes[at] and asks.any() else row
         before[int(history.address[row])] = asked, row if completes[at] else done.get(row, NONE)
     return _Ends(freed=freed, died=died, before=before)
 
 
 def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
-    """Yield each block that was there when recording began, as a row of `_OF_BLOCKS_BEFORE`."""
+    """Yield each block that existed when recording began, as a row of `_OF_BLOCKS_BEFORE`."""
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
@@ -152,7 +160,7 @@ def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
-    """Return, for each entry that allocates, the bytes that its block takes in a replay."""
+    """Return, for each event that allocates, the bytes that its block takes in a replay of the run."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
         done = replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True)
@@ -165,7 +173,7 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
 
 
 def _with_sizes_at_end(history: History, address: Column, died: Column, size: Column) -> Column:
-    """Return the sizes, of blocks that are there at the end as the snapshot has them."""
+    """Return the sizes in bytes, with those of blocks that exist at the end replaced by the sizes in the snapshot."""
     known = {
         block.address: block.size
         for segment in history.segments

@@ -1,8 +1,8 @@
-"""The metrics of a run's processes: their names, types and values at one moment, as prometheus_client's families.
+"""The metrics of a run's processes: their names, types and current values, as metric families of prometheus_client.
 
-They are read from the processes' live files, which do not notice it. The endpoint for Prometheus answers with them, and
-OTLP sends them: each metric is written down once, here. Names and types follow OpenMetrics. The present memory of a
-process is there while it runs; its counters, its peak and its state until the run ends.
+They are read from the processes' live files, which does not affect the processes. The Prometheus endpoint returns them
+and OTLP sends them; each metric is defined only here. Names and types follow OpenMetrics. The current memory of a
+process is reported while it runs; its counters, peak and state are reported until the run ends.
 """
 
 import threading
@@ -19,43 +19,47 @@ from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
 _UNKNOWN_CAUSE: Final = "cannot_tell"
-"""The cause of evidence that cannot be read."""
+"""The cause that is reported for evidence that cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
 _LATEST: Final = 64
-"""The number of samples that are read of each process, enough to have one of each of its devices."""
+"""The number of latest samples that are read for each process, enough to include every device of the process."""
 _GAUGES: Final = (
-    ("allocated", "allocated_bytes", "Memory in tensors, as PyTorch's allocator counts it, at the latest sample."),
-    ("reserved", "reserved_bytes", "Memory that PyTorch's allocator holds of the card: in tensors and cached."),
+    (
+        "allocated",
+        "allocated_bytes",
+        "Memory allocated to tensors at the latest sample, as PyTorch's allocator counts it.",
+    ),
+    ("reserved", "reserved_bytes", "GPU memory that PyTorch's allocator has reserved, allocated or cached."),
     ("inactive_split", "split_bytes", "Free parts of segments that are partly in use."),
-    ("step_peak_allocated", "peak_bytes", "Most that was allocated between the latest sample and the one before."),
-    ("driver_used", "used_bytes", "Memory of the card in use by everybody, as the driver says."),
+    ("step_peak_allocated", "peak_bytes", "Peak of allocated memory between the last two samples."),
+    ("driver_used", "used_bytes", "GPU memory used by all processes, as the driver reports it."),
 )
 
 
 def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metrics of all processes that have written into a folder.
+    """Yield the metrics of all processes that have written files into a folder.
 
     Args:
-        folder: of the run.
-        causes: why memory ran out, by the name of the folder of evidence.
+        folder: the folder of the run.
+        causes: the causes of out-of-memory errors, by the name of the folder of evidence.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             live = read_live(path, most=_LATEST, overview=False)
-        except (LiveFileError, OSError):  # it is just being made, or removed
+        except (LiveFileError, OSError):  # the file is being created or removed
             continue
         facts = RunFacts.from_json(live.facts)
-        if facts.pid:  # it has told its facts
+        if facts.pid:  # the process has written its facts
             families.add(facts, {sample.device: sample for sample in live.recent}, causes)
     yield from families.all()
 
 
 class _Families:
-    """The metrics of one scrape."""
+    """The metric families of one scrape."""
 
     def __init__(self) -> None:
         self._now = {
@@ -67,24 +71,28 @@ class _Families:
             return kind(f"ullage_{name}", text, labels=labels, **unit)
 
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        left = "What is left of the card for the process, beside what it has reserved, contexts and others."
-        self._limit = family(gauge, "limit", "What the process may reserve of the card.", unit="bytes")
+        left = "GPU memory the process can still reserve, after its reserved memory, CUDA contexts and other processes."
+        self._limit = family(gauge, "limit", "GPU memory that the process may reserve.", unit="bytes")
         self._headroom = family(gauge, "headroom", left, unit="bytes")
-        self._peak = family(gauge, "peak_allocated", "Most that was allocated in the whole run.", unit="bytes")
-        self._retries = family(counter, "alloc_retries", "Times that the allocator gave its cache back to go on.")
-        self._steps = family(counter, "steps", "Steps that have ended.", _PROCESS)
-        self._ooms = family(counter, "ooms", "Times that memory ran out.", _PROCESS)
-        by_cause = "Times that memory ran out, by what ullage explain says."
+        self._peak = family(gauge, "peak_allocated", "Peak of allocated memory in the whole run.", unit="bytes")
+        self._retries = family(
+            counter, "alloc_retries", "Number of times that the allocator freed its cache and retried an allocation."
+        )
+        self._steps = family(counter, "steps", "Number of completed steps.", _PROCESS)
+        self._ooms = family(counter, "ooms", "Number of out-of-memory errors.", _PROCESS)
+        by_cause = "Number of out-of-memory errors by the cause that ullage explain reports."
         self._causes = family(counter, "ooms_by_cause", by_cause, _CAUSED)
-        self._seconds = family(gauge, "step", "Of a step, the median of the latest.", _PROCESS, unit="seconds")
+        self._seconds = family(gauge, "step", "Median duration of the latest steps.", _PROCESS, unit="seconds")
         roles = (*_PROCESS, "role")
-        self._role = family(gauge, "role", "Memory by what it is for, over all devices.", roles, unit="bytes")
-        growing = "1 where memory grows from step to step, or falls into pieces."
+        self._role = family(
+            gauge, "role", "Memory by its role (parameters, gradients, ...), over all devices.", roles, unit="bytes"
+        )
+        growing = "1 if memory grows from step to step or becomes fragmented, otherwise 0."
         self._growing = family(gauge, "growing", growing, _PROCESS)
-        self._state = family(StateSetMetricFamily, "state", "What the process does.", _PROCESS)
+        self._state = family(StateSetMetricFamily, "state", "State of the process.", _PROCESS)
 
     def add(self, facts: RunFacts, latest: dict[int, Sample], causes: Mapping[str, str]) -> None:
-        """Add a process, with the latest sample of each of its devices, and why its memory ran out."""
+        """Add a process with the latest sample of each of its devices and the causes of its out-of-memory errors."""
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
         is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
         state = facts.state if is_here or facts.state != "runs" else "gone"
@@ -125,18 +133,18 @@ class _Families:
 
 
 class OomCauses:
-    """Why memory ran out, of every folder of evidence that a run leaves, read while the run goes on.
+    """The causes of out-of-memory errors, for every folder of evidence of a run, read while the run continues.
 
-    In a thread of its own: to read a snapshot takes a moment, and whoever waits for the command waits for signals too.
+    They are read in a separate thread, because reading a snapshot takes time in which signals must still be handled.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The causes that are known by now, by the name of the folder of evidence."""
+        """The causes of out-of-memory errors that are known so far, by the name of the folder of evidence."""
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:
-        """Begin to read evidence that is new, unless some is being read."""
+        """Start reading new evidence, unless a thread is already reading."""
         if self._reading is not None and self._reading.is_alive():
             return
         new = [path for path in folder.glob("oom-*/snapshot.pickle") if path.parent.name not in self.known]
@@ -145,7 +153,7 @@ class OomCauses:
             self._reading.start()
 
     def finish(self, folder: Path) -> None:
-        """Read what is left."""
+        """Read all remaining evidence."""
         if self._reading is not None:
             self._reading.join()
         self.look(folder)
@@ -153,7 +161,9 @@ class OomCauses:
             self._reading.join()
 
     def _read(self, snapshots: list[Path]) -> None:
-        from ullage.explaining.fleet.rank_summary import summary_of  # numpy is not for runs whose memory never runs out
+        from ullage.explaining.fleet.rank_summary import (
+            summary_of,
+        )  # imported here, because runs without out-of-memory errors do not need numpy
 
         for path in snapshots:
             try:

@@ -1,6 +1,6 @@
-"""Metrics over OTLP: what the endpoint for Prometheus answers is sent to a collector, every few seconds.
+"""Metrics over OTLP: sends the metrics of the Prometheus endpoint to a collector every few seconds.
 
-The encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and the like) are the OpenTelemetry exporter's.
+The OpenTelemetry exporter does the encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and similar).
 """
 
 import logging
@@ -34,21 +34,22 @@ PERIOD_SECONDS: Final = 10.0
 _PATH: Final = "/v1/metrics"
 _UNITS: Final = {"bytes": "By", "seconds": "s", "": "1"}
 _LAST_SECONDS: Final = 5.0
-"""The time that the last samples may take when the command has ended."""
+"""The time limit in seconds for sending the last samples after the command has ended."""
 
 
 class OtlpSender:
-    """Sends metrics from the first `update` on. If a collector does not answer, one line says so."""
+    """A sender of metrics, active from the first `update` on. If a collector does not respond, one line reports it."""
 
     def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
-        """Check the address; nothing is sent yet.
+        """Check the URL; nothing is sent yet.
 
         Args:
-            url: of the collector, such as http://localhost:4318; the path /v1/metrics is added where it has none.
+            url: the URL of the collector, such as http://localhost:4318; /v1/metrics is appended to a URL without a
+                path.
             notify: called with a sentence for the user.
 
         Raises:
-            UsageError: it is not the URL of an HTTP server.
+            UsageError: the URL is not that of an HTTP server.
         """
         self.url = _endpoint_of(url)
         self._notify = notify
@@ -58,18 +59,18 @@ class OtlpSender:
         self._has_told = False
         self._exporter = OTLPMetricExporter(endpoint=self.url, timeout=_LAST_SECONDS)
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-        logging.getLogger("opentelemetry").propagate = False  # standard error belongs to the script
+        logging.getLogger("opentelemetry").propagate = False  # standard error belongs to the user's script
         self._thread = threading.Thread(target=self._send_always, name="ullage-otlp", daemon=True)
 
     def update(self, folder: Path) -> None:
-        """Send the present content of a folder from now on."""
+        """Send the current metrics of a folder periodically from now on."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             self._thread.start()
 
     def finish(self, folder: Path) -> None:
-        """Send what the run has left, once."""
+        """Send the final metrics of the run, once."""
         self._is_over.set()
         if self._folder is not None:
             self._thread.join(_LAST_SECONDS)
@@ -88,20 +89,23 @@ class OtlpSender:
         data = data_of(list(metrics_of(self._folder, self._causes.known)), run=self._folder.name)
         try:
             is_sent = self._exporter.export(data) is MetricExportResult.SUCCESS
-            why = "it did not take them"
-        except Exception as error:  # of requests, of protobuf: whatever it is, the run has nothing to do with it
+            why = "the collector did not accept them"
+        except Exception as error:  # any error of requests or protobuf must not affect the run
             is_sent, why = False, f"{type(error).__name__}: {error}"
         if not is_sent and not self._has_told:
             self._has_told = True
-            self._notify(f"metrics cannot be sent to {self.url} ({why}); the run continues, and later ones are tried")
+            self._notify(
+                f"metrics cannot be sent to {self.url} ({why}); the run continues, and later metrics will be sent "
+                "if possible"
+            )
 
 
 def data_of(families: list[Metric], *, run: str) -> MetricsData:
-    """Return metrics as OTLP has them.
+    """Return metrics in the data model of OTLP.
 
     Args:
-        families: as prometheus_client has them.
-        run: the name of the run, which tells it from others of the same machine.
+        families: metric families of prometheus_client.
+        run: the name of the run, which distinguishes it from other runs on the same machine.
     """
     now = time.time_ns()
     sent = [metric for family in families if family.samples for metric in _converted(family, now)]
@@ -111,7 +115,7 @@ def data_of(families: list[Metric], *, run: str) -> MetricsData:
 
 
 def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
-    """Yield a family as metrics: a counter's time of creation is the start of its points."""
+    """Yield the OTLP metrics of a family. The creation time of a counter becomes the start time of its data points."""
     is_counter = family.type == "counter"
     created = {
         tuple(sorted(sample.labels.items())): int(sample.value * 1e9)
@@ -139,5 +143,5 @@ def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
 def _endpoint_of(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--otlp {text} is not the URL of a collector; expected one such as http://localhost:4318")
+        raise UsageError(f"--otlp {text} is not the URL of a collector; expected a URL such as http://localhost:4318")
     return text if parts.path.strip("/") else text.rstrip("/") + _PATH

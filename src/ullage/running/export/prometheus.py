@@ -1,4 +1,4 @@
-"""An endpoint for Prometheus: the memory of a run's processes, read from their live files at every scrape."""
+"""An endpoint for Prometheus: returns the memory of a run's processes, read from their live files at every scrape."""
 
 import socket
 import socketserver
@@ -19,17 +19,17 @@ _LOCAL: Final = "127.0.0.1"
 
 
 class Endpoint(Collector):
-    """Answers scrapes. It takes its port when it is made, and answers from the first `update` on."""
+    """A server that answers scrapes. It binds its port when it is created, and answers from the first `update` on."""
 
     def __init__(self, address: str) -> None:
-        """Take a port.
+        """Bind the port.
 
         Args:
-            address: a port, which only this machine can reach; or an address and a port, such as "0.0.0.0:9400". Port 0
-                is any free port.
+            address: a port, which is reachable only from this machine; or an address and a port, such as
+                "0.0.0.0:9400". Port 0 selects any free port.
 
         Raises:
-            UsageError: it is not an address, or the port is taken.
+            UsageError: the address is malformed, or the port is in use.
         """
         host, port = _address_of(address)
         self._folder: Path | None = None
@@ -40,8 +40,9 @@ class Endpoint(Collector):
             self._server = _MetricsServer(host, port)
         except OSError as error:
             raise UsageError(
-                f"--prometheus {address} cannot be listened on: {error.strerror or error}; expected an address of this "
-                "machine and a free port (0: any)"
+                f"--prometheus {address} cannot be used: {error.strerror or error}; expected an address of this "
+                "machine "
+                "and a free port (0: any free port)"
             ) from None
         self._server.set_app(make_wsgi_app(registry))
 
@@ -52,23 +53,23 @@ class Endpoint(Collector):
         return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
 
     def update(self, folder: Path) -> None:
-        """Answer scrapes from now on, with the present content of a folder."""
+        """Answer scrapes from now on with the current metrics of a folder."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
 
     def finish(self, folder: Path) -> None:
-        """Do nothing: the endpoint stays until this process ends, while it explains what the run has left."""
+        """Do nothing: the endpoint stays available until this process ends, while the run is being explained."""
 
     def close(self) -> None:
-        """Free the port."""
+        """Release the port."""
         if self._folder is not None:
             self._server.shutdown()
         self._server.server_close()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics with their present values."""
+        """Yield all metrics with their current values."""
         if self._folder is not None:
             yield from metrics_of(self._folder, self._causes.known)
 
@@ -84,7 +85,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """Ignore clients that have disconnected."""
 
     def server_bind(self) -> None:
-        """Take the port, without looking up this machine's name in the network, as `http.server` does."""
+        """Bind the port without the host name lookup over the network that `http.server` does."""
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -93,10 +94,10 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
-    """The number of seconds that a client may take."""
+    """The time limit for a client's request in seconds."""
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: standard error belongs to the script."""
+        """Log nothing: standard error belongs to the user's script."""
 
 
 def _address_of(text: str) -> tuple[str, int]:

@@ -1,7 +1,7 @@
-"""Reads the samples of a run from its live files as rows, each once, and writes them into a file.
+"""Reads the samples of a run from its live files as rows, each sample once, and writes the rows into a file.
 
-CSV can be read at any time, Parquet is complete at the run's end. A live file keeps its latest 4,096 samples. Samples
-that were overwritten before they were read are counted.
+A CSV file can be read at any time; a Parquet file is complete when the run has ended. A live file keeps its latest
+4,096 samples. Samples that were overwritten before they were read are counted.
 """
 
 import csv
@@ -21,7 +21,7 @@ from ullage.running.run_files.live import SUFFIX, Live, LiveFileError, read_live
 
 _NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)(?:-\w+)?")
 _GROUP_ROWS: Final = 1 << 14
-"""The number of rows of a row group; until it is full, rows are kept in memory."""
+"""The number of rows in a Parquet row group. Rows are kept in memory until the group is full."""
 
 
 class SampleRow(NamedTuple):
@@ -32,20 +32,20 @@ class SampleRow(NamedTuple):
     rank: int | None
     pid: int
     device: int
-    """PyTorch's number of the device in the process."""
+    """PyTorch's index of the device in the process."""
     gpu: str
-    """The name of the card; "" if the process was killed before it wrote its facts."""
+    """The name of the GPU; "" if the process was killed before it wrote its facts."""
     step: int
     """The step in which the sample was taken, counted from 1."""
     is_step_end: bool
-    """Whether the sample was taken at the end of the step; a long step also has a sample every second."""
+    """Whether the sample was taken at the end of the step; long steps also have a sample every second."""
     allocated_bytes: int
     reserved_bytes: int
     peak_allocated_bytes: int
-    """The peak of allocated memory since the previous row of the same process and device."""
+    """The peak of allocated bytes since the previous row of the same process and device."""
     inactive_split_bytes: int
     driver_used_bytes: int | None
-    """The bytes used by all processes on the card; None if the driver was not asked."""
+    """The bytes used by all processes on the GPU; None if the driver was not queried."""
     limit_bytes: int | None
     """The bytes that the process may reserve; None if it was killed before it wrote its facts."""
     alloc_retries: int
@@ -54,16 +54,16 @@ class SampleRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position up to which the file of a process has been read."""
+    """The position up to which a process's live file has been read."""
 
     samples: int = 0
     lost: int = 0
     steps: dict[int, int] = field(default_factory=dict)
-    """The number of steps that had ended at each device's last sample."""
+    """The number of completed steps of the process at the last sample of each device."""
 
 
 class Drain:
-    """Reads new samples from the live files of a folder."""
+    """A reader of new samples in the live files of a folder."""
 
     def __init__(self) -> None:
         self._positions: dict[Path, _Position] = {}
@@ -75,14 +75,14 @@ class Drain:
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
     def rows(self, folder: Path) -> list[SampleRow]:
-        """Return the new rows, process by process; they are returned again until `commit` is called."""
+        """Return the new rows, process by process. The same rows are returned again until `commit` is called."""
         self._next = {}
         rows: list[SampleRow] = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             position = self._positions.get(path, _Position())
             try:
                 live = read_live(path, since=position.samples, overview=False)
-            except (LiveFileError, OSError):  # it is just being made
+            except (LiveFileError, OSError):  # the file is being created
                 continue
             steps = dict(position.steps)
             rows += _rows_of(live, steps)
@@ -96,7 +96,10 @@ class Drain:
 
 
 def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
-    """Yield rows. A sample has the number of steps that have ended: the first with a number is from that step's end."""
+    """Yield the rows of a live file.
+
+    Each sample has the number of completed steps. The first sample with a number was taken at the end of that step.
+    """
     facts = RunFacts.from_json(live.facts)
     rank, pid = _who(live.path, facts)
     cards = {card.index: card for card in facts.cards}
@@ -124,7 +127,7 @@ def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
 
 
 def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
-    """Return rank and id of a process; if it has not written its facts yet, from the name of its file."""
+    """Return the rank and id of a process; if it has not written its facts yet, those in the name of its file."""
     found = _NAME.fullmatch(path.stem)
     if facts.pid or found is None:
         return facts.rank, facts.pid
@@ -135,25 +138,25 @@ class File(Protocol):
     """A file into which rows are written."""
 
     def add(self, rows: list[SampleRow]) -> None:
-        """Add all of these rows, or none.
+        """Add all of these rows, or none of them if writing fails.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the rows cannot be written.
         """
 
     def close(self) -> None:
         """Complete the file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
 
 
 class SampleTable:
-    """Writes new samples of a folder into a file. If that fails, it says so once, and retries the next time."""
+    """A file with the samples of a folder. If writing fails, this is reported once, and the next update tries again."""
 
     def __init__(self, path: Path, make: Callable[[Path], File], notify: Callable[[str], Any]) -> None:
-        """Write to a path; the file is made at the first update."""
+        """Set the path of the file, which is created at the first update."""
         self._path = path.absolute()
         self._name = path
         self._make = make
@@ -163,7 +166,7 @@ class SampleTable:
         self._has_told = False
 
     def update(self, folder: Path) -> None:
-        """Write new rows."""
+        """Write the new rows."""
         try:
             self._file = self._file or self._make(self._path)
             self._file.add(self._drain.rows(folder))
@@ -172,7 +175,7 @@ class SampleTable:
             self._fail(error)
 
     def finish(self, folder: Path) -> None:
-        """Write the remaining rows, and report how many samples are missing."""
+        """Write the remaining rows, and report the number of missing samples."""
         self.update(folder)
         try:
             if self._file is not None:
@@ -180,9 +183,7 @@ class SampleTable:
         except OSError as error:
             self._fail(error)
         for process, number in self._drain.lost.items():
-            self._notify(
-                f"{number:,} samples of {process} are not in {self._name}: they were overwritten by later ones"
-            )
+            self._notify(f"{number:,} samples of {process} are missing in {self._name}: newer samples overwrote them")
 
     def _fail(self, error: OSError) -> None:
         if not self._has_told:
@@ -194,10 +195,10 @@ class CsvFile:
     """A CSV file to which whole lines are appended."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file, in place of one that is there.
+        """Create the file; an existing file is replaced.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._descriptor = new_file(path)
         self._size = 0
@@ -213,7 +214,7 @@ class CsvFile:
                 written += os.pwrite(self._descriptor, content[written:], self._size + written)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)  # no half lines
+                os.ftruncate(self._descriptor, self._size)  # remove an incomplete line
             raise
         self._size += written
         self._head = ""
@@ -223,13 +224,13 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file, written in row groups under a temporary name; it can be read once it is closed."""
+    """A Parquet file that is written in row groups under a temporary name, and can be read after it was closed."""
 
     def __init__(self, path: Path) -> None:
-        """Make the temporary file, in the folder of the final one.
+        """Create the temporary file in the folder of the final file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         import pyarrow.parquet
 
@@ -243,7 +244,7 @@ class ParquetFile:
 
     def add(self, rows: list[SampleRow]) -> None:
         if self._writer is None:
-            return  # it is not whole, and cannot become so
+            return  # the file is incomplete and cannot be completed
         self._rows += rows
         if len(self._rows) >= _GROUP_ROWS:
             self._try(self._write)

@@ -1,1 +1,1 @@
-"""Records memory inside the process of a run: samples, and evidence when memory runs out."""
+"""Records memory inside the processes of a run: samples, and evidence when a process runs out of memory."""

@@ -1,7 +1,7 @@
-"""Writes evidence when memory runs out: the allocator's snapshot, the stack of the request, and the environment.
+"""Writes evidence of an out-of-memory error: the allocator's snapshot, the stack of the request, and the environment.
 
-It is called by the allocator's observer, in the thread that has asked for memory, before PyTorch raises its error. It
-allocates nothing on the card; if something fails in it, one line says so and the script is not affected.
+The allocator's observer calls it in the thread that requested memory, before PyTorch raises its error. It allocates
+nothing on the GPU. If it fails, one line reports it and the user's script is not affected.
 """
 
 import json
@@ -25,20 +25,22 @@ _MOST_FRAMES: Final = 200
 
 
 def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
-    """Write the present state into a folder.
+    """Write the state at an out-of-memory error into a folder.
 
     Args:
-        folder: a new folder, for this alone.
+        folder: a new, empty folder.
         device: the device that ran out of memory.
-        asked_bytes: the size of the request, rounded up as the allocator does.
-        more: facts of the run, plain data.
+        asked_bytes: the size of the request in bytes, rounded up as the allocator does.
+        more: facts about the run, plain data.
 
     Raises:
-        OSError: it cannot be written; files that were completed before stay readable.
+        OSError: a file cannot be written; files that are already complete stay readable.
     """
     frames = _frames(sys._getframe(1))
     caller = frames
-    if all(is_library(file) for file, _, _ in frames):  # a thread without frames of the script, such as backward's
+    if all(
+        is_library(file) for file, _, _ in frames
+    ):  # a thread without stack frames of the user's script, such as the backward thread
         caller = _frames(sys._current_frames().get(threading.main_thread().ident or 0))
     surroundings = more | {
         "device": device,
@@ -61,7 +63,9 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
 
 
 def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
-    """Write a snapshot while it is pickled, so that an unlimited history of the script's is not in memory twice."""
+    """Write a snapshot to the file while it is pickled, so that a large history of the user's is not in memory
+    twice.
+    """
     with folder.whole_file(SNAPSHOT) as file:
         pickle.Pickler(file).dump(snapshot)
 
@@ -84,7 +88,9 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and name of the running Python functions, innermost first, without those of this package."""
+    """Return file, line and name of the running Python functions, innermost first, without functions of this
+    package.
+    """
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _MOST_FRAMES:
         module = frame.f_globals.get("__name__")

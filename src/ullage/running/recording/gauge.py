@@ -1,4 +1,4 @@
-"""Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
+"""Reads the memory of every GPU in use at the end of a step: samples, and the peaks of the run."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,24 +15,27 @@ from ullage.running.run_files.live import Sample
 from ullage.training.ownership.block import line_of
 
 _NEW_PEAK_RATIO: Final = 1.01
-"""The ratio to the last peak whose line was sought from which on a new peak's line is sought, too."""
+"""The ratio between a new peak and the last peak whose line was searched, from which on the line is searched again."""
 _MOST_SOUGHT: Final = 4
 IN_BACKWARD: Final = "in backward"
-"""The place of allocations without Python frames: in nearly all programs only backward's threads make those."""
+"""The line reported for allocations without Python frames: in nearly all programs these are made by backward's
+threads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The highest level in the history of a device."""
+    """The largest number of allocated bytes in the history of a device."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the highest level of each device in PyTorch's history, and the line whose allocation reached it.
+    """Return the largest number of allocated bytes in each device's history, and the line whose allocation reached it.
 
-    The history is walked from its end, where the level is known. It takes about a second for 10^5 entries.
+    The history is walked backwards from its end, where the allocated bytes are known. It takes about a second for 10^5
+    entries.
     """
     traces = torch._C._cuda_memorySnapshot(None)["device_traces"]
     found = {}
@@ -57,35 +60,36 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """Reads the cards. It may be used by one thread only, except for `ask_driver`."""
+    """A reader of GPU memory statistics. Only one thread may use it, except for `ask_driver`."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The share of the fullest card in use, at its peak since the sample before."""
+        """The share of the fullest GPU that was in use at its peak since the previous sample."""
         self.allocations = 0
-        """The number of allocations since the sample before, on all cards."""
+        """The number of allocations on all GPUs since the previous sample."""
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
-        """The bytes of each card in use beyond what this process had reserved, when the driver was last asked."""
+        """The bytes of each GPU in use, beyond those this process had reserved, at the last query to the driver."""
         self._limits: dict[int, int] = {}
-        """The limit of each card, read with the driver's count: scripts set it once, and reading it takes a tenth of
-        the time of a sample."""
+        """The limit of each GPU in bytes, read together with the driver's count: scripts set it once, and reading it
+        takes a tenth of the time of a sample.
+        """
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
         self._times_sought = 0
 
     def install(self) -> None:
-        """Start measuring; to be called right after CUDA was initialised."""
+        """Start measuring; call this right after CUDA was initialised."""
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
-        """Yield a sample of every card that the process uses.
+        """Yield a sample of every GPU that the process uses.
 
         Args:
-            step: the number of the last step that has ended.
-            is_end: whether that step has just ended, so that a new peak belongs to it, and not to the next one.
+            step: the number of the last completed step.
+            is_end: whether that step has just ended; a new peak then belongs to it instead of the next step.
         """
         now = time()
         self.share, self.allocations = 0.0, 0
@@ -120,20 +124,20 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the statistics of a device as last read, with the highest peak of the run."""
+        """Return the latest statistics of a device that were read, with the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
         if device not in self.peaks:
             return stats
-        # A copy: the meter has not yet taken over what the reading says of its own step.
+        # A copy is changed, because the meter may still use the original statistics for the same step.
         allocated = stats["allocated_bytes"]
         highest = {**allocated["all"], "peak": self.peaks[device].bytes}
         return {**stats, "allocated_bytes": {**allocated, "all": highest}}
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak has no line yet, and should get one."""
+        """The devices whose highest peak has no line yet and whose line is worth a search."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
@@ -146,7 +150,7 @@ class Gauge:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up in PyTorch's history which line reached the peaks; for older peaks it stays unknown."""
+        """Look up the lines that reached the peaks in PyTorch's history; the lines of older peaks stay unknown."""
         devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
@@ -155,12 +159,14 @@ class Gauge:
         for device in devices:
             peak, top = self.peaks[device], tops.get(device)
             self._sought_bytes[device] = peak.bytes
-            # About the same is that peak: the history counts requested bytes, the peak rounded ones.
+            # A top of about this size is the same peak: the history counts requested bytes, the peak rounded bytes.
             if top is not None and abs(top.bytes - peak.bytes) <= (_NEW_PEAK_RATIO - 1) * peak.bytes:
                 self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
-        """Ask NVML, which makes no context, for the cards' used memory by all processes; and PyTorch for the limits."""
+        """Query NVML, without creating a CUDA context, for the memory used on each GPU, and PyTorch for the memory
+        limits.
+        """
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
             with asked() as nvml:
@@ -180,12 +186,12 @@ class Gauge:
 
 @cache
 def cards() -> tuple[RunCard, ...]:
-    """Return the cards that PyTorch sees, without making a context."""
+    """Return the GPUs that PyTorch sees, without creating a CUDA context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 
 def limit_bytes(card: RunCard) -> int:
-    """Return how much of a card the process may reserve; a script may change it."""
+    """Return the bytes of a GPU that the process may reserve; a script can change this limit."""
     fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
     return int(card.total_bytes * fraction(card.index))
 

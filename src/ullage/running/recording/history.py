@@ -1,8 +1,9 @@
-"""PyTorch's memory history: when it is recorded, and how much of it, within a budget of host memory.
+"""Decides when PyTorch's memory history is recorded and how large it may get, within a limit of host memory.
 
-With history every allocation costs about two microseconds more, which is nothing for a step of a second and much for
-one of ten milliseconds. So it is on in the first steps, in which a script that does not fit fails and lasting tensors
-are made; later only if memory is short, if memory grows, or if history costs next to nothing.
+With history, every allocation takes about two microseconds longer, which is negligible for a step of one second and
+much for a step of ten milliseconds. So history is on in the first steps, in which a script that does not fit fails and
+long-lived tensors are created. Later it is on only if memory is short, if memory grows, or if history costs almost
+nothing.
 """
 
 import sys
@@ -18,31 +19,34 @@ from ullage.running.run_files.facts import Arming
 
 FIRST_STEPS: Final = 5
 NEAR: Final = 0.85
-"""The share of a card from which on memory is short."""
+"""The share of a GPU's memory in use from which on memory is considered short."""
 _NEAR_UNTIL: Final = 0.75
 _CALM_STEPS: Final = 200
-"""The number of steps below `_NEAR_UNTIL` after which memory is no longer short."""
+"""Memory is no longer considered short after this number of steps in which less than `_NEAR_UNTIL` of it is in use."""
 _COST_SECONDS: Final = 2e-6
-"""The time that history adds to one allocation and its free, with Python stacks (`make bench` measures it)."""
+"""The time in seconds that history adds to one allocation and its free, with Python stacks (`make bench` measures
+it).
+"""
 _CHEAP_SHARE = 0.01
-"""The share of a step's time that history may cost if there is no need for it."""
+"""The largest share of a step's time that history may cost if it is not needed."""
 _ENTRY_BYTES: Final = 400
 _FRAME_BYTES: Final = 16
-"""The host memory of a stack's frame; `_ENTRY_BYTES` is that of an entry of PyTorch's ring with a stack of its own
-(tests/running/recording/test_history.py)."""
+"""The host memory of one stack frame in bytes; `_ENTRY_BYTES` is that of one entry of PyTorch's ring buffer with its
+own stack (tests/running/recording/test_history.py).
+"""
 _USUAL_DEPTH: Final = 64
 _COMPARED_STEPS: Final = 20
-"""The number of steps with and without history whose durations are compared."""
+"""The number of steps with history, and without it, whose durations are compared."""
 
 
 class MemoryHistory:
-    """Switches PyTorch's history on and off; if the script does that itself, history is left alone."""
+    """A switch for PyTorch's memory history. If the user's script controls the history itself, it is left unchanged."""
 
     def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
         self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
         self._mode = mode
         self.is_users = False
-        """Whether the script records a history itself."""
+        """Whether the user's script records memory history itself."""
         self._original: Any = None
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
@@ -50,10 +54,10 @@ class MemoryHistory:
         self._last_step = 0
 
     def install(self) -> None:
-        """Start recording; to be called right after CUDA was initialised."""
+        """Start recording; call this right after CUDA was initialised."""
         try:
             self.is_users = bool(torch._C._cuda_isHistoryEnabled())
-        except RuntimeError as error:  # of an allocator that has none, such as cudaMallocAsync
+        except RuntimeError as error:  # raised by allocators without history, such as cudaMallocAsync
             self._mode = HistoryMode.NEVER
             self.arming = replace(self.arming, why=str(error).partition(".")[0])
             return
@@ -63,14 +67,14 @@ class MemoryHistory:
             self._switch(is_on=True, why="the first steps", step=0)
 
     def remove(self) -> None:
-        """Restore PyTorch's own function; the recorded history stays."""
+        """Restore PyTorch's own function; the recorded history is kept."""
         if self._original is not None:
             torch._C._cuda_record_memory_history = self._original
             self._original = None
 
     @property
     def is_on(self) -> bool:
-        """Whether PyTorch records a history, no matter who has asked for it."""
+        """Whether PyTorch records a history, no matter whether ullage or the user's script switched it on."""
         try:
             return bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError:
@@ -78,7 +82,7 @@ class MemoryHistory:
 
     @property
     def is_ours(self) -> bool:
-        """Whether PyTorch records the history that this class has asked for, which is limited in size."""
+        """Whether PyTorch records the history that this class switched on, which is limited in size."""
         return self.arming.is_on and not self.is_users
 
     def update(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
@@ -86,10 +90,10 @@ class MemoryHistory:
 
         Args:
             step: the number of the step.
-            share: the share of the fullest card that is in use.
+            share: the share of the fullest GPU's memory that is in use.
             allocations: the number of allocations since the last call.
-            grows: whether memory grows from step to step, or seems to.
-            seeks: whether the line of a peak is sought.
+            grows: whether memory grows, or seems to grow, from step to step.
+            seeks: whether the line of a new peak is being searched.
         """
         now = perf_counter()
         seconds, self._last = now - self._last if self._last else 0.0, now
@@ -111,16 +115,16 @@ class MemoryHistory:
         if step < FIRST_STEPS:
             return "the first steps"
         if share >= NEAR:
-            return f"{share:.0%} of the card are in use"
+            return f"{share:.0%} of the GPU's memory is in use"
         if grows:
             return "memory grows"
         if seeks:
-            return "the line of a new peak is sought"
+            return "the line of a new peak is being searched"
         if self._near_step and (share >= _NEAR_UNTIL or step - self._near_step < _CALM_STEPS):
             return "memory was short"
-        # With the margin, one that is on is not switched off by a step that was a little shorter.
+        # The larger limit keeps history from being switched off after a step that was a little shorter.
         limit = seconds * (_CHEAP_SHARE if not self.arming.is_on else 2 * _CHEAP_SHARE)
-        return "it costs next to nothing" if allocations * _COST_SECONDS < limit else ""
+        return "it costs almost nothing" if allocations * _COST_SECONDS < limit else ""
 
     def _note(self, seconds: float) -> None:
         if seconds > 0:
@@ -130,7 +134,7 @@ class MemoryHistory:
 
     @property
     def cost(self) -> float | None:
-        """The ratio of a step's time with history to its time without, by medians; None if it is not known."""
+        """The median duration of a step with history, divided by that of a step without history; None if unknown."""
         with_it, without = self._durations[True], self._durations[False]
         if min(len(with_it), len(without)) < _COMPARED_STEPS // 2:
             return None
@@ -138,7 +142,7 @@ class MemoryHistory:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median duration of the latest steps; None before the first."""
+        """The median duration of the latest steps in seconds; None before the first step."""
         latest = self._durations[self.is_on] or self._durations[not self.is_on]
         return median(latest) if latest else None
 
@@ -147,7 +151,7 @@ class MemoryHistory:
             return
         entries = self._entries() if is_on else 0
         before = torch._C._cuda_record_memory_history
-        torch._C._cuda_record_memory_history = self._original  # which is not the script's call
+        torch._C._cuda_record_memory_history = self._original  # so that this call is not taken for one of the script
         try:
             if is_on:
                 torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=entries)

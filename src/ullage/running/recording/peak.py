@@ -1,10 +1,10 @@
-"""The peak of every step, measured without changing what the script sees: PyTorch has only one peak, which a script may
-read and reset, too.
+"""Measures the peak of every step without changing the peak that the user's script sees.
 
-After each step that peak is read and reset. The script still gets the peak since its own reset: the functions of
-PyTorch that read and reset it are replaced (`torch._C._cuda_memoryStats` and `_cuda_resetPeakMemoryStats`, and from
-torch 2.9 on those of `torch.accelerator`; torch 2.8 to 2.15). Only the peaks of `oversize_allocations` and
-`oversize_segments`, which have no pools, are since the last step.
+PyTorch has only one peak, which the script may also read and reset. After each step that peak is read and reset here.
+The script still sees the peak since its own reset, because the PyTorch functions that read and reset it are replaced
+(`torch._C._cuda_memoryStats` and `_cuda_resetPeakMemoryStats`, and from torch 2.9 on those of `torch.accelerator`;
+torch 2.8 to 2.15). Only the peaks of `oversize_allocations` and `oversize_segments`, which are not split by pool, are
+those since the last step.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,23 @@ _PAIRS: Final = (
 
 
 class PeakMeter:
-    """Reads what a device has allocated, and its peak since the last reading."""
+    """A meter for the allocated memory of a device, and for its peak since the last reading."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, list[int]] = {}
         """The highest peaks since the script's own reset, by device, in the order of `_keys`."""
         self._before_reset: dict[int, list[int]] = {}
-        """The highest peaks since the last reading that the script itself has reset, by device."""
+        """The highest peaks that the script itself has reset since the last reading, by device."""
         self._keys: list[tuple[str, str]] = []
-        """The statistics and pools that have a peak."""
+        """The names of the statistics with a peak, each with its pool."""
         self._names: list[str] = []
-        """The statistics that have pools with peaks."""
+        """The names of the statistics that have a peak for each pool."""
         self.read: Callable[[int], Stats] = torch._C._cuda_memoryStats
-        """Returns the statistics of a device, and leaves its peaks alone."""
+        """PyTorch's original function, which returns the statistics of a device and does not change its peaks."""
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
-        """Replace PyTorch's functions, permanently: PyTorch itself does not know the peaks that were reset."""
+        """Replace PyTorch's functions permanently: PyTorch itself does not keep peaks that were reset."""
         for read_name, reset_name in _PAIRS:
             read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
             if read is None or reset is None:
@@ -46,16 +46,17 @@ class PeakMeter:
             setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
-        """Return the statistics of a device, with peaks since the last call, and reset the peaks."""
+        """Return the statistics of a device with the peaks since the last call, and reset the peaks."""
         stats = self.read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)
         before = self._peaks.get(device)
         if before is None:
             self._peaks[device] = peaks
-        elif peaks != before:  # in most steps of a training they are the same
+        elif peaks != before:  # in most training steps the peaks are equal
             self._peaks[device] = list(map(max, before, peaks))
-        # Only now: what the script has reset is of the step, and not what the script sees any more.
+        # Added last, because peaks that the script has reset count for this step, but are no longer visible to the
+        # script.
         for (name, pool), peak in zip(self._keys, self._before_reset.pop(device, ()), strict=False):
             stats[name][pool]["peak"] = max(stats[name][pool]["peak"], peak)
         return stats
@@ -63,7 +64,7 @@ class PeakMeter:
     def _peaks_in(self, stats: Stats) -> list[int]:
         """Return the peaks in the order of `_keys`, which is that of PyTorch's statistics."""
         if not self._keys:
-            # Those without pools count what is larger than max_split_size.
+            # Statistics without pools count allocations larger than max_split_size.
             pools_of = {name: pools for name, pools in stats.items() if type(pools) is dict}
             self._keys = [(name, pool) for name in pools_of for pool, it in pools_of[name].items() if type(it) is dict]
             self._names = list(dict.fromkeys(name for name, _ in self._keys))

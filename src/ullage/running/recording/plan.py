@@ -1,4 +1,4 @@
-"""The plan of a recording, passed to a run's processes in one environment variable, which children inherit."""
+"""The recording plan of a run, passed to its processes in one environment variable, which child processes inherit."""
 
 import json
 import os
@@ -20,34 +20,34 @@ class HistoryMode(StrEnum):
     """The mode of PyTorch's memory history: when it is recorded."""
 
     AUTO = "auto"
-    """Recorded in the first steps; later if memory is short or grows, or if history costs next to nothing."""
+    """History is recorded in the first steps; later if memory is short or grows, or if history costs almost nothing."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """The folder for the files of a run, and what to record."""
+    """The folder for the files of a run, and the settings of the recording."""
 
     folder: Path
     inode: int | None = None
-    """The number of the folder when it was made, so that nothing is written to another one; None: not known."""
+    """The inode number of the folder when it was created, so that no other folder is written to; None if unknown."""
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
-    """The host memory that the history of one process may take."""
+    """The largest host memory in bytes that the history of one process may take."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Make every Python process with this environment record its memory."""
+        """Make every Python process that is started with this environment record its memory."""
         data = asdict(self) | {"folder": str(self.folder.absolute())}
         environment[VARIABLE] = json.dumps(data)
         reach_children(environment)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the plan in an environment; None if there is none.
+        """Return the plan in an environment; None if the environment has no plan.
 
         Raises:
-            UsageError: the variable is set and cannot be read.
+            UsageError: the variable is set and cannot be parsed.
         """
         text = environment.get(VARIABLE)
         if not text:
@@ -61,16 +61,16 @@ class RecordingPlan:
                 budget_bytes=int(data.get("budget_bytes", 64 << 20)),
             )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            raise UsageError(f"{VARIABLE} is {quoted(text)}, which is not what `ullage run` writes; unset it") from None
+            raise UsageError(f"{VARIABLE} is {quoted(text)}, which was not written by `ullage run`; unset it") from None
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this process's live file, with its rank if it has one."""
+    """Return the name of this process's live file, which includes the rank if the process has one."""
     rank = environment.get("RANK", "")
     return f"rank{rank}-{os.getpid()}.live" if rank.isdecimal() else f"process-{os.getpid()}.live"
 
 
 def report_trouble(what: str, error: BaseException) -> None:
-    """Print on standard error that recording is incomplete; the script continues."""
-    with suppress(OSError, ValueError, AttributeError):  # a full disk, a closed stream, none
+    """Print on standard error that recording is incomplete; the user's script continues."""
+    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or the stream is closed or missing
         sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script continues without it\n")

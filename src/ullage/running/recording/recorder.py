@@ -1,8 +1,8 @@
-"""The recorder of one process of a run: installed when torch is imported, it writes samples, facts and evidence.
+"""The recorder of one process of a run, installed when torch is imported: it writes samples, facts and evidence.
 
-A sample is taken at the end of every step, or every second if there are no steps; a thread writes the facts once a
-second. If memory runs out, evidence is written. It makes no CUDA context, allocates nothing on the card, holds no
-tensor, and its errors do not reach the script.
+It takes a sample at the end of every step, or every second in a script without steps. A thread writes the facts once a
+second. If memory runs out, it writes evidence. It creates no CUDA context, allocates nothing on the GPU and holds no
+tensors, and its errors do not reach the user's script.
 """
 
 import atexit
@@ -33,15 +33,15 @@ from ullage.training.ownership.storage import owned_bytes
 
 _FACTS_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
-"""The number of folders of evidence of a process, for the first times that memory runs out; later ones are counted."""
+"""The largest number of evidence folders of a process. Further out-of-memory errors are only counted."""
 _ROLES_EVERY: Final = 50
 _DECISION_STRIDE: Final = 2
-"""The number of steps from one decision about history, and one sample of the monitor, to the next."""
+"""The number of steps between two decisions about history, and between two samples of the monitor."""
 _MOST_FAILURES: Final = 3
 
 
 class Recorder:
-    """Writes samples, facts and evidence of this process."""
+    """The recorder of this process: writes its samples, facts and evidence."""
 
     def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
@@ -51,7 +51,9 @@ class Recorder:
         self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
         self._lock = threading.Lock()
-        """The lock of the gauge and the writer. The end of a step never waits for it: a lost sample does no harm."""
+        """The lock of the gauge and the writer. The end of a step waits for it for a limited time only: losing a sample
+        is harmless.
+        """
         self._writer: LiveWriter | None = None
         self._pid = os.getpid()
         self._is_over = False
@@ -59,28 +61,33 @@ class Recorder:
         self._sampled = monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
-        """The device, the requested and the free bytes of an out-of-memory error for which nothing was written yet."""
+        """The device, the requested bytes and the free bytes of an out-of-memory error that has no evidence folder
+        yet.
+        """
         self._facts = _facts_of_process()
 
     def install(self) -> None:
-        """Start recording; what needs CUDA waits until the script has initialised it."""
+        """Start recording. The parts that need CUDA start when the user's script initialises CUDA."""
         self._step_watch.install()
         torch.cuda._lazy_call(self._on_cuda)
 
-    # ---- moments
+    # ---- events
 
     def _on_cuda(self) -> None:
         with self._trouble("nothing is recorded"):
-            self._pid, self._facts = os.getpid(), _facts_of_process()  # it may have been forked since torch came
+            self._pid, self._facts = (
+                os.getpid(),
+                _facts_of_process(),
+            )  # the process may have been forked after torch was imported
             self._writer = self._open()
             self._gauge.install()
             self._history.install()
             with self._trouble("no evidence will be written if memory runs out", is_end=False):
-                binding: Any = torch._C  # whose types leave the observer out
+                binding: Any = torch._C  # PyTorch's type stubs do not declare the observer
                 binding._cuda_attach_out_of_memory_observer(self._on_oom)
             os.register_at_fork(after_in_child=self._stop_in_fork)
             atexit.register(self.end_of_process)
-            # Not by `threading`, whose threads a script may count, and wait for.
+            # Not started with `threading`, because a script may count or join those threads.
             start_new_thread(self._write_facts_periodically, ())
 
     def _on_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -91,10 +98,10 @@ class Recorder:
             self._sample(is_end=True)
             self._monitor.step()
             if self._step >= FIRST_STEPS and self._step % _DECISION_STRIDE:
-                return  # the rest may wait a step: every line counts in a step of ten milliseconds
+                return  # the rest runs every second step, because every line counts in a step of ten milliseconds
             if self._history.is_ours and self._step >= FIRST_STEPS:
                 self._gauge.seek_lines()
-            if self._step % _ROLES_EVERY == 2:  # the first step makes the optimizer's state
+            if self._step % _ROLES_EVERY == 2:  # the first step creates the optimizer state
                 self._facts = replace(self._facts, roles=owned_bytes(optimizer))
             self._history.update(
                 self._step,
@@ -111,12 +118,13 @@ class Recorder:
             return
         self._ooms += 1
         self._unwritten = device, asked_bytes, free_bytes
-        # A history that the script keeps itself may have no end, and takes as long as it is.
+        # A history that the script itself records may be unlimited, so writing it may take long: it is written only
+        # once.
         if len(self._facts.evidence) < (_MOST_EVIDENCE if not self._history.is_users else 1):
             self._write_evidence()
 
     def _write_evidence(self) -> None:
-        """Write evidence of the last time that memory ran out."""
+        """Write evidence of the latest out-of-memory error."""
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
@@ -139,14 +147,14 @@ class Recorder:
         if self._is_over:
             return
         with self._trouble("the end is not recorded"):
-            kind = getattr(sys, "last_type", None)  # of the error that has ended the script
+            kind = getattr(sys, "last_type", None)  # the error that ended the script
             if kind is None:
                 state = "ended"
             else:
                 state = "out of memory" if issubclass(kind, torch.OutOfMemoryError) else "failed"
             self._facts = replace(self._facts, state=state)
             if state == "out of memory":
-                self._write_evidence()  # late, and its frames still hold what they held
+                self._write_evidence()  # written late, but the stack frames of the error still hold their tensors
             self._sample()
             if self._history.is_ours and kind is None:
                 self._gauge.seek_lines(is_last=True)
@@ -158,7 +166,7 @@ class Recorder:
         self._is_over = True
 
     def stop(self) -> None:
-        """Stop recording and remove all hooks, except the observer, which PyTorch cannot detach."""
+        """Stop recording and remove all hooks, except the out-of-memory observer, which PyTorch cannot detach."""
         self._is_over = True
         self._step_watch.stop()
         with suppress(Exception):
@@ -167,7 +175,7 @@ class Recorder:
 
     @contextmanager
     def _trouble(self, what: str, *, is_end: bool = True) -> Iterator[None]:
-        """Report errors in one line instead of having them reach the script."""
+        """Report an error in one line instead of raising it in the user's script."""
         try:
             yield
         except Exception as error:
@@ -180,7 +188,7 @@ class Recorder:
         report_trouble(what, error)
         self.stop()
 
-    # ---- what is written
+    # ---- files
 
     def _open(self) -> LiveWriter:
         path = self._plan.folder / live_name()
@@ -201,7 +209,7 @@ class Recorder:
 
     def _write_facts(self) -> None:
         if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
-            try:  # facts are gathered with the lock held: older ones must not be written over newer ones
+            try:  # facts are gathered while the lock is held, so that older facts never overwrite newer ones
                 self._writer.write_facts(self._current_facts().to_json())
             finally:
                 self._lock.release()
@@ -226,15 +234,17 @@ class Recorder:
         pause.acquire()
         while not self._is_over and failures < _MOST_FAILURES:
             try:
-                self._write_facts()  # first, because a driver that hangs would block what follows
+                self._write_facts()  # before the query to the driver, which may hang
                 self._gauge.ask_driver()
                 if monotonic() - self._sampled > _FACTS_SECONDS:
                     self._sample()
-            except Exception as error:  # evidence is written all the same
+            except Exception as error:  # evidence is still written
                 failures += 1
                 if failures == _MOST_FAILURES:
-                    report_trouble("the driver is no longer asked", error)
-            pause.acquire(timeout=_FACTS_SECONDS)  # a script may make `time.sleep` return at once
+                    report_trouble("the driver is no longer queried", error)
+            pause.acquire(
+                timeout=_FACTS_SECONDS
+            )  # not `time.sleep`, which a script may have replaced by a function that returns at once
 
 
 def _facts_of_process() -> RunFacts:

@@ -1,4 +1,4 @@
-"""Detects the end of a step of the script: a step of its first optimizer, whatever calls it."""
+"""Detects the end of a training step: a call of `step` of the script's first optimizer, whatever code calls it."""
 
 import weakref
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from torch.optim import optimizer as optimizers
 
 
 class StepWatch:
-    """Calls a function at the end of every step, from PyTorch's global optimizer hook.
+    """A watcher that calls a function at the end of every step, using PyTorch's global optimizer hook.
 
-    If several optimizers take turns, as in a GAN, a step ends with the first of them; once that one is deleted, with
-    the next one that steps.
+    If several optimizers take turns, as in a GAN, a step ends with the first optimizer that was seen. Once that
+    optimizer is deleted, the next optimizer that steps takes its place.
     """
 
     def __init__(self, on_step: Callable[[torch.optim.Optimizer], None]) -> None:
@@ -26,10 +26,12 @@ class StepWatch:
         optimizers.register_optimizer_step_post_hook(self._after)
 
     def stop(self) -> None:
-        """Stop calling the function. The hook stays, because PyTorch may be iterating over its hooks at this moment."""
+        """Stop calling the function. The hook itself is kept, because PyTorch may be iterating over its hooks right
+        now.
+        """
         self._is_over = True
 
-    @_disable_dynamo  # a compiled step has nothing of ours in it
+    @_disable_dynamo  # so that torch.compile does not compile this hook into the step
     def _after(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         if self._is_over:
             return

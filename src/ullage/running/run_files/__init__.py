@@ -1,1 +1,1 @@
-"""The files of a recorded run, as they are written and read: samples, facts, evidence. No torch."""
+"""The files of a recorded run, and how they are written and read: samples, facts, evidence. Does not import torch."""

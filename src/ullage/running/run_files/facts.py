@@ -1,24 +1,27 @@
-"""The facts that a process writes about itself in addition to samples: its identity, cards, peaks and findings."""
+"""The facts that a process writes about itself in addition to samples: its identity, GPUs, peaks and findings."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, get_args, get_type_hints
 
 MOST_BYTES: Final = 1 << 50
-"""More bytes than any card has; a file in which there are more was damaged, or written by somebody else."""
+"""A number of bytes that is larger than any GPU's memory; a file with a larger size is damaged or not written by
+ullage.
+"""
 _MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """A card as PyTorch sees it in the process; `index` is PyTorch's device number."""
+    """A GPU as PyTorch sees it in the process; `index` is PyTorch's device index."""
 
     index: int
     name: str
     uuid: str
     total_bytes: int
     limit_bytes: int
-    """The bytes of the card that the process may reserve (`torch.cuda.set_per_process_memory_fraction`); by default the
-    total."""
+    """The bytes of the GPU that the process may reserve (`torch.cuda.set_per_process_memory_fraction`); by default the
+    total.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class RunPeak:
     step: int
     """The step in which the peak was reached, counted from 1."""
     line: str | None = None
-    """The user's line whose allocation reached the peak, such as "train.py:33"; None if there was no history then."""
+    """The line of the user's code whose allocation reached the peak, such as "train.py:33"; None without a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +46,12 @@ class Arming:
     entries: int
     budget_bytes: int
     cost: float | None = None
-    """The ratio of a step's time with history to its time without; None if that was not measured."""
+    """The ratio of a step's time with history to its time without; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts of a process: everything about it that changes rarely."""
+    """The facts of a process: all data about it that changes rarely."""
 
     pid: int
     command: tuple[str, ...]
@@ -66,7 +69,7 @@ class RunFacts:
     """The state of the process: "runs", "ended", "failed" (an exception ended it) or "out of memory"."""
     steps: int = 0
     step_seconds: float | None = None
-    """The median duration of the latest steps."""
+    """The median duration of the latest steps in seconds."""
     cards: tuple[RunCard, ...] = ()
     peaks: tuple[RunPeak, ...] = ()
     """The peaks, one for each device."""
@@ -77,15 +80,15 @@ class RunFacts:
     """The findings of `Monitor`, as sentences."""
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The names of the folders of evidence next to this file, one for each time that memory ran out."""
+    """The names of the evidence folders next to this file, one for each recorded out-of-memory error."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the facts as plain data."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the facts in a file; missing and malformed ones get their defaults."""
+        """Return the facts in a file; missing and malformed facts get their defaults."""
         known = {name: data[name] for name, kinds in _PLAIN.items() if _is_plain(data.get(name), kinds)}
         known |= {
             "pid": _int(data.get("pid")),
@@ -109,11 +112,11 @@ _PLAIN: Final[dict[str, tuple[type, ...]]] = {
     "is_emulated": (bool,),
     "step_seconds": (float, int),
 }
-"""The facts that are plain values, with the types that they may have."""
+"""The facts that are plain values, with their allowed types."""
 
 
 def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Tell whether a value is of one of the types; a number is of a size that counters have, and no NaN."""
+    """Return whether a value has one of the types; a number must be in the range of counters and not be NaN."""
     return type(value) in kinds and (not isinstance(value, int | float) or 0 <= value <= _MOST)
 
 
@@ -130,7 +133,7 @@ def _float(value: Any) -> float:
 
 
 def _fits(kind: type, value: Any) -> bool:
-    """Tell whether a dictionary has the fields of a class, each of its annotated type."""
+    """Return whether a dictionary has the fields of a class, each with its annotated type."""
     if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
         return False
     if not all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items()):
@@ -140,4 +143,4 @@ def _fits(kind: type, value: Any) -> bool:
 
 def _union(hint: Any) -> tuple[type, ...]:
     kinds = get_args(hint) or (hint,)
-    return (*kinds, int) if float in kinds else kinds  # JSON writes 1.0 as it likes
+    return (*kinds, int) if float in kinds else kinds  # JSON may write 1.0 as 1

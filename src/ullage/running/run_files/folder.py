@@ -1,4 +1,4 @@
-"""The folder of a run on disk, during the run and after it: the files of its processes, and evidence."""
+"""The folder of a run on disk, during the run and after it: the live files of its processes, and evidence folders."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SNAPSHOT: Final = "snapshot.pickle"
 ENVIRONMENT: Final = "environment.json"
 REPORT: Final = "report.txt"
 PAGE: Final = "report.html"
-"""The name of the page in a folder of evidence, which also has the three files named above."""
+"""The name of the HTML page in an evidence folder, next to the three files named above."""
 _MOST_JSON_BYTES: Final = 16 << 20
 
 
@@ -35,18 +35,20 @@ class RunProcess:
 
     @property
     def told_steps(self) -> int:
-        """The number of steps when it last told its facts, such as whether memory grows; `facts.steps` may be more."""
+        """The number of steps when the process last wrote its facts, which include memory growth; `facts.steps` may be
+        larger.
+        """
         return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak of allocated memory on one of its devices."""
+        """The highest peak of allocated memory on one of its devices, in bytes."""
         return max((peak.bytes for peak in self.facts.peaks), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
-    """The folder that was written when memory ran out."""
+    """The folder that was written at an out-of-memory error."""
 
     folder: Path
     surroundings: dict[str, Any]
@@ -59,34 +61,36 @@ class OomEvidence:
 
     @property
     def time(self) -> float:
-        """The time at which memory ran out, in seconds since 1970; 0 if it is not known."""
+        """The time of the out-of-memory error, in seconds since 1970; 0 if it is unknown."""
         return self._told("time", float, int) or 0.0
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None if it is not known."""
+        """The process id; None if it is unknown."""
         facts = self._told("facts", dict) or {}
         pid = facts.get("pid")
         return pid if isinstance(pid, int) else None
 
     @property
     def device(self) -> int | None:
-        """The device that ran out of memory; None if it is not known."""
+        """The index of the device that ran out of memory; None if it is unknown."""
         return self._told("device", int)
 
     @property
     def torch(self) -> str | None:
-        """The version of torch; None if it is not known."""
+        """The version of torch; None if it is unknown."""
         return self._told("torch", str)
 
     @property
     def step(self) -> int | None:
-        """The step in which memory ran out, counted from 1; None if it is not known."""
+        """The step in which memory ran out, counted from 1; None if it is unknown."""
         return self._told("step", int)
 
     @property
     def line(self) -> str | None:
-        """The user's line that asked for memory, such as "train.py:33", or that called backward; None: not known."""
+        """The line of the user's code that requested memory or called backward, such as "train.py:33"; None if it is
+        unknown.
+        """
         return self._told("line", str)
 
     @property
@@ -96,36 +100,38 @@ class OomEvidence:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that matter to memory, as far as they were written."""
+        """The environment variables that affect memory, as far as they were recorded."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 
     def _told(self, name: str, *kinds: type[T]) -> T | None:
-        """Return what the process has written of itself; None where it has not, or the file was changed since."""
+        """Return a value that the process wrote; None if it is missing or has another type because the file was
+        changed.
+        """
         value = self.surroundings.get(name)
         return cast(T, value) if type(value) in kinds else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Everything that a run has written."""
+    """All files that a run has written."""
 
     folder: Path
     processes: tuple[RunProcess, ...]
-    """The processes that have used a card, by rank."""
+    """The processes that have used a GPU, sorted by rank."""
     evidence: tuple[OomEvidence, ...]
-    """The folders of evidence, oldest first."""
+    """The evidence folders, oldest first."""
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Read the folder of a run, or a folder of evidence in it; incomplete files are left out.
+    """Return the content of a run's folder, or of an evidence folder in it; incomplete files are skipped.
 
     Raises:
-        UsageError: it is not the folder of a run.
-        OSError: it cannot be read.
+        UsageError: the folder is not that of a run.
+        OSError: the folder cannot be read.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; expected one that `ullage run` has written")
+        raise UsageError(f"{folder} is not a folder; expected a folder that `ullage run` has written")
     if _is_evidence(folder):
         run = read_run(folder.absolute().parent)
         return replace(run, evidence=tuple(one for one in run.evidence if one.folder.name == folder.absolute().name))
@@ -134,7 +140,7 @@ def read_run(folder: Path) -> RunFolder:
         if path.suffix == SUFFIX and path.is_file():
             try:
                 live = read_live(path)
-            except (LiveFileError, OSError):  # of another program, or another user
+            except (LiveFileError, OSError):  # a file of another program or another user
                 continue
             processes.append(RunProcess(live, facts_of(live)))
         elif _is_evidence(path):
@@ -149,7 +155,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder looks like that of a run, by the names and sizes in it: no file is opened."""
+    """Return whether a folder looks like that of a run, judged by file names and sizes: no file is opened."""
     with os.scandir(folder) as entries:
         return any(
             (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
@@ -160,9 +166,10 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(live: Live) -> RunFacts:
-    """Return the facts of a process, with what its samples say where they are newer than what it told.
+    """Return the facts of a process, updated from its samples if these are newer.
 
-    A process that is killed, crashes or leaves by os._exit tells nothing at its end; its samples go to its last step.
+    A process that is killed, crashes or calls os._exit does not write facts at its end; its samples include its last
+    step.
     """
     facts = RunFacts.from_json(live.facts)
     peaks = {peak.device: peak for peak in facts.peaks}
@@ -177,10 +184,10 @@ def facts_of(live: Live) -> RunFacts:
 
 
 def shown(path: Path) -> Path:
-    """Return a path as people read it: from the current folder on, where it lies below that."""
+    """Return a path for display: relative to the current folder if it is inside of it."""
     try:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    except FileNotFoundError:  # the folder that we are in is gone
+    except FileNotFoundError:  # the current folder was deleted
         return path
 
 
@@ -197,16 +204,17 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 
 def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:
-    """Return how much of a card was left at the highest reserved memory, with contexts and other processes counted.
+    """Return the bytes of a GPU that were free at the highest reserved memory, counting CUDA contexts and other
+    processes.
 
-    It is below zero if other processes took memory later.
+    The result is negative if other processes allocated memory later.
 
     Args:
-        card: the card of the sample.
+        card: the GPU of the sample.
         last: the latest sample.
-        most_reserved_bytes: the most that the process had reserved.
-        used_bytes: the used memory of the card by the driver's count now; by default its count in the sample.
+        most_reserved_bytes: the largest number of bytes that the process had reserved.
+        used_bytes: the used memory of the GPU that the driver reports now; by default the value in the sample.
     """
     used = last.used_bytes if used_bytes is None else used_bytes
-    others = max(0, used - last.reserved_bytes)  # and nothing where the driver has never been asked
+    others = max(0, used - last.reserved_bytes)  # 0 if the driver was never queried
     return min(card.limit_bytes, card.total_bytes - others) - most_reserved_bytes

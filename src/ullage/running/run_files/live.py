@@ -1,8 +1,8 @@
-"""The live file, through which a running process shows its memory: the process writes it, anyone may read it any time.
+"""The live file of a running process: the process writes its memory samples, and other programs can read them any time.
 
-It is mapped into memory, so that a sample costs no system call, and what has been written stays when the process is
-killed. Its size never changes, whatever the run does: it has facts that change rarely, as JSON; the latest
-samples, in a ring; and an overview of the whole run, in bins that become wider as it goes on.
+The file is mapped into memory, so that a sample costs no system call, and its content stays if the process is killed.
+Its size never changes. It contains facts that change rarely, as JSON; the latest samples, in a ring buffer; and an
+overview of the whole run, in bins that become wider as the run continues.
 """
 
 import json
@@ -20,11 +20,13 @@ from ullage.running.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
 RECENT: Final = 4096
-"""The number of samples in the ring."""
+"""The number of samples in the ring buffer."""
 BINS: Final = 2048
-"""The number of bins of the overview."""
+"""The number of bins in the overview."""
 _MAGIC: Final = b"ULLAGE\x01\n"
-_HEADER: Final = struct.Struct("<8sQQQQQ")  # magic, version of the facts, their length, samples so far, bins, bin width
+_HEADER: Final = struct.Struct(
+    "<8sQQQQQ"
+)  # magic, version of the facts, their length, number of samples, number of bins, bin width
 _COUNT: Final = struct.Struct("<Q")
 _COUNT_AT: Final = struct.calcsize("<8sQQ")
 _SAMPLE: Final = struct.Struct("<qdqqqqqqqq")
@@ -33,9 +35,9 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
-"""The size of every live file, from its beginning to its end."""
+"""The size of every live file in bytes, which never changes."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
-"""Limits of what a process writes: numbers of steps, of cards, and seconds since 1970."""
+"""Upper limits of plausible values: the number of steps, the number of GPUs, and the time in seconds since 1970."""
 _READS: Final = 8
 """The number of attempts to read a file that is being written."""
 
@@ -54,13 +56,13 @@ class Sample(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     peak_bytes: int
-    """The peak of allocated memory since the sample before."""
+    """The peak of allocated bytes since the previous sample."""
     used_bytes: int
-    """The reserved bytes, plus what else was used on the card when the driver was last asked; -1 if it never was."""
+    """The reserved bytes, plus the other used bytes on the GPU at the last query to the driver; -1 without a query."""
     split_bytes: int
-    """The free parts of segments that are partly in use (`inactive_split_bytes`)."""
+    """The bytes in free parts of segments that are partly in use (`inactive_split_bytes`)."""
     retries: int
-    """The number of times that the allocator has emptied its cache and retried (`num_alloc_retries`)."""
+    """The number of times that the allocator emptied its cache and retried (`num_alloc_retries`)."""
     ooms: int
     """The number of out-of-memory errors (`num_ooms`)."""
 
@@ -74,29 +76,33 @@ class Live:
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The whole run, as bins of one device each, in the order of their starts: the sample with a bin's highest peak,
-    with its highest `reserved_bytes`."""
+    """The whole run as bins, sorted by their start, each for one device. A bin is the sample with the highest peak of
+    its time span, combined with the highest `reserved_bytes` of that span.
+    """
     samples: int
     """The number of samples that the process has written."""
     first: int
-    """The number of the first sample that `recent` was read from, counted from 0 over the whole run."""
+    """The number of the first sample in `recent`, counted from 0 over the whole run."""
     damaged: int
-    """The number of samples in `recent` and `overview` that no process can have written; they were left out."""
+    """The number of implausible samples in `recent` and `overview`, which no process can have written; they were
+    removed.
+    """
 
 
 class LiveWriter:
-    """Writes the process's live file. It may be used by one thread at a time."""
+    """A writer for the live file of this process. Only one thread may use it at a time."""
 
     def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
-        """Make the file.
+        """Create the file.
 
         Args:
-            path: its path, to which something is added where that is taken; None: the content is kept in memory alone.
-            inode: the number of the folder that it has to be made in; None: of whatever folder has the path.
+            path: the path of the file; if it exists, a suffix is added. None keeps the content only in memory.
+            inode: the inode number of the folder in which the file has to be created; None accepts any folder at this
+                path.
 
         Raises:
-            SharedFolderError: the folder is another one, or others can write to it.
-            OSError: there is no room for it, or it may not be written.
+            SharedFolderError: the folder is another folder, or other users can write to it.
+            OSError: the disk is full, or the file may not be written.
         """
         self.path: Path | None = None
         if path is None:
@@ -109,7 +115,7 @@ class LiveWriter:
         self._bins = 0
         self._width = 1
         self._latest: dict[int, tuple[int, int]] = {}
-        """The latest bin of each device, and its number of samples."""
+        """The index of the latest bin of each device, and the number of samples in this bin."""
         self._head()
 
     def add(self, sample: Sample) -> None:
@@ -131,13 +137,13 @@ class LiveWriter:
         self._head()
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Replace the facts; if they do not fit, the longest are left out."""
+        """Replace the facts; if they do not fit, the longest facts are removed."""
         text = json.dumps(facts, default=str).encode()
         while len(text) > _FACTS_BYTES:
             longest = max(facts, key=lambda name: len(json.dumps(facts[name], default=str)))
             facts = {name: value for name, value in facts.items() if name != longest}
             text = json.dumps(facts, default=str).encode()
-        self._version += 1  # odd: being written
+        self._version += 1  # an odd version means that the facts are being written
         self._head()
         self._map[_FACTS_AT : _FACTS_AT + len(text)] = text
         self._length = len(text)
@@ -149,7 +155,7 @@ class LiveWriter:
         return [self._bin(index) for index in range(self._bins)]
 
     def _head(self) -> None:
-        # In one piece: `pack_into` would write zeros first, and a reader, or a kill, may come in between.
+        # Written at once: `pack_into` would write zeros first, which a reader could see, or a kill could leave behind.
         self._map[: _HEADER.size] = _HEADER.pack(
             _MAGIC, self._version, self._length, self._count, self._bins, self._width
         )
@@ -162,14 +168,14 @@ class LiveWriter:
         self._map[place : place + _SAMPLE.size] = _SAMPLE.pack(*sample)
 
     def _is_full(self, device: int) -> bool:
-        """Tell whether a device needs a new bin for its next sample."""
+        """Return whether a device needs a new bin for its next sample."""
         return device not in self._latest or self._latest[device][1] >= self._width
 
     def _halve(self) -> None:
-        """Merge every two bins of a device into one; a last odd one stays as it is."""
+        """Merge every two neighbouring bins of a device into one; an unpaired last bin stays unchanged."""
         bins: list[Sample] = []
         begun: dict[int, int] = {}
-        """The index of each device's bin that waits for its other half."""
+        """The index of each device's bin that is still to be merged with the next bin."""
         latest: dict[int, int] = {}
         for one in self.overview():
             place = begun.pop(one.device, None)
@@ -188,17 +194,17 @@ class LiveWriter:
 
 
 def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool = True) -> Live:
-    """Read a live file, while its process writes it or afterwards.
+    """Return the content of a live file, during or after the run of its process.
 
     Args:
         path: the path of the file.
         since: the number of the first sample to read, counted from 0 over the whole run.
-        most: the largest number of samples to read; the latest ones are.
-        overview: whether to read the overview; without it, and with few samples, reading takes a tenth of the time.
+        most: the largest number of samples to read; the latest samples are read.
+        overview: whether to read the overview. Reading few samples without it takes a tenth of the time.
 
     Raises:
         LiveFileError: the file is not a live file of a run.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open_regular(path) as file:
         descriptor = file.fileno()
@@ -215,10 +221,10 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
             if version % 2 == 0 and facts is not None:
                 break
         else:
-            facts = {}  # killed while it wrote them
+            facts = {}  # the process was killed while it wrote the facts
         first = max(count - min(most, RECENT), since, 0)
         recent = _ring(descriptor, first, count)
-        # What was written meanwhile lies where the oldest were, and one more may be half written.
+        # Samples written meanwhile have replaced the oldest samples, and one more may be written only partly.
         (now,) = _COUNT.unpack(os.pread(descriptor, _COUNT.size, _COUNT_AT))
         whole = recent[max(0, now - RECENT + 1 - first) :]
         bytes_of_bins = os.pread(descriptor, min(bins, BINS) * _SAMPLE.size, _BINS_AT) if overview else b""
@@ -236,12 +242,12 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 
 def is_live(descriptor: int) -> bool:
-    """Tell whether an open file is a live file."""
+    """Return whether an open file is a live file."""
     return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
-    """Read the samples with these numbers; at most as many as the ring has."""
+    """Return the samples with the numbers from `first` to `end`, at most as many as the ring buffer has."""
     samples: list[Sample] = []
     while first < end:
         place = first % RECENT
@@ -257,7 +263,7 @@ def _samples(content: bytes) -> list[Sample]:
 
 
 def _is_possible(sample: Sample) -> bool:
-    """Tell whether a process can have written a sample; else the file is damaged there, or somebody else's."""
+    """Return whether a process can have written a sample; otherwise the file is damaged or not written by ullage."""
     sizes = (
         sample.allocated_bytes,
         sample.reserved_bytes,
@@ -288,11 +294,12 @@ def _merged(first: Sample, second: Sample) -> Sample:
 
 
 def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
-    """Make the file, whole from the beginning; return it with the path that it got."""
+    """Create the file with its full size; return its memory map, and its path, which may have got a suffix."""
     with OwnFolder.open(path.parent, inode=inode) as folder:
         descriptor, path = folder.new_file(path.name)
         try:
-            # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
+            # Disk space is reserved now: writing to a page for which the disk has no space would end the process
+            # (SIGBUS).
             os.posix_fallocate(descriptor, 0, LIVE_BYTES)
             return mmap.mmap(descriptor, LIVE_BYTES), path
         except OSError:

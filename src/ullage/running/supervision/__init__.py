@@ -1,1 +1,1 @@
-"""`ullage run` from outside: it starts the command, waits for it, and reports on it."""
+"""The process of `ullage run`: it starts the command, waits for it, and reports on it."""

@@ -1,10 +1,12 @@
-"""A process that ends the command of `ullage run` where that was killed: nothing of it is in the command itself.
+"""A helper process that kills the command of `ullage run` if `ullage run` itself is killed.
 
-Run as a file of its own, with DESCRIPTOR: the reading end of a pipe, whose other end only `ullage run` has. Through it
-come the command's process and group in a line, and later an empty line for each signal of the group that was seen. When
-it closes, `ullage run` has ended, by whatever signal. Who comes to a good end kills this process before.
+It is run as a separate Python file with the argument DESCRIPTOR, the reading end of a pipe whose writing end only
+`ullage run` has. The first line in the pipe is the process id and the process group of the command. Each later empty
+line means that `ullage run` has handled a signal for the group. When the pipe closes, `ullage run` has ended, whatever
+ended it. If `ullage run` ends normally, it kills this process first.
 
-It is in the group of `ullage run`. A signal that waits here was sent to all of that group: see `_Keeper.has_heard`.
+This process is in the process group of `ullage run`. A signal that is pending here was sent to that whole group: see
+`_Keeper.has_heard`.
 """
 
 import os
@@ -14,7 +16,7 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Wait for the end of who started this process, and kill the command with its group, if it has one of its own."""
+    """Wait until `ullage run` has ended, and kill the command, with its process group if that is a separate group."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     descriptor = int(sys.argv[1])
     os.chdir("/")
@@ -23,7 +25,7 @@ def main() -> None:
         while signal.sigtimedwait(signal.valid_signals(), 0):
             pass
     if not told:
-        return  # killed before there was a command
+        return  # `ullage run` was killed before it started the command
     process, group = map(int, told.splitlines()[0].split())
     with suppress(ProcessLookupError, PermissionError):
         os.kill(process, signal.SIGKILL)

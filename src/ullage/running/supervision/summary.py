@@ -1,4 +1,4 @@
-"""The summary that `ullage run` prints at the end, in a few lines."""
+"""The summary in a few lines that `ullage run` prints at the end."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
@@ -12,7 +12,9 @@ from ullage.training.monitor.finding import ENOUGH_STEPS
 
 
 def summary_of(run: RunFolder) -> list[str]:
-    """Return the lines on a run: on its only process, or on the differences between ranks and the fullest of them."""
+    """Return the lines on a run: on its only process, or on the differences between ranks and on the rank with most
+    memory.
+    """
     if not run.processes:
         return ["no process of the run has used a CUDA device"]
     fullest = max(run.processes, key=lambda process: process.peak_bytes)
@@ -20,16 +22,19 @@ def summary_of(run: RunFolder) -> list[str]:
 
 
 def differences_of(run: RunFolder) -> list[str]:
-    """Return sentences on the differences between the ranks of a run, and their reasons; none if there are none."""
+    """Return sentences on the differences between the ranks of a run and their reasons; none for fewer than two
+    ranks.
+    """
     ranks = [process for process in run.processes if process.facts.rank is not None]
     if len(ranks) < 2:
         return []
     low, high = (choose(ranks, key=lambda process: process.peak_bytes) for choose in (min, max))
     more = high.peak_bytes - low.peak_bytes
     if not high.peak_bytes or more <= _ALIKE * high.peak_bytes:
-        return [f"all {len(ranks)} ranks are alike: {text_of_bytes(high.peak_bytes)} at the peak"]
+        return [f"all {len(ranks)} ranks use about the same memory: {text_of_bytes(high.peak_bytes)} at the peak"]
     return [
-        f"{high.name} is the fullest: {text_of_bytes(high.peak_bytes)} at the peak, {text_of_bytes(more)} more than "
+        f"{high.name} uses the most memory: {text_of_bytes(high.peak_bytes)} at the peak, {text_of_bytes(more)} "
+        "more than "
         f"{low.name}{_why(high, low)}"
     ]
 
@@ -50,9 +55,9 @@ def _why(high: RunProcess, low: RunProcess) -> str:
         return ": " + ", ".join(f"{text_of_bytes(size)} more of {name}" for name, size in roles.items())
     at_rest = _at_rest(high) - _at_rest(low)
     if at_rest >= more // 2:
-        return f": {text_of_bytes(at_rest)} more stay after its steps"
+        return f": {text_of_bytes(at_rest)} more stay allocated after its steps"
     steps = [peak.step for peak in high.facts.peaks if peak.bytes == high.peak_bytes]
-    return f": what its steps need for a moment, as of a longer batch (step {steps[0]})" if steps else ""
+    return f": its steps need more memory temporarily, as with a longer batch (step {steps[0]})" if steps else ""
 
 
 def _at_rest(process: RunProcess) -> int:
@@ -64,7 +69,7 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
     who = f"{process.name}: " if is_named else ""
     peak = max(facts.peaks, key=lambda one: one.bytes, default=None)
     if peak is None:
-        yield f"{who}nothing was allocated on a card"
+        yield f"{who}no GPU memory was allocated"
         return
     card = next((card for card in facts.cards if card.index == peak.device), None)
     samples = [sample for sample in process.live.overview if sample.device == peak.device]
@@ -75,15 +80,18 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
     steps = "1 step" if facts.steps == 1 else f"{facts.steps:,} steps"
     yield f"{who}{steps}; {text_of_bytes(peak.bytes)}{of} allocated at the peak{where}"
     if last is None or not samples:
-        return  # it ended before its first sample
+        return  # the process ended before its first sample
     reserved = max(sample.reserved_bytes for sample in samples)
     if card is not None:
         room = max(0, headroom_bytes(card, last, reserved))
-        yield f"headroom {text_of_bytes(room)}: up to {text_of_bytes(reserved)} reserved, beside contexts and others"
+        yield (
+            f"headroom {text_of_bytes(room)}: at most {text_of_bytes(reserved)} reserved, plus CUDA contexts and "
+            "other processes"
+        )
     waste = max(0, last.reserved_bytes - last.allocated_bytes)
     yield (
-        f"out of memory: {_times(last.ooms)}; cache given back to go on: {_times(last.retries)}; at the end "
-        f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} beside live blocks"
+        f"ran out of memory: {_times(last.ooms)}; emptied the cache and retried: {_times(last.retries)}; at the end "
+        f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} in segments that are partly in use"
     )
     yield from facts.growth or (_no_growth(facts.steps, process.told_steps),)
     if damaged := process.live.damaged:
@@ -93,21 +101,22 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
 
 def _no_growth(steps: int, told_steps: int) -> str:
     if not steps:
-        return "whether memory grows is not known: no optimizer has stepped"
-    if told_steps < steps:  # the process was killed, or has not looked yet
-        looked = f"it was last looked at after step {told_steps:,}" if told_steps else "it was never looked at"
-        return f"whether memory grows is not known: {looked}"
+        return "memory growth is unknown: no optimizer has stepped"
+    if told_steps < steps:  # the process was killed, or has not written its facts yet
+        looked = f"it was last checked after step {told_steps:,}" if told_steps else "it was never checked"
+        return f"memory growth is unknown: {looked}"
     if steps < ENOUGH_STEPS:
-        return f"whether memory grows is not known: {steps} steps are too few, about {ENOUGH_STEPS} are enough"
+        return f"memory growth is unknown: {steps} steps are too few, about {ENOUGH_STEPS} are enough"
     return "memory does not grow from step to step"
 
 
 def _cost(process: RunProcess, device: int) -> str:
     arming = process.facts.arming
     if arming is None:
-        return "no history was recorded"
-    state = f"history is {'on' if arming.is_on else 'off'} ({arming.why})"
-    # One that is always on has no steps without it to be compared with: the recorder measures it otherwise.
+        return "memory history was not recorded"
+    state = f"memory history is {'on' if arming.is_on else 'off'} ({arming.why})"
+    # If history is always on, no steps without it can be compared; the recorder then measures the cost
+    # itself.
     ratio = arming.cost if arming.why == _ALWAYS else measured_cost(process.live.recent, arming, device)
     return state + (f"; steps take about {ratio:.2f} times as long with it" if ratio is not None and ratio >= 1 else "")
 
@@ -115,18 +124,21 @@ def _cost(process: RunProcess, device: int) -> str:
 def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> float | None:
     """Return the ratio of a step's time with history to its time without; None if it cannot be measured.
 
-    The steps before and after the latest change are compared. There have to be ten on each side, and their medians have
-    to differ by more than the steps of each side vary, because steps may also become longer for other reasons.
+    The steps before and after the latest switch are compared. At least ten steps are needed on each side, and the
+    medians have to differ by more than the steps of each side vary, because steps may also become longer for other
+    reasons.
 
     Args:
         samples: the latest samples of a process, oldest first.
-        arming: the state of history since the latest change.
+        arming: the state of history since the latest switch.
         device: the device whose samples are used.
     """
     ends: dict[int, float] = {}
     for sample in samples:
         if sample.device == device:
-            ends.setdefault(sample.step, sample.time)  # a later one of the same number is within the next step
+            ends.setdefault(
+                sample.step, sample.time
+            )  # later samples with the same number were taken during the next step
     lasted = {step: ends[step] - ends[step - 1] for step in ends if step - 1 in ends}
     before = [seconds for step, seconds in lasted.items() if step <= arming.since_step][-_MOST_COMPARED:]
     after = [seconds for step, seconds in lasted.items() if step > arming.since_step][:_MOST_COMPARED]
@@ -139,7 +151,7 @@ def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> flo
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Return the range of the steps' durations, without the longest and the shortest tenth."""
+    """Return the range of the steps' durations in seconds, without the longest and the shortest tenth."""
     tenths = quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] - tenths[0]
 

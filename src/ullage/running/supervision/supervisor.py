@@ -1,9 +1,11 @@
-"""Start a command, hand every signal on, and end as it has ended: nobody who waits for it notices us in between.
+"""Runs a command, forwards all signals to it, and ends as the command ended, as if `ullage run` were not in between.
 
-The command is in a process group beside ours, which has the terminal as long as it runs, as a shell does it: Ctrl-C and
-Ctrl-Z reach it and not us. What is sent to us is sent on, once: to the command, or to its group where all of ours got
-it, which the `keeper` tells. It leads its group where we lead ours. In a pipeline it stays in our group: what is before
-and behind may read the terminal too (`| less`), and gets Ctrl-C as well. Where we are killed, the keeper kills it.
+In the comments here, "we" are the process of `ullage run`. The command is in a process group next to ours. As in a
+shell, that group has the terminal while it runs, so Ctrl-C and Ctrl-Z reach the command and not us. A signal that we
+receive is forwarded once: to the command, or to its group if the signal was sent to our whole group, which the `keeper`
+detects. The command leads its process group if we lead ours. In a pipeline the command stays in our group, because
+other programs of the pipeline may read the terminal too (`| less`); it then also gets Ctrl-C. If we are killed, the
+keeper kills the command.
 """
 
 import os
@@ -24,20 +26,22 @@ from ullage.running.supervision import keeper
 
 _NOT_HANDED_ON: Final = frozenset(
     {
-        *(signal.SIGKILL, signal.SIGSTOP),  # which nobody hears
+        *(signal.SIGKILL, signal.SIGSTOP),  # no process can handle these
         *(signal.SIGCHLD, signal.SIGALRM),  # ours
         *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGURG),
-        *(signal.SIGPIPE, signal.SIGXFSZ),  # what we write to is closed, or full; every Python ignores them
+        *(signal.SIGPIPE, signal.SIGXFSZ),  # our output is closed or full; every Python ignores these signals
     }
 )
 _HANDED_ON: Final = frozenset(signal.valid_signals()) - _NOT_HANDED_ON
 _OF_TERMINALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _STANDARD_ERROR: Final = 2
-_REST_SECONDS: Final = 0.1  # for a signal to the group to follow one to the command that has ended it
+_REST_SECONDS: Final = 0.1  # waits for a signal to the group that follows the signal that ended the command
 _TICK_SECONDS: Final = 1.0
 _SI_KERNEL: Final = 0x80
-"""The `si_code` of signals from the kernel (asm-generic/siginfo.h), such as the terminal's to our whole group."""
+"""The `si_code` of signals from the kernel (asm-generic/siginfo.h), such as the terminal's signals to our whole
+group.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +49,45 @@ class Ending:
     """The end of a command: its exit code, or the signal that ended it."""
 
     exit_code: int
-    """The exit code as a shell gives it: 128 plus the number of the signal if one has ended the command."""
+    """The exit code that a shell reports: 128 plus the number of the signal if a signal ended the command."""
     signal: int | None = None
     is_of_terminal: bool = False
-    """Whether the signal came from the terminal, such as Ctrl-C, so that our parent would have got it, too."""
+    """Whether the signal came from the terminal, such as Ctrl-C, so that our parent would have received it too."""
 
 
 def environment_as_given() -> dict[str, str]:
-    """Return the environment that we were started with, and so the command would be without us."""
+    """Return the environment with which `ullage run` was started, as the command would get it without `ullage run`."""
     environment = dict(os.environ)
-    with suppress(OSError):  # there may be no /proc
+    with suppress(OSError):  # /proc may not exist
         given = {entry.partition(b"=")[0] for entry in Path("/proc/self/environ").read_bytes().split(b"\0")}
-        if b"LC_CTYPE" not in given:  # where no language is set, Python sets one for its children
+        if b"LC_CTYPE" not in given:  # if no language is set, Python sets LC_CTYPE for its children
             environment.pop("LC_CTYPE", None)
     return environment
 
 
 def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None]) -> Ending:
-    """Run a command to its end.
+    """Run a command until it ends, and return how it ended.
 
     Args:
         command: the command and its arguments.
         environment: the environment of the command.
-        on_tick: called once a second while it runs.
+        on_tick: called once a second while the command runs.
 
     Raises:
-        UsageError: it cannot be started.
+        UsageError: the command cannot be started.
     """
     inherited = _inherited_files()
     leads_session = os.getsid(0) == os.getpid()
     with _signals_held() as before, _Terminal() as terminal, _Keeper() as kept:
-        if terminal.is_shared:  # a shell believes us that the command has stopped: not before it has
+        if (
+            terminal.is_shared
+        ):  # we must not stop before the command has, because the shell takes our state for the command's
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
 
         def begin(beside: int) -> None:
-            """Run in the new process, before the command."""
+            """Prepare the new process before it executes the command."""
             if leads_session and not terminal.is_there:
-                os.setsid()  # as who started us, such as a container, has it
+                os.setsid()  # our parent, such as a container, also started us as the leader of a session
             elif not terminal.is_shared:
                 os.setpgid(0, beside)
                 terminal.hand_over(os.getpgrp())
@@ -112,19 +118,23 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
 
 
 def end_alike(ending: Ending) -> NoReturn:
-    """End this process as the command has ended: by the same signal, without a second core file, or the same code."""
+    """End this process as the command ended: by the same signal, without a second core file, or with the same exit
+    code.
+    """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # full, or closed
+        with suppress(OSError, ValueError):  # the stream is full or closed
             stream.flush()
     if ending.signal is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError, ValueError):  # SIGKILL has no handler
+        with suppress(OSError, ValueError):  # SIGKILL cannot have a handler
             signal.signal(ending.signal, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending.signal})
         if ending.is_of_terminal:
-            os.killpg(os.getpgrp(), ending.signal)  # a script around us ends by Ctrl-C, as it would without us
+            os.killpg(
+                os.getpgrp(), ending.signal
+            )  # a shell script that called us then ends by Ctrl-C, as it would without us
         os.kill(os.getpid(), ending.signal)
-    # Whatever becomes of our own streams and modules, and without PYTHONINSPECT's session after ours.
+    # Exit at once, whatever our own streams and modules do, and without the interactive session of PYTHONINSPECT.
     os._exit(ending.exit_code)
 
 
@@ -136,33 +146,37 @@ def _wait(
     on_tick: Callable[[], None],
     handed_on: set[int],
 ) -> int:
-    """Wait for the end of a process, and hand on what is sent to us meanwhile; note which signals that were."""
+    """Wait for the end of a process and forward the signals that we receive; record them in `handed_on`."""
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
-            if os.WSTOPSIG(status) == signal.SIGTSTP in handed_on:  # not by the terminal: who sent it means us
+            if os.WSTOPSIG(status) == signal.SIGTSTP in handed_on:  # not sent by the terminal, so the sender means us
                 handed_on.remove(signal.SIGTSTP)
                 os.kill(os.getpid(), signal.SIGSTOP)
             else:
                 terminal.stop_with(group)
             continue
         if pid:
-            process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+            process.returncode = os.waitstatus_to_exitcode(status)  # tell Popen that the process was waited for
             return status
-        # Without a time limit: sigtimedwait of CPython 3.11 answers with whatever lay in memory where it is
-        # interrupted (SIGSTOP, SIGCONT) and its time is over then.
+        # Without a time limit, because sigtimedwait of CPython 3.11 returns uninitialised memory if it is interrupted
+        # (SIGSTOP,
+        # SIGCONT) and its time limit has passed.
         sent = signal.sigwaitinfo(_HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
         if sent.si_signo == signal.SIGALRM and sent.si_code == _SI_KERNEL:
             on_tick()
         elif sent.si_signo != signal.SIGCHLD:
             is_for_all = kept.has_heard(sent.si_signo)
-            # The command in our group got one from the terminal too, or when a shell continues us.
+            # In a shared group, the command also receives signals from the terminal, and SIGCONT when a shell continues
+            # us.
             has_reached_command = is_for_all or sent.si_code == _SI_KERNEL or sent.si_signo == signal.SIGCONT
             if terminal.is_shared and has_reached_command:
                 continue
             handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError, PermissionError):
-                if sent.si_pid == process.pid:  # which takes us for who started it
+                if (
+                    sent.si_pid == process.pid
+                ):  # the command sends signals to its parent, which would be our parent without us
                     os.kill(os.getppid(), sent.si_signo)
                 elif is_for_all:
                     os.killpg(group, sent.si_signo)
@@ -171,9 +185,10 @@ def _wait(
 
 
 def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, seconds: float) -> None:
-    """Take the signals that come as the command ends: what it has left behind hears those for all of a group.
+    """Forward signals that arrive while the command ends: processes that it left behind get those sent to a whole
+    group.
 
-    Who ends a command (`timeout`, such as) may send a signal to it, and then to its group.
+    A program that ends a command, such as `timeout`, may send a signal first to the command and then to its group.
     """
     while sent := signal.sigtimedwait(_HANDED_ON | (_STOPS if terminal.is_shared else set()), seconds):
         if not terminal.is_shared and kept.has_heard(sent.si_signo):
@@ -182,7 +197,7 @@ def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, sec
 
 
 class _Terminal:
-    """The terminal that we belong to, whatever standard input is; in its foreground, or not."""
+    """The controlling terminal of `ullage run`, whatever standard input is, and whether we are in its foreground."""
 
     def __enter__(self) -> "_Terminal":
         return self
@@ -197,7 +212,7 @@ class _Terminal:
             self._file = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         self.is_ours = self._is_in_front()
         self.is_shared = self.is_ours and any(map(_is_pipe, (0, 1)))
-        """Whether the command stays in our group, as part of a pipeline."""
+        """Whether the command stays in our process group, as part of a pipeline."""
 
     @property
     def is_there(self) -> bool:
@@ -206,20 +221,24 @@ class _Terminal:
 
     @property
     def is_given(self) -> bool:
-        """Whether the command's group has the terminal instead of ours."""
+        """Whether the command's process group has the terminal instead of ours."""
         return self.is_ours and not self.is_shared
 
     def stop_with(self, group: int) -> None:
-        """Stop as the command has stopped (Ctrl-Z, or it reads the terminal from the background), until continued.
+        """Stop as the command has stopped (by Ctrl-Z, or by reading the terminal from the background), until continued.
 
-        With all of our group, as the terminal would do it: what is before and behind us in a pipeline stops too.
+        Our whole group stops, as the terminal would do it, so that the other programs of a pipeline stop too.
         """
         if self._file < 0 or os.getpgrp() == os.getsid(0):
             return  # no shell would continue us
         if self.is_shared:
-            os.kill(os.getpid(), signal.SIGSTOP)  # the others by themselves, and we continue as they do
+            os.kill(
+                os.getpid(), signal.SIGSTOP
+            )  # the other programs of the group stop by themselves, and we are continued together with them
             return
-        came_to_front = not self.is_ours and self._is_in_front()  # begun with &, and brought back since
+        came_to_front = (
+            not self.is_ours and self._is_in_front()
+        )  # started in the background with &, and brought to the foreground since
         if not came_to_front:
             self.hand_over(os.getpgrp())
             os.killpg(os.getpgrp(), signal.SIGSTOP)
@@ -234,10 +253,11 @@ class _Terminal:
         return False
 
     def hand_over(self, group: int) -> None:
-        """Put a group in the foreground, where the terminal is the command's."""
+        """Put a process group in the foreground of the terminal, if the command is to have the terminal."""
         if not self.is_given:
             return
-        # Who is not in the foreground is stopped when he asks for it, unless he does not hear that.
+        # A process in the background that changes the foreground group is stopped by SIGTTOU unless it ignores that
+        # signal.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             with suppress(OSError):
@@ -253,11 +273,13 @@ def _is_pipe(file: int) -> bool:
 
 
 def _inherited_files() -> tuple[int, ...]:
-    """Return the files beside the standard streams that who started us has open for us, and so for the command."""
+    """Return the inherited file descriptors other than the standard streams, so that the command can inherit them
+    too.
+    """
     found = []
-    with suppress(FileNotFoundError):  # there may be no /proc
+    with suppress(FileNotFoundError):  # /proc may not exist
         for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # that of the listing
+            with suppress(OSError):  # the descriptor of the listing itself is closed again
                 if int(name) > _STANDARD_ERROR and os.get_inheritable(int(name)):
                     found.append(int(name))
     return tuple(found)
@@ -265,14 +287,14 @@ def _inherited_files() -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _SignalsBefore:
-    """What who started us has done about signals, which a process keeps when it becomes another program."""
+    """The signal settings that our parent gave us and that stay when a process executes another program."""
 
     mask: frozenset[int]
     hears_children: bool
     alarm: tuple[float, float]
 
     def restore(self) -> None:
-        """Run in the command's process: give all of it to the command."""
+        """Restore these settings; called in the command's process."""
         if not self.hears_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         if self.alarm[0]:
@@ -282,23 +304,25 @@ class _SignalsBefore:
 
 @contextmanager
 def _signals_held() -> Iterator[_SignalsBefore]:
-    """Have signals wait until they are asked for, so that none comes at a bad moment; an alarm comes once a second.
+    """Block signals until they are waited for, so that none is handled at a bad time; an alarm comes once a second.
 
-    They wait beyond the end of the command, too: see `interruptible`.
+    Signals stay blocked after the command has ended: see `interruptible`.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
-    children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it cannot wait for a child
-    alarm = signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)  # a new process has none
+    children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
+    alarm = signal.setitimer(
+        signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS
+    )  # a new process does not inherit the timer
     try:
         yield _SignalsBefore(frozenset(map(int, mask)), children != signal.SIG_IGN, alarm)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.sigtimedwait({signal.SIGALRM}, 0)  # the last one, for which nobody waits any more
+        signal.sigtimedwait({signal.SIGALRM}, 0)  # remove the last alarm, which nobody waits for
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Hear again what would end us, for what takes a while after the command has ended."""
+    """Unblock the signals that end us, for work after the command has ended that takes a while."""
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -308,10 +332,10 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def _group_beside_ours() -> Iterator[int]:
-    """Make the number of a process group for the command: 0, its own, or that of a process that is gone right after.
+    """Yield the process group for the command: 0 for a new group, or the id of a process that ends right afterwards.
 
-    Where we lead no group, as in a script or a Makefile, the command must not lead one either: who leads one can make
-    no session.
+    If we do not lead a group, as in a shell script or a Makefile, the command must not lead one either, because a group
+    leader cannot create a session.
     """
     if os.getpgrp() == os.getpid():
         yield 0
@@ -331,13 +355,15 @@ def _group_beside_ours() -> Iterator[int]:
 
 
 class _Keeper:
-    """The process that kills the command where we are killed, and hears what is sent to all of our group."""
+    """The helper process that kills the command if we are killed, and detects signals that were sent to our whole
+    group.
+    """
 
     def __init__(self) -> None:
         self._ours = os.getpgrp()
         reading, self._writing = os.pipe()
         try:
-            # Isolated, without site packages: it takes ten milliseconds, beside the command's own start.
+            # Python runs isolated and without site packages, so that starting it takes only ten milliseconds more.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(reading)],
                 pass_fds=(reading,),
@@ -346,7 +372,9 @@ class _Keeper:
                 stderr=subprocess.DEVNULL,
             )
         except OSError as error:
-            raise UsageError(f"no process can be started: {error.strerror}; expected room for a few") from None
+            raise UsageError(
+                f"no process can be started: {error.strerror}; expected that a few more processes are allowed"
+            ) from None
         finally:
             os.close(reading)
 
@@ -354,22 +382,28 @@ class _Keeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it: what the command has left behind may live on."""
+        """End the helper process: processes that the command left behind may continue."""
         self._process.kill()
         self._process.wait()
         os.close(self._writing)
 
     def tell(self) -> None:
-        """Run in the command's process: say which process, and which group beside ours, is to end with us."""
+        """Report the process, and its group if that is not ours, to be killed with us; called in the command's
+        process.
+        """
         group = os.getpgrp()
         os.write(self._writing, f"{os.getpid()} {group if group != self._ours else 0}\n".encode())
 
     def has_heard(self, number: int) -> bool:
-        """Tell whether a signal that we have got was for all of our group: it then waits in the keeper too."""
+        """Return whether a received signal was sent to our whole group: it is then also pending in the helper
+        process.
+        """
         with suppress(OSError, ValueError):
             status = Path(f"/proc/{self._process.pid}/status").read_text()
             [waiting] = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd:"))
             if waiting >> (number - 1) & 1:
-                os.write(self._writing, b"\n")  # it takes what waits, so that the next one is told from this one
+                os.write(
+                    self._writing, b"\n"
+                )  # makes the helper process remove the pending signal, so that the next one can be distinguished
                 return True
         return False

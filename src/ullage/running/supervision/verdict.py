@@ -1,4 +1,6 @@
-"""The verdict on a run that ran out of memory: explains its evidence, and writes the report next to it."""
+"""The verdict on a run that ran out of memory: explains its evidence, and writes the report into the evidence
+folder.
+"""
 
 import io
 from collections.abc import Callable
@@ -25,20 +27,21 @@ _COLUMNS: Final = 100
 
 
 def find_run(folder: Path) -> tuple[RunFolder, int]:
-    """Read the run in a folder, or the newest of the runs in it; also return their number, 0 if the folder is a run.
+    """Return the run in a folder, or the newest of several runs in it, and their number (0 if the folder itself is a
+    run).
 
     Only the run that is returned is read.
 
     Raises:
-        UsageError: it is not the folder of a run, and has none in it.
-        OSError: it cannot be read.
+        UsageError: the folder is not that of a run and contains no run.
+        OSError: the folder cannot be read.
     """
     try:
         return read_run(folder), 0
     except UsageError:
         if not folder.is_dir():
             raise
-        runs = []  # as they are called, not as they are: old ones may be many and large
+        runs = []  # runs are recognised by file names, because old runs may be many and large
         for path in folder.iterdir():
             with suppress(OSError):
                 if path.is_dir() and is_run(path):
@@ -50,7 +53,10 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the evidence that matters most: the last of the process that memory has ended first, else the first."""
+    """Return the evidence of the error that ended the run: the last one of the first process that ran out of memory.
+
+    If no process ended with an out-of-memory error, the first evidence of the run is returned.
+    """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}
     return min(last.values(), key=lambda one: one.time) if last else next(iter(run.evidence), None)
@@ -59,7 +65,7 @@ def fatal_evidence(run: RunFolder) -> OomEvidence | None:
 def explain_evidence(
     evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
 ) -> Explanation | None:
-    """Explain the snapshot in a folder of evidence; return None if it is not complete.
+    """Return the explanation of the snapshot in an evidence folder; None if the snapshot is not complete.
 
     Raises:
         UllageError: the snapshot cannot be read.
@@ -80,10 +86,10 @@ def explain_evidence(
 
 
 def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *, beside: int = 0) -> Explanation:
-    """Return the explanation of an evidence with what its run tells; `beside` is the number that `find_run` returns."""
+    """Return an explanation with the facts of its run added; `beside` is the number that `find_run` returns."""
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
     where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
-    step = f"step {evidence.step}" if evidence.step is not None else "step not known"
+    step = f"step {evidence.step}" if evidence.step is not None else "step unknown"
     remarks = (
         *([f"{process.name}, {step}{where if evidence.line else ''}"] if process is not None else []),
         *differences_of(run),
@@ -100,10 +106,10 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
 
 
 def write_report(place: OwnFolder, report: Report) -> None:
-    """Write a report as text and as a page into the folder of the evidence.
+    """Write a report as text and as an HTML page into the evidence folder.
 
     Raises:
-        OSError: there is no room for them.
+        OSError: the disk is full, or a file cannot be written.
     """
     text = io.StringIO()
     draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)

@@ -1,1 +1,1 @@
-"""A live view of the cards and of the processes on them."""
+"""`ullage watch`: a live view of the GPUs and of the processes on them."""

@@ -1,4 +1,4 @@
-"""The pages below the lists, as lines of a given width: one process, all cards with their processes, the help."""
+"""The lower part of the screen, as lines of a given width: one process, all GPUs with their processes, or the help."""
 
 import itertools
 import socket
@@ -13,26 +13,26 @@ from ullage.running.watch.view import GONE, RUNS, CardHolder, CardRow, DeviceRow
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _EIGHTHS: Final = len(_BLOCKS) - 1
 _AXIS: Final = 11  # "1023.9 MiB "
-_NEAR: Final = 0.25  # of the limit; what stays below it is drawn larger, and the limit is left out
+_NEAR: Final = 0.25  # of the limit; a plot of lower values is scaled up and does not show the limit
 _SHORT: Final = 0.9  # of the limit
 STYLE_OF_STATE: Final = {RUNS: "green", "ended": "dim", "failed": "red", "out of memory": "bold red", GONE: "yellow"}
 KEYS: Final = (
     ("up, down, tab", "choose a process"),
-    ("PgUp, PgDn", "scroll the lower part, if it says that there is more"),
-    ("c", "cards and all processes on them; again: back"),
-    ("o", "over the whole run; again: the latest steps"),
-    ("p", "pause the picture; again: continue"),
-    ("?", "this help; again: back"),
+    ("PgUp, PgDn", "scroll the lower part, if it shows that there are more lines"),
+    ("c", "show GPUs and all processes on them; press again to go back"),
+    ("o", "show the whole run; press again for the latest steps"),
+    ("p", "pause the display; press again to continue"),
+    ("?", "show this help; press again to go back"),
     ("q", "quit"),
 )
 _WORDS: Final = (
-    ("allocated", "bytes that tensors have now"),
-    ("reserved", "bytes that PyTorch has taken from the driver"),
-    ("cached", "reserved and not allocated: free for the next tensors"),
-    ("peak", "the highest allocated, in a step or in the run"),
-    ("headroom", "total less the highest reserved, contexts and others"),
+    ("allocated", "bytes that tensors use now"),
+    ("reserved", "bytes that PyTorch's allocator holds from the driver"),
+    ("cached", "reserved but not allocated: available for new tensors"),
+    ("peak", "highest allocated bytes, in a step or in the run"),
+    ("headroom", "GPU memory minus peak reserved, contexts and other processes"),
     ("retries", "how often the cache was emptied because memory was short"),
-    ("others", "processes that are not watched, as the driver counts them"),
+    ("others", "memory of processes that are not watched, reported by the driver"),
 )
 _SPACE: Final = "\N{NO-BREAK SPACE}"
 _QUIET_SECONDS: Final = 10.0
@@ -40,7 +40,7 @@ _LEAST_PLOT: Final = 4
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """Break a text into lines; words that are longer than a line are cut, nothing is left out."""
+    """Return a text broken into lines; words that are longer than a line are split, and nothing is left out."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         while line.cell_len > width:
@@ -53,12 +53,14 @@ def wrapped(text: Text, width: int) -> list[Text]:
                 line = line.divide([1])[1]
         lines.append(line)
     for line in lines:
-        line.plain = line.plain.replace(_SPACE, " ")  # of the same length: styles stay where they are
+        line.plain = line.plain.replace(
+            _SPACE, " "
+        )  # the replacement has the same length, so that styles keep their positions
     return lines
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Draw a process's inside on at least `height` lines, if a plot can fill them."""
+    """Return the lines about one process, at least `height` lines if a plot can fill them."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]
@@ -71,13 +73,13 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Draw every card with all processes on it."""
+    """Return the lines about all GPUs with all processes on them."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
-        texts.append(Text.assemble((f"card {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
+        texts.append(Text.assemble((f"GPU {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
         used, total = text_of_bytes(card.used_bytes), text_of_bytes(card.total_bytes)
         free = card.total_bytes - card.used_bytes
-        rest = f"{text_of_bytes(free)} free" if free >= 0 else f"{text_of_bytes(-free)} more than it has"
+        rest = f"{text_of_bytes(free)} free" if free >= 0 else f"{text_of_bytes(-free)} more than its total"
         texts.append(Text(f"  {used} of {total} used, {rest}"))
         texts += (Text(f"  {_of_holder(one)}") for one in card.holders)
         if card.hidden_bytes:
@@ -87,7 +89,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Draw the help: keys and terms."""
+    """Return the lines of the help: keys and terms."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -95,8 +97,8 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Return a remark on a card that is emulated, or known only from the files of processes."""
-    return " (emulated)" if card.is_emulated else " (as its processes say)" if card.is_hearsay else ""
+    """Return a remark on a GPU that is emulated, or known only from the live files of processes."""
+    return " (emulated)" if card.is_emulated else " (as reported by its processes)" if card.is_hearsay else ""
 
 
 def _above(inside: Inside) -> Iterator[Text]:
@@ -115,7 +117,7 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Join pieces into a text in which lines are not broken inside a piece."""
+    """Join pieces into a text whose line breaks are only between pieces."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -126,17 +128,17 @@ def _title(inside: Inside) -> Text:
         text.append(f", rank {inside.rank}" + (f" of {inside.world_size}" if inside.world_size else ""))
     text.append(", ").append(inside.state, style=style).append(f", step {inside.steps}")
     if inside.step_seconds:
-        text.append(f", {inside.step_seconds:.3g} s a step")
+        text.append(f", {inside.step_seconds:.3g} s per step")
     if inside.host and inside.host != socket.gethostname():
         text.append(f", on {inside.host}")
     if inside.is_alive and (inside.quiet_seconds or 0) > _QUIET_SECONDS:
-        text.append(f", nothing heard for {inside.quiet_seconds:.0f} s", style="yellow")
+        text.append(f", no update for {inside.quiet_seconds:.0f} s", style="yellow")
     return text
 
 
 def _numbers(device: DeviceRow, *, is_one: bool) -> Iterator[Text]:
     head = "" if is_one else f"device {device.index}: "
-    split = f", {text_of_bytes(device.split_bytes)} of it in parts" if device.split_bytes else ""
+    split = f" ({text_of_bytes(device.split_bytes)} in splits)" if device.split_bytes else ""
     yield Text(
         f"{head}allocated {text_of_bytes(device.allocated_bytes)}, reserved {text_of_bytes(device.reserved_bytes)}, "
         f"cached {text_of_bytes(device.cached_bytes)}{split}"
@@ -154,10 +156,10 @@ def _plot(device: DeviceRow, *, width: int, rows: int, is_whole: bool) -> Iterat
     cells = max(1, width - 11)
     shown = values if is_whole else values[-cells:]
     of = f"device {device.index}" + (f", {device.card_name}" if device.card_name else "")
-    limit = f"limit {text_of_bytes(device.limit_bytes)}" if device.limit_bytes else "no limit known"
+    limit = f"limit {text_of_bytes(device.limit_bytes)}" if device.limit_bytes else "limit unknown"
     is_drawn = is_limit_drawn(shown, device.limit_bytes)
     what = "peak of each step" if device.peak_steps[0] != device.peak_steps[-1] else "peaks, no step has ended"
-    title = f"{what} on {of}; {limit}" + ("" if is_drawn or not device.limit_bytes else " is far above")
+    title = f"{what} on {of}; {limit}" + ("" if is_drawn or not device.limit_bytes else " is above the plot")
     yield from wrapped(Text(title, style="dim"), width)
     yield from plot(shown, limit_bytes=device.limit_bytes, width=width, height=rows, moves=not is_whole)
     steps = device.peak_steps[-len(shown) :]
@@ -172,13 +174,13 @@ def _below(inside: Inside, view: View) -> Iterator[Text]:
     if inside.command:
         yield Text(inside.command, style="dim")
     if inside.recording:
-        yield Text(f"history {inside.recording}", style="dim")
+        yield Text(f"memory history {inside.recording}", style="dim")
     for note in view.notes:
         yield Text(note, style="yellow")
 
 
 def _of_holder(holder: CardHolder) -> str:
-    size = text_of_bytes(holder.used_bytes) if holder.used_bytes is not None else "an unknown part"
+    size = text_of_bytes(holder.used_bytes) if holder.used_bytes is not None else "an unknown amount"
     name = f" ({holder.name})" if holder.name else ""
     if holder.is_watched:
         whose = ", watched"
@@ -190,7 +192,7 @@ def _of_holder(holder: CardHolder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return how many letters fit on a line; some take two cells."""
+    """Return the number of characters that fit on a line; some characters take two cells."""
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1
@@ -198,15 +200,15 @@ def _fitting(text: str, width: int) -> int:
 
 
 def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, moves: bool) -> list[Text]:
-    """Draw levels in bytes as columns of block characters, with the limit as a line.
+    """Draw memory levels as columns of block characters, with the limit as a line.
 
     Args:
-        values: the levels, oldest first.
-        limit_bytes: the limit of the levels; 0 if none is known.
-        width: the number of letters in a row, including the axis.
+        values: the levels in bytes, oldest first.
+        limit_bytes: the limit in bytes; 0 if it is unknown.
+        width: the number of characters in a row, including the axis.
         height: the number of rows, at least 2.
-        moves: whether to draw the latest levels, one per column; otherwise all levels, the highest of each column's
-            span.
+        moves: whether to draw the latest levels, one per column; otherwise all levels are drawn, and each column shows
+            the highest level of its span.
     """
     cells = max(1, width - _AXIS)
     shown = list(values[-cells:]) if moves or len(values) <= cells else _spans(values, cells)
@@ -238,7 +240,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Tell whether the limit is near enough to these levels to be drawn."""
+    """Return whether the limit is close enough to the levels to be drawn."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

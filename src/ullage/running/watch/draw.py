@@ -20,11 +20,11 @@ from ullage.running.watch.view import CardRow, Inside, View
 _BAR: Final = 20
 _LEAST_BAR: Final = 8
 _FOOTERS: Final = (
-    "q quit  ↑↓ process  PgUp/PgDn more  c cards  o whole run  p pause  ? help",
-    "q quit  ↑↓ process  c cards  o run  p pause  ? help",
+    "q quit  ↑↓ process  PgUp/PgDn more  c GPUs  o whole run  p pause  ? help",
+    "q quit  ↑↓ process  c GPUs  o run  p pause  ? help",
     "q quit  ↑↓ choose  ? help",
 )
-_COLUMNS: Final = (  # heading, width; the last ones go first where there is no room
+_COLUMNS: Final = (  # heading, width; if the screen is too narrow, the last columns are left out first
     ("PID", 9),
     ("state", 15),
     ("allocated", 12),
@@ -36,7 +36,7 @@ _COLUMNS: Final = (  # heading, width; the last ones go first where there is no 
 
 
 class Page(Enum):
-    """The page that the lower part of the screen shows."""
+    """The page in the lower part of the screen."""
 
     PROCESS = "process"
     CARDS = "cards"
@@ -50,7 +50,7 @@ class Display:
     width: int
     height: int
     chosen: int = 0
-    """The index of the chosen process in the view."""
+    """The index of the selected process in the view."""
     page: Page = Page.PROCESS
     is_whole: bool = False
     is_paused: bool = False
@@ -67,7 +67,7 @@ class ScreenPicture:
 
 
 def draw(view: View, display: Display) -> ScreenPicture:
-    """Draw a view on exactly `display.height` lines, none wider than `display.width`."""
+    """Draw a view on exactly `display.height` lines, none of them wider than `display.width`."""
     width = max(1, display.width)
     head = [_head(view, display, width), *_cards(view, display, width), *_processes(view, display, width)]
     foot = Text(next((one for one in _FOOTERS if len(one) <= width), "q quit"[:width]), style="reverse")
@@ -76,7 +76,7 @@ def draw(view: View, display: Display) -> ScreenPicture:
     room = max(0, display.height - len(head) - 1)
     lower = _lower(view, display, width, room)
     marks: list[Text] = []
-    if len(lower) > room > 1:  # a line of its own: nothing is covered
+    if len(lower) > room > 1:  # a separate line, so that nothing is covered
         room -= 1
         marks = [_mark(display.scroll, room, len(lower), width)]
     most = max(0, len(lower) - room)
@@ -98,7 +98,7 @@ def _head(view: View, display: Display, width: int) -> Text:
 
 def _cards(view: View, display: Display, width: int) -> list[Text]:
     most = max(1, display.height // 5)
-    if display.page is Page.CARDS:  # they are below, each with more lines
+    if display.page is Page.CARDS:  # the lower part shows them, with more lines for each GPU
         return []
     shown = view.cards if len(view.cards) <= most else view.cards[: most - 1]
     tails = [_tail(card) for card in shown]
@@ -108,7 +108,7 @@ def _cards(view: View, display: Display, width: int) -> list[Text]:
     if len(shown) < len(view.cards):
         rest = view.cards[len(shown) :]
         used, total = sum(card.used_bytes for card in rest), sum(card.total_bytes for card in rest)
-        lines.append(Text(f"{len(rest)} more cards: {text_of_bytes(used)} of {text_of_bytes(total)} used; c: all"))
+        lines.append(Text(f"{len(rest)} more GPUs: {text_of_bytes(used)} of {text_of_bytes(total)} used; c: show all"))
     return lines
 
 
@@ -119,7 +119,7 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """Return how long a card's bar can be next to its name; a name that leaves no room is shortened."""
+    """Return the length of a GPU's bar next to its name; a name that leaves no space for a bar is shortened."""
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 
@@ -208,7 +208,7 @@ def _mark(scroll: int, room: int, count: int, width: int) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Leave out the middle of a text that is too long: names differ at their ends."""
+    """Return a text without its middle if it is too long: names differ mostly at their ends."""
     if len(text) <= width:
         return text
     if width < 3:

@@ -1,4 +1,4 @@
-"""Turns a process's live file into what is shown of it. Memory of other libraries is not in the file, and not here."""
+"""Turns a process's live file into the data to show. Memory of other libraries is not in the file, and not shown."""
 
 import os
 import shlex
@@ -19,19 +19,19 @@ from ullage.running.watch.view import GONE, RUNS, DeviceRow, Inside
 
 REST: Final = "the rest"
 _SHOWN: Final = 600
-"""The number of latest samples that are read, more than a terminal has columns; earlier ones are in the overview."""
+"""The number of latest samples that are read, more than a terminal has columns; earlier samples are in the overview."""
 _FRESH_SECONDS: Final = 10.0
-"""The time within which a process on another machine must have written its file to count as alive."""
+"""The time in seconds within which a process on another machine must have written its file to count as alive."""
 
 
 def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_removed: bool = False) -> Inside:
-    """Describe a process from its file.
+    """Return the data to show about a process, from its live file.
 
     Args:
         live: the content of the file.
         now: the time in seconds since 1970.
-        used_bytes: the used memory of each card by the driver's count now, by `key_of` its UUID; for other cards the
-            last count in the file is used.
+        used_bytes: the used memory of each GPU that the driver reports now, by `key_of` its UUID; for other GPUs the
+            last value in the file is used.
         is_removed: whether the file has been removed, as it is by a run that ends with nothing to report.
     """
     facts = RunFacts.from_json(live.facts)
@@ -60,18 +60,20 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         recording=_recording(facts),
         is_emulated=facts.is_emulated,
     )
-    # What a script is called, and what a file says, is other people's words: what steers a terminal is taken out.
+    # Command lines and file contents come from others, so control characters, which can steer a terminal, are removed.
     return replace(cast(Inside, hidden_data(without_control_characters(inside))), devices=devices)
 
 
 def has_ended_here(live: Live) -> bool:
-    """Tell whether a file's process ran on this machine and has ended, so that the file will not change again."""
+    """Return whether the process of a file ran on this machine and has ended, so that the file will not change
+    again.
+    """
     facts = RunFacts.from_json(live.facts)
     return facts.host == socket.gethostname() and not is_alive(facts.pid, facts.started or None)
 
 
 def key_of(uuid: str) -> str:
-    """Return the part of a card's UUID that is compared: the driver writes "GPU-" before it, PyTorch does not."""
+    """Return the part of a GPU's UUID that is compared: the driver puts "GPU-" before the UUID, PyTorch does not."""
     return uuid.lower().removeprefix("gpu-")
 
 
@@ -114,13 +116,14 @@ def _device(
 
 
 def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
-    """Return the peak of each step; one that takes longer than a second has samples before its end too.
+    """Return the peak in bytes of each step. A step longer than a second also has samples before its end.
 
-    A sample bears the step that has ended last: the first of a number is of that step, the others are of the next.
+    A sample has the number of the last completed step. The first sample with a number belongs to that step, later
+    samples with the same number belong to the next step.
     """
     peaks: dict[int, int] = {}
     before: int | None = None
-    if samples[0].step == samples[-1].step:  # no steps are told: a sample a second
+    if samples[0].step == samples[-1].step:  # no step has ended: one sample per second
         return peaks
     for sample in samples:
         step = sample.step + (sample.step == before)
@@ -132,14 +135,14 @@ def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
 def _roles(facts: RunFacts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
     if not facts.roles:
         return ()
-    # Roles are told seldom, samples come with every step: the rest cannot be less than nothing.
+    # Roles are written less often than samples, so the difference could be negative.
     rest = max(0, allocated_bytes - sum(facts.roles.values()))
     known = sorted(facts.roles.items(), key=lambda item: -item[1])
     return (*known, (REST, rest))
 
 
 def _command(words: tuple[str, ...]) -> str:
-    """Return the command as people type it, without the interpreter's folder."""
+    """Return the command as users type it, without the folder of the interpreter."""
     return _line(shlex.join((os.path.basename(words[0]), *without_secrets(words[1:])))) if words else ""
 
 

@@ -1,4 +1,4 @@
-"""The view without a terminal: a line for every card and process, findings once; or JSON, one line for each view."""
+"""The view without a terminal: a line for every GPU and process, and each finding once; or JSON, one line per view."""
 
 import json
 import time
@@ -13,7 +13,7 @@ _NAMED: Final = 3
 
 
 class PlainText:
-    """Lines for people and logs. Notes, growth and evidence are printed once."""
+    """Text lines for users and logs. Notes, growth and evidence are printed once."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int, str]] = set()
@@ -41,7 +41,7 @@ class PlainText:
 
 
 class JsonLines:
-    """One JSON object for each view; docs/watch.md has its fields."""
+    """The view as one JSON object per line; docs/watch.md describes its fields."""
 
     def lines_of(self, view: View) -> Iterator[str]:
         """Yield the line of one view."""
@@ -57,7 +57,7 @@ def _card(card: CardRow) -> str:
     names = ", ".join(f"{one.pid}{f' {one.name}' if one.name else ''}" for one in largest)
     more = ", ..." if len(others) > _NAMED else ""
     rest = f", {count} with {text_of_bytes(held)} ({names}{more})" if others else ""
-    return f"card {card.index} {card.name}{mark_of(card)}: {used} of {total} used{rest}"
+    return f"GPU {card.index} {card.name}{mark_of(card)}: {used} of {total} used{rest}"
 
 
 def _process(inside: Inside) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The live view on a terminal, with textual: keys, sizes and signals. Its lines come from `draw`."""
+"""The live view on a terminal, with textual: keys, sizes and signals. `draw` creates its lines."""
 
 import asyncio
 import os
@@ -26,10 +26,10 @@ _SIZES: Final = ("COLUMNS", "LINES")
 
 
 def show(poll: Callable[[], View], *, seconds: float) -> int:
-    """Show the view until the user quits, and return an exit code; a signal ends it too, and is then passed on.
+    """Show the view until the user quits, and return an exit code; a signal ends it too, and is then raised again.
 
     Args:
-        poll: gathers a view; called in a thread of its own, so that a slow driver does not block the keys.
+        poll: gathers a view; called in a separate thread, so that a slow driver does not block the keys.
         seconds: the time from one view to the next.
     """
     screen = LiveView(poll, seconds=seconds)
@@ -37,7 +37,7 @@ def show(poll: Callable[[], View], *, seconds: float) -> int:
     for name in _SIZES:
         os.environ.pop(name, None)
     try:
-        screen.run(mouse=False)  # the terminal's own selecting and copying stays
+        screen.run(mouse=False)  # the terminal's own text selection and copying stay available
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -45,11 +45,11 @@ def show(poll: Callable[[], View], *, seconds: float) -> int:
         raise screen.failure
     if screen.ended_by is not None:
         os.kill(os.getpid(), screen.ended_by)
-    return 0 if not screen.return_code else 4  # textual has written what failed
+    return 0 if not screen.return_code else 4  # textual has already printed the error
 
 
 class LiveView(App[None]):
-    """One widget that holds all lines."""
+    """The application's only widget, which shows all lines."""
 
     CSS = "Screen { background: ansi_default; } #all { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
@@ -80,11 +80,11 @@ class LiveView(App[None]):
         self._has_ended = threading.Event()
 
     def compose(self) -> ComposeResult:
-        """Make the widget."""
+        """Create the widget."""
         yield Static(id="all", markup=False)
 
     def on_mount(self) -> None:
-        """Start polling, and handling signals."""
+        """Start polling and handling signals."""
         loop = asyncio.get_running_loop()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -96,11 +96,11 @@ class LiveView(App[None]):
         self._has_ended.set()
 
     def on_resize(self, event: Resize) -> None:
-        """Draw again."""
+        """Draw the view again."""
         self._draw(width=event.size.width, height=event.size.height)
 
     def action_choose(self, by: int) -> None:
-        """Choose another process."""
+        """Select another process."""
         count = max(1, len(self._latest.processes))
         self._draw(chosen=(self._wanted.chosen + by) % count, page=Page.PROCESS, scroll=0)
         if self._latest.processes:
@@ -108,21 +108,21 @@ class LiveView(App[None]):
             self._chosen_process = (chosen.folder, chosen.pid)
 
     def action_move(self, by: int) -> None:
-        """Scroll the lower part by nearly its height."""
+        """Scroll the lower part by almost its height."""
         step = max(1, self._wanted.height // 3)
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
     def action_page(self, name: str) -> None:
-        """Show a page below, or the process again."""
+        """Show a page in the lower part, or the process again."""
         page = Page(name)
         self._draw(page=Page.PROCESS if self._wanted.page is page else page, scroll=0)
 
     def action_whole(self) -> None:
-        """Change between the whole run and its latest steps."""
+        """Switch between the whole run and its latest steps."""
         self._draw(is_whole=not self._wanted.is_whole)
 
     def action_pause(self) -> None:
-        """Pause the picture, or continue."""
+        """Pause the display, or continue."""
         self._draw(is_paused=not self._wanted.is_paused)
 
     def _poll_periodically(self) -> None:
@@ -133,7 +133,7 @@ class LiveView(App[None]):
                 if not self._has_ended.is_set():
                     self.call_from_thread(self._take, view)
                 self._has_ended.wait(self._seconds)
-        except Exception as failure:  # to be told by the command line, after the terminal is as before
+        except Exception as failure:  # the command line reports it after the terminal is restored
             if not self._has_ended.is_set():
                 self.failure = failure
                 self.call_from_thread(self.exit)
@@ -144,7 +144,7 @@ class LiveView(App[None]):
             return
         self._latest = view
         keys = [(inside.folder, inside.pid) for inside in view.processes]
-        if self._chosen_process in keys:  # the order changes as processes come and end
+        if self._chosen_process in keys:  # the order changes as processes start and end
             self._wanted = replace(self._wanted, chosen=keys.index(self._chosen_process))
         elif keys:
             self._wanted = replace(self._wanted, chosen=min(self._wanted.chosen, len(keys) - 1))
@@ -152,7 +152,7 @@ class LiveView(App[None]):
         self._draw()
 
     def _check_size(self) -> None:
-        """Notice a resize whose signal was lost because it came before textual handled signals."""
+        """Detect a resize whose signal was lost because it came before textual handled signals."""
         with suppress(OSError):
             if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
                 os.kill(os.getpid(), signal.SIGWINCH)

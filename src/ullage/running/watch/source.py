@@ -1,6 +1,6 @@
-"""Gathers a `View` from the driver's cards and the live files of runs, and matches their processes.
+"""Gathers a `View` from the driver's GPUs and the live files of runs, and matches their processes.
 
-This changes nothing: no CUDA context is made, and the watched processes do not notice.
+It changes nothing: no CUDA context is created, and the watched processes are not affected.
 """
 
 import math
@@ -26,11 +26,11 @@ from ullage.running.watch.target import FoundRuns, Target, find
 from ullage.running.watch.view import CardHolder, CardRow, Inside, View
 
 _READ_SECONDS: Final = 0.25
-"""The time that one view may take for reading files; eight processes take half of it."""
+"""The time limit in seconds for reading the files of one view; eight processes take half of it."""
 
 
 class ViewSource:
-    """Gathers one view for every call of `poll`; processes that have ended stay in it."""
+    """A source of views: each call of `poll` gathers one. Processes that have ended stay in the view."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -42,7 +42,7 @@ class ViewSource:
         self._names_hold = sees_host_processes()
 
     def __enter__(self) -> Self:
-        try:  # held open: starting NVML anew every second takes long where no process keeps the driver awake
+        try:  # kept open, because initialising NVML takes long if no process keeps the driver loaded
             self._stack.enter_context(asked())
         except DriverSilentError as why:
             self._why_silent = str(why)
@@ -52,13 +52,13 @@ class ViewSource:
         self._stack.close()
 
     def poll(self) -> View:
-        """Gather a view now."""
+        """Return the current view."""
         now = time.time()
         found = find(self._target)
         self._folders |= dict.fromkeys(found.folders)
         self._read()
         driver, asked_cards = (None, ()) if self._why_silent else read_cards()
-        why_silent = self._why_silent or ("" if driver is not None else "the driver has stopped answering")
+        why_silent = self._why_silent or ("" if driver is not None else "the driver no longer responds")
         used = {key_of(card.uuid): card.used_bytes for card in asked_cards}
         pairs = [(file, _inside(file, now, used)) for file in self._files.values()]
         pairs.sort(key=lambda pair: (not pair[1].is_alive, pair[1].folder, pair[1].rank or 0, pair[1].pid))
@@ -74,13 +74,14 @@ class ViewSource:
             *notes_of(asked_cards, why_silent),
         )
         view = View(time=now, subject=found.subject, cards=cards, notes=notes, is_over=self._is_over(found, insides))
-        # Names are other people's words: what steers a terminal is taken out.
+        # Names come from others, so control characters, which can steer a terminal, are removed.
         return replace(cast(View, without_control_characters(view)), processes=insides)
 
     def _read(self) -> None:
-        """Read the files again, the least recently read first; those beyond the time budget wait for the next view.
+        """Read the files again, the least recently read files first; files beyond the time limit wait for the next
+        view.
 
-        A file is read for the last time after its process has ended.
+        The file of a process that has ended is read once more.
         """
         began = time.monotonic()
         paths = (path for folder in self._folders for path in folder.glob(f"*{SUFFIX}"))
@@ -92,7 +93,7 @@ class ViewSource:
                 continue
             try:
                 self._files[path] = read_live(path)
-            except (LiveFileError, OSError):  # just being made, or just removed
+            except (LiveFileError, OSError):  # the file is being created or was just removed
                 continue
             self._read_at[path] = math.inf if has_ended else time.monotonic()
 
@@ -107,7 +108,8 @@ class ViewSource:
         )
 
     def _holder(self, process: diagnosed.CardProcess, *, is_watched: bool) -> CardHolder:
-        # In a container the number is the host's: a process of that number here is another one.
+        # In a container the driver reports process ids of the host, so a process with the same id here is another
+        # process.
         known = process if self._names_hold or is_watched else replace(process, name="", is_ours=False)
         return CardHolder(
             pid=known.pid, name=known.name, used_bytes=known.used_bytes, is_ours=known.is_ours, is_watched=is_watched
@@ -119,7 +121,7 @@ class ViewSource:
         if self._folders:
             yield "No process of the run has used CUDA yet."
         elif self._target == Target():  # everything
-            yield "No process of `ullage run` is here: start one to see its inside (ullage run train.py)."
+            yield "No process of `ullage run` was found: start one to see its memory in detail (ullage run train.py)."
 
     def _is_over(self, found: FoundRuns, insides: tuple[Inside, ...]) -> bool:
         if any(inside.is_alive for inside in insides):
@@ -130,7 +132,7 @@ class ViewSource:
 
 
 def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield a view at once and then periodically; the last one is taken after the end.
+    """Yield a view at once and then periodically; the last view is gathered after the end of all watched processes.
 
     Args:
         poll: gathers a view.
@@ -143,18 +145,18 @@ def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
         if view.is_over:
             return
         now = time.monotonic()
-        due = max(due + seconds, now)  # time lost by a slow poll is not made up for
+        due = max(due + seconds, now)  # the time that a slow poll takes is not caught up
         time.sleep(due - now)
 
 
 def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
-    # Of emulated cards every process has one of its own with the same UUID: what it says itself counts.
+    # Each process has its own emulated GPU, all with the same UUID, so only the process's own figures count.
     used = {} if file.facts.get("is_emulated") else used_bytes
     return inside_of(file, now=now, used_bytes=used, is_removed=not file.path.exists())
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the cards that are only known from files of runs: emulated, of another machine, or without a driver."""
+    """Yield the GPUs that only the files of runs report: emulated, on another machine, or without a driver here."""
     rows: dict[tuple[str, str, str], CardRow] = {}
     for live, inside in pairs:
         facts = RunFacts.from_json(live.facts)
@@ -183,11 +185,15 @@ def _damaged(files: Iterable[Live]) -> Iterator[str]:
 
 def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
     if any(card.is_emulated and card.used_bytes > card.total_bytes for card in cards):
-        yield ("Each process has an emulated card of its own, so the sum of several processes may exceed a real card.")
+        yield (
+            "Each process has its own emulated GPU, so the sum of several processes may exceed the memory of one GPU."
+        )
 
 
 def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
-    """Add a process to its card. An emulated card is counted by each process alone, a real one by the driver."""
+    """Add a process to its GPU. Used memory is the process's own figure on an emulated GPU, the driver's on a real
+    GPU.
+    """
     if not inside.is_alive or used_bytes is None:
         return row
     name = os.path.basename(inside.command.partition(" ")[0])
@@ -200,7 +206,9 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Tell whether process numbers here are the host's, as the driver's are: only there is process 2 the kernel's."""
+    """Return whether process ids here are the host's, as in the driver: only on the host is process 2 a kernel
+    thread.
+    """
     try:
         return (root / "proc/2/comm").read_text().strip() == "kthreadd"
     except OSError:
@@ -208,25 +216,28 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
 
 
 def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
-    """Yield what limits the view, one sentence each: in a container, under WSL, or without a driver.
+    """Yield the limitations of the view, one sentence each: in a container, under WSL, or without a driver.
 
     Args:
-        cards: the cards that the driver reports.
-        why_silent: why the driver cannot be asked; empty if it answers.
-        root: the root of the file system.
+        cards: the GPUs that the driver reports.
+        why_silent: the reason why the driver cannot be queried; empty if it responds.
+        root: the root folder of the file system.
     """
     if (root / "dev/dxg").exists():
         yield (
-            "This is WSL: Windows' driver does not tell which process holds how much, and its sum for a card counts "
-            "Windows' own programs; runs of `ullage run` are seen whole."
+            "This is WSL: the Windows driver does not report the memory of single processes, and its total for a "
+            "GPU includes "
+            "Windows programs; runs of `ullage run` are shown completely."
         )
     elif not why_silent and not sees_host_processes(root):
         yield (
-            "This is a container: the driver numbers processes as the host does, so those on the cards have no names "
-            "here, or are not listed; the cards' sums are right, and runs of `ullage run` in here are seen whole."
+            "This is a container: the driver uses the host's process ids, so processes on the GPUs have no names "
+            "here or are "
+            "not listed; the totals of the GPUs are correct, and runs of `ullage run` in this container are shown "
+            "completely."
         )
     if why_silent:
-        yield f"No card can be asked: {why_silent}; what is shown of cards is what runs say."
+        yield f"The driver cannot be queried: {why_silent}; figures of GPUs come only from the files of runs."
         return
     if not (root / "dev/dxg").exists() and any(one.used_bytes is None for card in cards for one in card.processes):
-        yield "The driver does not tell how much some processes hold (it answers so for MIG, and without permission)."
+        yield "The driver does not report the memory of some processes (as with MIG, or without permission)."

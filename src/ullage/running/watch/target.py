@@ -1,4 +1,4 @@
-"""The target of `ullage watch`: everything on this machine, one process and its children, or the folder of a run."""
+"""The target of `ullage watch`: everything on this machine, a process and its children, or the folder of a run."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The user's choice of what to watch: a process, a folder, or everything if neither is set."""
+    """The user's choice of the target: a process, a folder, or everything if neither is set."""
 
     pid: int | None = None
     folder: Path | None = None
@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """The folders and processes of a target at this moment."""
+    """The folders and processes that a target has at the moment."""
 
     folders: tuple[Path, ...] = ()
     """The folders of runs."""
@@ -35,10 +35,10 @@ class FoundRuns:
 
 
 def target_of(text: str | None) -> Target:
-    """Parse the argument of the command line.
+    """Return the target that an argument of the command line names.
 
     Raises:
-        UsageError: there is no such process or folder, or the folder has no file of a run.
+        UsageError: the process or folder does not exist, or the folder has no file of a run.
     """
     if text is None:
         return Target()
@@ -46,8 +46,9 @@ def target_of(text: str | None) -> Target:
         pid = int(text)
         if not is_alive(pid):
             raise UsageError(
-                f"there is no process {pid}; expected the number of one that runs, or the folder of a run, which can "
-                "be watched after its end too"
+                f"process {pid} does not exist; expected the id of a running process, or the folder of a run, which "
+                "can also "
+                "be watched after its end"
             )
         return Target(pid=pid)
     folder = Path(text).absolute()
@@ -55,23 +56,22 @@ def target_of(text: str | None) -> Target:
         raise UsageError(f"{text} is neither a process id nor a folder; expected the folder of a run")
     if not list(folder.glob(f"*{SUFFIX}")) and folder not in runs_here():
         raise UsageError(
-            f"{text} has no file of a run (*{SUFFIX}); expected a folder that `ullage run` has written, or the number "
-            "of a process"
+            f"{text} has no file of a run (*{SUFFIX}); expected a folder that `ullage run` has written, or a process id"
         )
     return Target(folder=folder)
 
 
 def find(target: Target) -> FoundRuns:
-    """Find the folders and processes of a target now."""
+    """Return the folders and processes that currently belong to a target of `ullage watch`."""
     if target.folder is not None:
         return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
     if target.pid is None:
-        return FoundRuns(folders=tuple(sorted(runs_here())), subject="all cards")
+        return FoundRuns(folders=tuple(sorted(runs_here())), subject="all GPUs")
     return _of_process(target.pid)
 
 
 def runs_here() -> dict[Path, list[int]]:
-    """Return the folders of runs that processes of this user belong to, and those processes."""
+    """Return the folders of runs that processes of this user belong to, with the ids of these processes."""
     found: dict[Path, list[int]] = {}
     for pid in _numbers():
         folder = _folder_of(pid)
@@ -95,15 +95,15 @@ def _of_process(pid: int) -> FoundRuns:
         names = ", ".join(path.name for path in folders)
         return FoundRuns(folders=folders, subject=f"{name}, which runs {names}")
     why = (
-        f"Process {pid} was not started by `ullage run`: its inside cannot be seen, only what the driver says of it."
+        f"Process {pid} was not started by `ullage run`: only the memory that the driver reports for it is shown."
         if process.is_ours
-        else f"Process {pid} belongs to another user: its inside cannot be seen, only what the driver says of it."
+        else f"Process {pid} belongs to another user: only the memory that the driver reports for it is shown."
     )
     return FoundRuns(subject=name, notes=(why,))
 
 
 def _folder_of(pid: int) -> Path | None:
-    """Return the folder of a process's run, from its environment; None if there is none, or it cannot be read."""
+    """Return the folder of a process's run, read from its environment; None if it has none or it cannot be read."""
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None
@@ -114,7 +114,7 @@ def _folder_of(pid: int) -> Path | None:
     text = next((one[len(begin) :] for one in content.split(b"\0") if one.startswith(begin)), b"")
     try:
         plan = RecordingPlan.of({VARIABLE: os.fsdecode(text)})
-    except UsageError:  # set by somebody else
+    except UsageError:  # another program has set the variable
         return None
     return plan.folder if plan is not None else None
 

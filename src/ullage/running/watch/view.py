@@ -1,4 +1,4 @@
-"""The content of a live view at one moment, as plain data, without its sources and without drawing."""
+"""The content of a live view at one point in time, as plain data, independent of its sources and of drawing."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -6,12 +6,12 @@ from typing import Any, Final
 SCHEMA: Final = 1
 RUNS: Final = "runs"
 GONE: Final = "gone"
-"""The state of a process that has ended without writing so: it was killed, or called `os._exit`."""
+"""The state of a process that ended without recording its end: it was killed, or called `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHolder:
-    """A process that has memory on a card, as the driver reports it."""
+    """A process that holds GPU memory, as the driver reports it."""
 
     pid: int
     name: str
@@ -19,66 +19,66 @@ class CardHolder:
     used_bytes: int | None
     """The used bytes; None if the driver does not report them."""
     is_ours: bool
-    """Whether the process belongs to the user who watches."""
+    """Whether the process belongs to the user who runs `ullage watch`."""
     is_watched: bool = False
-    """Whether the process's own figures are in the view, too."""
+    """Whether `ullage run` records this process, so that the view has its own figures too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRow:
-    """A card and the processes on it."""
+    """A GPU and the processes on it."""
 
     index: int
     name: str
     total_bytes: int
     used_bytes: int
-    """The bytes used by all processes, including contexts."""
+    """The bytes used by all processes, including their CUDA contexts."""
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether the card is only known from files of runs: it is emulated, in another machine, or has no driver here."""
+    """Whether only the files of runs report this GPU: it is emulated, on another machine, or has no driver here."""
 
     @property
     def hidden_bytes(self) -> int:
-        """The used bytes that belong to no visible process: contexts, other containers, other users."""
+        """The used bytes that do not belong to a visible process: CUDA contexts, other containers, other users."""
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A process's memory on one device, by its own allocator's figures."""
+    """A process's memory on one device, as PyTorch's allocator in that process reports it."""
 
     index: int
-    """PyTorch's number of the device, which may differ from the driver's."""
+    """PyTorch's index of the device, which may differ from the driver's."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
     """The bytes that the process may reserve."""
     headroom_bytes: int
-    """The card's total (or the limit) less the highest reserved, contexts and other processes."""
+    """The GPU's total (or the limit) minus the highest reserved bytes, CUDA contexts and other processes."""
     peak_bytes: int
-    """The peak of allocated memory since the run began."""
+    """The peak of allocated bytes since the run began."""
     peak_step: int
     peak_line: str | None
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest steps, in bytes, oldest first; of each second if there are no steps."""
+    """The peak of each of the latest steps in bytes, oldest first; of each second in a script without steps."""
     peak_steps: tuple[int, ...]
-    """The step of each of `peaks`; all are the same if there are no steps."""
+    """The step of each element of `peaks`; all elements are equal in a script without steps."""
     overview: tuple[int, ...]
-    """The peaks over the whole run, in spans of equal numbers of steps."""
+    """The peaks over the whole run in bytes, each over a span of the same number of steps."""
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes that are reserved and not allocated."""
+        """The bytes that are reserved but not allocated."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A process that writes a live file: one that `ullage run` has started."""
+    """A process that `ullage run` has started and that writes a live file."""
 
     pid: int
     command: str
@@ -96,11 +96,11 @@ class Inside:
     """The seconds since the process last wrote its file; None if it never did."""
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """The bytes by role over all devices, largest first; with "the rest" they sum to the allocated memory."""
+    """The bytes by role over all devices, largest first; together with "the rest" they sum to the allocated memory."""
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The folders of evidence, as paths for `ullage explain`."""
+    """The evidence folders, as paths for `ullage explain`."""
     recording: str = ""
     """The state of PyTorch's memory history: whether it is recorded, and why."""
     is_emulated: bool = False
@@ -108,21 +108,21 @@ class Inside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything that the live view shows at one moment."""
+    """All data that the live view shows at one point in time."""
 
     time: float
     """The time of the view, in seconds since 1970."""
     subject: str
-    """A description of what is watched."""
+    """A description of the target that is watched."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences on what cannot be seen from here, and why."""
     is_over: bool = False
-    """Whether everything that is watched has ended."""
+    """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data; series of peaks are left out, the latest peak stays."""
+        """Return the view as plain data, with only the latest peak of each device."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes

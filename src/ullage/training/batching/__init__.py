@@ -1,1 +1,4 @@
-"""Batches of items of different lengths under a token budget: `ullage.TokenBudgetBatchSampler`; it needs no torch."""
+"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that stay within a token budget.
+
+This package does not import torch.
+"""

@@ -1,4 +1,4 @@
-"""The arguments of a sampler, checked: lengths, whole numbers, and the rank."""
+"""Checks for the arguments of a batch sampler: item lengths, whole numbers, and the rank."""
 
 import contextlib
 import operator
@@ -12,15 +12,17 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""Upper bound of a length: far above any real one, and far below where 64-bit sums overflow."""
+"""The maximum length of an item: far above real lengths, and low enough that sums of lengths do not overflow 64
+bits.
+"""
 _BRIEF_CHARACTERS: Final = 80
 
 
 def read_lengths(lengths: Any) -> Ints:
-    """Return lengths as an array of their own.
+    """Return a new array with the given item lengths.
 
     Raises:
-        UsageError: there are none, or one is no whole number above 0.
+        UsageError: `lengths` is empty, or an element is not a whole number above 0.
     """
     if isinstance(lengths, np.ndarray):
         values = lengths
@@ -32,11 +34,11 @@ def read_lengths(lengths: Any) -> Ints:
                 f"lengths is {brief(lengths)}; expected a list, an array or a tensor with the length of each item"
             ) from None
     if not values.size:
-        raise UsageError("lengths is empty; expected the length of each item of the data set")
+        raise UsageError("lengths is empty; expected the length of each item of the dataset")
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise UsageError(
-            f"lengths is an array of {values.dtype} with shape {values.shape}; expected whole numbers, such as int64, "
-            "one for each item of the data set"
+            f"lengths is an array of {values.dtype} with shape {values.shape}; expected a one-dimensional array of "
+            "whole numbers, such as int64, with one length for each item of the dataset"
         )
     is_wrong = (values < 1) | (values > LONGEST)
     if is_wrong.any():
@@ -55,10 +57,10 @@ def _array_of(lengths: list[Any]) -> npt.NDArray[Any]:
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Return a whole number of any type as an int.
+    """Return a whole number of any integer type as an int.
 
     Raises:
-        UsageError: it is none, too small or too large.
+        UsageError: the value is not a whole number, or is out of range.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -71,10 +73,10 @@ def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> 
 
 
 def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return how many ranks there are and which one this is.
+    """Return the number of ranks and the index of this rank.
 
     Raises:
-        UsageError: there is no such rank, or it is not said which of several this is.
+        UsageError: the rank is out of range, or there are several ranks and the rank of this process is not known.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -83,17 +85,17 @@ def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         ranks, own = 1, 0
         if rank is None and num_replicas is not None and num_replicas != 1:
             raise UsageError(
-                f"num_replicas={num_replicas!r} without a rank, and torch.distributed is not initialised; pass rank "
-                "too, or call torch.distributed.init_process_group first and pass neither"
+                f"num_replicas={num_replicas!r} was given without rank=, and torch.distributed is not initialised; "
+                "pass rank= too, or call torch.distributed.init_process_group first and pass neither"
             )
     ranks = ranks if num_replicas is None else whole("num_replicas", num_replicas)
     own = own if rank is None else whole("rank", rank, least=0)
     if own >= ranks:
-        raise UsageError(f"rank={own} of num_replicas={ranks}; expected a rank from 0 to {ranks - 1}")
+        raise UsageError(f"rank={own} is out of range for num_replicas={ranks}; expected a rank from 0 to {ranks - 1}")
     return ranks, own
 
 
 def brief(value: object) -> str:
-    """Write a value for a message, no longer than a line has room for."""
+    """Return the representation of a value for an error message, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}..."

@@ -1,8 +1,8 @@
-"""The plan of an epoch: items of different lengths become batches under a token budget, which are assigned to ranks.
+"""The plan of an epoch: items of different lengths form batches within a token budget, and ranks get batches.
 
-It knows lengths and numbers only: no torch, no data. Whatever looks random comes from the raw bits of PCG64 and stable
-sorts, which NumPy promises to keep from one version to the next: every rank, and a process that goes on weeks later,
-deals alike.
+This module uses only lengths and numbers, not torch or the data. All random orders come from the raw output of PCG64
+and stable sorts, which NumPy guarantees to keep unchanged between versions. So every rank, and a process that resumes
+weeks later, computes the same plan.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class EpochOrder:
-    """Random orders that follow from a seed and an epoch; without a seed, the existing order."""
+    """Random orders that are determined by a seed and an epoch. Without a seed, the original order is kept."""
 
     def __init__(self, seed: int | None, epoch: int) -> None:
         self._bits = None
@@ -25,35 +25,40 @@ class EpochOrder:
             self._bits = np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=(epoch,)))
 
     def order(self, otherwise: Ints) -> Ints:
-        """Return the positions of `otherwise`'s entries in random order, or sorted by it without a seed."""
+        """Return a random permutation of positions; without a seed, the positions sorted by the values of
+        `otherwise`.
+        """
         by = otherwise if self._bits is None else self._bits.random_raw(len(otherwise))
         return np.argsort(by, kind="stable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The batches of an epoch and their cost: the same in every epoch.
+    """The batches of an epoch and their costs, which are the same in every epoch.
 
-    Items of one padded length, a bucket, lie side by side, the longest bucket first. Its batches all have as many items
-    as the budget allows; the last one has what is left. So there are at most two shapes a bucket.
+    Items with the same padded length form a bucket. Buckets are adjacent, the longest bucket first. All batches of a
+    bucket have as many items as the token budget allows, except the last batch, which has the remaining items. So each
+    bucket has at most two batch shapes.
     """
 
     items: Ints
-    """Indices of the items that take part, bucket by bucket."""
+    """The indices of the items that are used, bucket by bucket."""
     buckets: npt.NDArray[Any]
-    """The bucket of each entry of `items`; bucket 0 has the longest."""
+    """The bucket of each entry of `items`; bucket 0 has the longest items."""
     starts: Ints
-    """Position in `items` where each batch begins."""
+    """The position in `items` at which each batch begins."""
     ends: Ints
     padded: Ints
     """The length to which the items of each batch are padded."""
 
     @classmethod
     def cut(cls, padded: Ints, items: Ints, max_tokens: int, max_items: int | None) -> Self:
-        """Cut items, given their padded lengths, into batches; one that is too long is a batch of its own."""
+        """Group items with given padded lengths into batches. An item that exceeds the token budget becomes a batch by
+        itself.
+        """
         lengths, buckets, counts = np.unique(-padded, return_inverse=True, return_counts=True)
         lengths = -lengths
-        # The smallest type that holds the numbers: NumPy sorts 16 bits in linear time.
+        # The smallest dtype that holds the numbers: NumPy sorts 16-bit integers in linear time.
         buckets = buckets.astype(np.min_scalar_type(len(lengths)))
         by_bucket = np.argsort(buckets, kind="stable")
         most = min(max_items or len(items), len(items))
@@ -67,16 +72,16 @@ class Layout:
 
     @property
     def sizes(self) -> Ints:
-        """Number of items of each batch."""
+        """The number of items in each batch."""
         return self.ends - self.starts
 
     @property
     def costs(self) -> Ints:
-        """Cost of each batch in tokens."""
+        """The cost of each batch in tokens, padding included."""
         return self.sizes * self.padded
 
     def filled(self, epoch_order: EpochOrder) -> Ints:
-        """Return `items` in the order of an epoch, each still in its bucket."""
+        """Return `items` in the order of an epoch; each item stays in its bucket."""
         order = epoch_order.order(self.items)
         return self.items[order[np.argsort(self.buckets[order], kind="stable")]]
 
@@ -88,22 +93,23 @@ class Layout:
 def assign_to_ranks(
     layout: Layout, firsts: Ints, epoch_order: EpochOrder, *, ranks: int, drop_last: bool, largest_first: bool
 ) -> npt.NDArray[np.int64]:
-    """Assign the batches of an epoch to ranks: one row for each round, one column for each rank.
+    """Assign the batches of an epoch to ranks. The result has a row for each round and a column for each rank.
 
-    Where they do not go evenly, some are left out or dealt twice, never to the same rank. The batches of a round are of
-    one shape as far as that goes, and of like cost in the rounds made of what is left over.
+    If the batches do not divide evenly among the ranks, some batches are left out or assigned twice, never to the same
+    rank. The batches of a round have the same shape as far as possible. The remaining batches form rounds of similar
+    cost.
 
     Args:
         layout: the batches.
-        firsts: the first item of each, by which they come in order where nothing is left to epoch_order.
-        epoch_order: the orders of this epoch.
-        ranks: how many ranks there are.
-        drop_last: whether batches are left out rather than dealt twice.
-        largest_first: whether the first round has the batches that cost most.
+        firsts: the first item of each batch, by which batches are sorted if `epoch_order` has no seed.
+        epoch_order: the random orders of this epoch.
+        ranks: the number of ranks.
+        drop_last: whether batches are left out rather than assigned twice.
+        largest_first: whether the first round has the batches with the highest cost.
     """
     in_turn = epoch_order.order(firsts)
     wanted = layout.rounds(ranks, drop_last=drop_last) * ranks
-    chosen = np.resize(in_turn, wanted)  # begins again at the front where there are too few
+    chosen = np.resize(in_turn, wanted)  # repeats the first batches if there are too few
     rows = _alike(_ranked(layout)[chosen], ranks, largest_first=largest_first)
     order = epoch_order.order(rows.min(axis=1))
     if largest_first:
@@ -115,7 +121,9 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Return the rank of each batch's shape by cost, 0 for the highest; of equal costs the longer shape first."""
+    """Return the position of each batch's shape in the order of costs, 0 for the highest cost. Of two shapes with equal
+    cost, the longer comes first.
+    """
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]
     is_new = (np.diff(costs, prepend=costs[:1]) != 0) | (np.diff(padded, prepend=padded[:1]) != 0)
@@ -125,7 +133,9 @@ def _ranked(layout: Layout) -> Ints:
 
 
 def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
-    """Return the positions of `shapes` in rows of one shape as far as possible; the rest is ordered by cost."""
+    """Return the positions of `shapes` in rows of equal shape as far as possible; the remaining rows are sorted by
+    cost.
+    """
     order = np.argsort(shapes, kind="stable")
     head, rest = (order[:ranks], order[ranks:]) if largest_first else (order[:0], order)
     _, of, counts = np.unique(shapes[rest], return_inverse=True, return_counts=True)
@@ -137,7 +147,8 @@ def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
 def _part(dealt: Ints, twice: Ints) -> None:
     """Rotate rows so that no rank gets both copies of a batch.
 
-    There are fewer copies than ranks, and each rules out one turn of its row: one is always left.
+    There are fewer copies than ranks, and each copy excludes one rotation of its row, so one rotation is always
+    possible.
     """
     ranks = dealt.shape[1]
     held: dict[int, set[int]] = {int(batch): set() for batch in twice}
@@ -152,5 +163,5 @@ def _part(dealt: Ints, twice: Ints) -> None:
 
 
 def _firsts(counts: Ints) -> Ints:
-    """Return the start of each of several adjacent runs."""
+    """Return the start index of each of several adjacent runs with these lengths."""
     return np.cumsum(counts) - counts

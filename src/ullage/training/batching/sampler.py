@@ -1,7 +1,8 @@
 """`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that all cost about the same.
 
-Memory goes by items times the longest of them, which no fixed number of items bounds: with variable lengths the first
-long batch runs out, hours in. It knows no torch: a `DataLoader` takes any iterable as its `batch_sampler`.
+The memory of a batch depends on the number of items times the longest length, which a fixed batch size does not limit.
+With variable lengths, a run then fails at the first long batch, possibly after hours. The module does not import torch:
+a `DataLoader` accepts any iterable as its `batch_sampler`.
 """
 
 import hashlib
@@ -21,15 +22,16 @@ Oversize = Literal["error", "alone", "drop"]
 
 @public
 class TokenBudgetBatchSampler:
-    """Hands out batches of indices that cost at most `max_tokens`: items times the longest, rounded up to `bucket`.
+    """Yields batches of indices with a cost of at most `max_tokens`. The cost of a batch is the number of items times
+    the longest length, rounded up to a multiple of `bucket`.
 
-    Every index comes exactly once an epoch. All batches of a bucket have the same number of items but for one that has
-    what is left, so an epoch has at most two shapes a bucket, the same in every epoch: `shapes` lists them. Call
-    `set_epoch` before each epoch for another order, as with PyTorch's `DistributedSampler`.
+    Each index is used exactly once in an epoch. All batches of a bucket have the same number of items, except one with
+    the remaining items. So an epoch has at most two batch shapes for each bucket, the same in every epoch: `shapes`
+    lists them. Call `set_epoch` before each epoch to get a new order, as with PyTorch's `DistributedSampler`.
 
-    With several ranks each gets as many batches as the others, no batch twice, and at the same position ranks have
-    batches of the same shape where that is possible and of like cost elsewhere: none waits for another. The ranks need
-    not talk: make the sampler on each with the same lengths and settings.
+    With several ranks, each rank gets the same number of batches, and no rank gets a batch twice. At each position the
+    ranks have batches of the same shape if possible, otherwise of similar cost, so that they do not wait for each
+    other. The ranks do not communicate: create the sampler on each rank with the same lengths and settings.
 
     Example:
         sampler = ullage.TokenBudgetBatchSampler([len(item) for item in items], max_tokens=16384)
@@ -59,30 +61,32 @@ class TokenBudgetBatchSampler:
         oversize: Oversize = "error",
         largest_first: bool = True,
     ) -> None:
-        """Plan batches of items whose lengths are known.
+        """Plan the batches for items with known lengths.
 
         Args:
-            lengths: the length of each item of the data set, in tokens, frames, or whatever memory goes by: a list, an
-                array or a tensor of whole numbers.
-            max_tokens: the most that a batch may cost.
-            bucket: lengths are rounded up to a multiple of this. More of it pads more and makes fewer shapes.
-            max_items: the most items of a batch, however short they are.
-            shuffle: whether items and batches come in another random order each epoch. If not, every epoch is the same:
-                a bucket is filled in the order of indices, and batches come by the first index that they hold.
+            lengths: the length of each item of the dataset, in tokens, frames, or another unit that determines memory:
+                a list, an array or a tensor of whole numbers.
+            max_tokens: the maximum cost of a batch, in the unit of the lengths.
+            bucket: lengths are rounded up to a multiple of this number. A larger number adds padding and reduces the
+                number of shapes.
+            max_items: the maximum number of items in a batch, even if the items are short; None for no maximum.
+            shuffle: whether items and batches are in a new random order in each epoch. If false, every epoch is the
+                same: buckets are filled in the order of the indices, and batches are sorted by their first index.
             seed: the seed of the random order.
-            num_replicas: among how many ranks the batches are dealt; None for what `torch.distributed` says where it is
-                initialised, and 1 elsewhere.
-            rank: which of them this is; None as above, and 0 elsewhere.
-            drop_last: where the batches do not go evenly into the ranks, a few are left out if True and dealt to two
-                ranks if False, others each epoch. On one rank it changes nothing.
-            oversize: what to do about an item that alone costs more than `max_tokens`: "error", a batch of its own
-                ("alone"), or leave it out and count it in `dropped` ("drop").
-            largest_first: whether the batch that costs most is the first of an epoch, on each rank: what memory is ever
-                needed is then needed at once, the allocator gets its largest blocks while none is cut up, and an error
-                of memory comes in the first step rather than hours later.
+            num_replicas: the number of ranks among which the batches are divided. None for the world size of
+                `torch.distributed` if it is initialised, else 1.
+            rank: the index of this rank. None for the rank of `torch.distributed` if it is initialised, else 0.
+            drop_last: what happens if the batches do not divide evenly among the ranks. If true, a few batches are left
+                out; if false, a few batches are assigned to two ranks. These batches differ from epoch to epoch. It has
+                no effect with a single rank.
+            oversize: what to do with an item that costs more than `max_tokens` by itself: raise an error ("error"), put
+                it into a separate batch ("alone"), or leave it out and count it in `dropped` ("drop").
+            largest_first: whether the most expensive batch is the first of an epoch, on each rank. Then the peak memory
+                of the run is reached at once: the allocator gets its largest blocks before its segments are split, and
+                an out-of-memory error occurs in the first step rather than hours later.
 
         Raises:
-            UsageError: an argument is not what is expected.
+            UsageError: an argument has a wrong type or value.
         """
         self._lengths = read_lengths(lengths)
         self._bucket = whole("bucket", bucket, most=LONGEST)
@@ -94,23 +98,24 @@ class TokenBudgetBatchSampler:
         self._drop_last = bool(drop_last)
         self._largest_first = bool(largest_first)
         if oversize not in ("error", "alone", "drop"):
-            raise UsageError(f"oversize={oversize!r}; expected 'error', 'alone' or 'drop'")
+            raise UsageError(f"oversize={oversize!r} is not allowed; expected 'error', 'alone' or 'drop'")
         self._oversize = oversize
         self._layout = self._laid_out()
         self._epoch = 0
         self._start = 0
         self._position = 0
-        self._least = 0  # where the iteration began whose batches are handed out now
+        self._least = 0  # the position at which the current iteration began
         self._iteration = 0
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in a whole epoch, also while one is resumed in its middle."""
+        """Return the number of batches of this rank in a whole epoch, even after a resume in the middle of one."""
         return self._layout.rounds(self._ranks, drop_last=self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of the epoch set by `set_epoch` or by a loaded state, which is resumed where it was.
+        """Yield the batches of the epoch that `set_epoch` or a loaded state has set, starting at the loaded position.
 
-        Nothing begins before the first batch is asked for: a DataLoader with workers makes two iterators and uses one.
+        The iteration starts only when the first batch is requested: a DataLoader with workers creates two iterators and
+        uses one of them.
         """
         start, self._start = self._start, 0
         self._position = self._least = start
@@ -132,12 +137,13 @@ class TokenBudgetBatchSampler:
             yield items[starts[batch] : ends[batch]].tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration: the order follows from it and the seed.
+        """Set the epoch of the next iteration. The order of items and batches is determined by the epoch and the seed.
 
-        Naming the epoch of a loaded state keeps its position; any other begins at the front.
+        If the epoch equals that of a loaded state, the loaded position is kept. Any other epoch begins with its first
+        batch.
 
         Raises:
-            UsageError: the epoch is no whole number of 0 or more.
+            UsageError: the epoch is not a whole number of 0 or more.
         """
         epoch = whole("epoch", epoch, least=0)
         if epoch != self._epoch:
@@ -145,29 +151,29 @@ class TokenBudgetBatchSampler:
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself: Lightning calls `set_epoch` of `loader.batch_sampler.sampler`."""
+        """The sampler itself, because Lightning calls `set_epoch` on `loader.batch_sampler.sampler`."""
         return self
 
     @property
     def epoch(self) -> int:
-        """The epoch that was last set or loaded; 0 at first."""
+        """The epoch that was last set or loaded; initially 0."""
         return self._epoch
 
     @property
     def start(self) -> int:
-        """The batch at which the next iteration begins: 0, except after a loaded state."""
+        """The index of the batch at which the next iteration begins: 0, except after a state was loaded."""
         return self._start
 
     @property
     def dropped(self) -> int:
-        """Number of items that are left out because they are too long."""
+        """The number of items that are left out because they are too long."""
         return len(self._lengths) - len(self._layout.items)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """All shapes of batches, in any epoch and on any rank, as (items, padded length), the most expensive first.
+        """All batch shapes of any epoch and rank, as (items, padded length), the most expensive first.
 
-        Of two that cost alike the longer one comes first.
+        Of two shapes with equal cost, the longer comes first.
         """
         pairs = np.unique(np.stack([self._layout.sizes, self._layout.padded], axis=1), axis=0).tolist()
         return sorted(((items, length) for items, length in pairs), key=lambda pair: (-pair[0] * pair[1], -pair[1]))
@@ -180,36 +186,37 @@ class TokenBudgetBatchSampler:
         """Return the padded length of the batch with these indices.
 
         Raises:
-            UsageError: there are none.
+            UsageError: `indices` is empty.
         """
         chosen = self._lengths[np.fromiter(indices, dtype=np.int64)]
         if not len(chosen):
-            raise UsageError("padded_length was asked of no indices; expected those of a batch")
+            raise UsageError("padded_length was called with no indices; expected the indices of a batch")
         return self.round_up(int(chosen.max()))
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Return the position in the epoch and the sampler's settings: plain data that JSON can hold.
+        """Return the position in the epoch and the sampler's settings, as plain data that JSON can store.
 
-        The position is the number of batches of this rank, counted from the beginning of the epoch, after which to go
-        on. All ranks are at the same one, so the state of one rank serves them all.
+        The position is the number of batches of this rank, counted from the beginning of the epoch, that are complete.
+        All ranks have the same position, so the state of one rank can be loaded on all ranks.
 
         Args:
-            consumed: how many batches of this epoch the training loop is done with, those before a resume included:
-                `for n, batch in enumerate(loader, start=sampler.start + 1)` counts them. None for the number handed
-                out, which is right with `num_workers=0`; workers ask for `num_workers * prefetch_factor` batches ahead
-                of the loop, and those would be lost.
+            consumed: the number of batches of this epoch that the training loop has completed, including those before a
+                resume: `for n, batch in enumerate(loader, start=sampler.start + 1)` counts them. None for the number of
+                batches that the sampler has returned, which is correct with `num_workers=0`. Workers request
+                `num_workers * prefetch_factor` batches ahead of the training loop; these batches would be skipped after
+                a resume.
 
         Raises:
-            UsageError: so many cannot have been consumed.
+            UsageError: `consumed` is not between the start of this iteration and the number of returned batches.
         """
         position = self._position
         if consumed is not None:
             position = whole("consumed", consumed, least=0)
             if not self._least <= position <= self._position:
                 raise UsageError(
-                    f"consumed={position}, but of epoch {self._epoch} batches {self._least} to {self._position} were "
-                    "handed out by this sampler; expected a number between, counted from the beginning of the epoch "
-                    "and not from where it was resumed: enumerate(loader, start=sampler.start + 1) does this"
+                    f"consumed={position} is out of range: in epoch {self._epoch} this sampler has returned batches "
+                    f"{self._least} to {self._position}; expected a number in that range, counted from the beginning "
+                    "of the epoch and not from the resume: use enumerate(loader, start=sampler.start + 1)"
                 )
         return {
             "epoch": self._epoch,
@@ -219,20 +226,22 @@ class TokenBudgetBatchSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume with the batch that follows a saved state; nothing is left where its epoch was complete.
+        """Resume with the batch that follows a saved state. If the saved epoch was complete, the next iteration is
+        empty.
 
-        Whoever iterates next, goes on: load after a rehearsal that goes through the same loader, not before it.
+        The next iteration of the sampler resumes, whoever starts it: load the state after a rehearsal that iterates
+        over the same data loader, not before.
 
         Raises:
-            UsageError: it is no state of such a sampler, or one of a sampler with other lengths or settings.
+            UsageError: `state` is not a state of such a sampler, or the sampler has different lengths or settings.
         """
         try:
             epoch, position = whole("epoch", state["epoch"], least=0), whole("position", state["position"], least=0)
             saved = {"lengths": state["lengths"], **state["settings"]}
         except (KeyError, TypeError, UsageError):
             raise UsageError(
-                f"what was loaded is not the state of a TokenBudgetBatchSampler but {brief(state)}; expected what its "
-                "state_dict() returned"
+                f"the loaded state is not the state of a TokenBudgetBatchSampler but {brief(state)}; expected a value "
+                "that state_dict() has returned"
             ) from None
         own = {"lengths": self._fingerprint, **self._settings()}
         differing = [name for name in own if name not in saved or saved[name] != own[name]]
@@ -240,19 +249,19 @@ class TokenBudgetBatchSampler:
             there = ", ".join(f"{name}={brief(saved.get(name))}" for name in differing)
             here = ", ".join(f"{name}={brief(own[name])}" for name in differing)
             raise UsageError(
-                f"the state was saved with {there}, and this sampler has {here}, so its batches differ; make the "
-                "sampler as it was, or start the next epoch with set_epoch"
+                f"the state was saved with {there}, but this sampler has {here}, so its batches differ; create the "
+                "sampler with the saved values, or start the next epoch with set_epoch"
             )
         if position > len(self):
             raise UsageError(
-                f"the state has position {position}; expected at most {len(self)}, the batches of an epoch"
+                f"the state has position {position}; expected at most {len(self)}, the number of batches of an epoch"
             )
         self._go_to(epoch, position)
 
     def _go_to(self, epoch: int, position: int) -> None:
         self._epoch = epoch
         self._start = self._position = self._least = position
-        self._iteration += 1  # what an iteration from before hands out counts no more
+        self._iteration += 1  # batches of an earlier iteration are no longer counted
 
     def _laid_out(self) -> Layout:
         padded = -(-self._lengths // self._bucket) * self._bucket
@@ -260,24 +269,24 @@ class TokenBudgetBatchSampler:
         kept = np.arange(len(padded))
         if len(too_long) and self._oversize == "error":
             first, longest = int(too_long[0]), int(padded.max())
-            others = f" (and {len(too_long) - 1} more like it)" if len(too_long) > 1 else ""
+            others = f" ({len(too_long)} items are too long)" if len(too_long) > 1 else ""
             raise UsageError(
                 f"item {first} has length {self._lengths[first]}, padded to {padded[first]}{others}; expected at most "
-                f"max_tokens={self._max_tokens}: shorten it, pass max_tokens={longest}, or pass oversize='alone' for a "
-                "batch of its own or 'drop' to leave it out"
+                f"max_tokens={self._max_tokens}: shorten it, pass max_tokens={longest}, pass oversize='alone' to put "
+                "it into a separate batch, or pass oversize='drop' to leave it out"
             )
         if self._oversize == "drop":
             kept = np.delete(kept, too_long)
             if not len(kept):
                 raise UsageError(
-                    f"all {len(padded)} items are longer than max_tokens={self._max_tokens} and left out; expected one "
-                    f"to be left: pass max_tokens of {int(padded.min())} or more"
+                    f"all {len(padded)} items are longer than max_tokens={self._max_tokens} and are left out; expected "
+                    f"at least one shorter item: pass max_tokens={int(padded.min())} or more"
                 )
         layout = Layout.cut(padded[kept], kept, self._max_tokens, self._max_items)
         if not layout.rounds(self._ranks, drop_last=self._drop_last):
             raise UsageError(
-                f"{len(layout.starts)} batches for num_replicas={self._ranks} with drop_last=True leave none; expected "
-                "a batch for each rank: lower max_tokens, or pass drop_last=False"
+                f"{len(layout.starts)} batches are too few for num_replicas={self._ranks} with drop_last=True; "
+                "expected at least one batch for each rank: lower max_tokens, or pass drop_last=False"
             )
         return layout
 

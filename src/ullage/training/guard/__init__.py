@@ -1,1 +1,1 @@
-"""Training that goes on when memory runs out, with the same gradients: `ullage.Guard`."""
+"""`ullage.Guard`: training steps that are undone and retried when GPU memory runs out."""

@@ -1,4 +1,4 @@
-"""The log of a guard: each time memory ran out, and what was done about it, one line each."""
+"""The event log of a guard: one entry and one log line for each out-of-memory error, with the action taken."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,31 +13,35 @@ _EVENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One out-of-memory error, and what was done about it."""
+    """A record of one out-of-memory error and of the action that the guard took."""
 
     step: int
-    """The number of the call of `Guard.step`, from 1 on."""
+    """The number of the `Guard.step` call in which memory ran out; the first call is 1."""
     stage: str
-    """The part of the step that failed: "forward and backward", "the optimizer's step", ..."""
+    """The stage of the step that failed, such as "forward and backward" or "the optimizer's step"."""
     action: str
     message: Message
     items: int | None = None
-    """The number of items in the batch, or in the part of it, that failed; None if that is not known."""
+    """The number of items in the batch, or in the part of a split batch, that did not fit; None if it is not known."""
     parts: int = 1
-    """The number of parts in which the step is now taken."""
+    """The number of parts in which the guard now runs the batch; 1 for a whole batch."""
     remark: str = ""
-    """A sentence for the user on how the step is taken again; empty if it is as if nothing had happened."""
+    """A sentence that warns the user how the retried step may differ from an undisturbed step; empty if it does not
+    differ.
+    """
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes
-        what = f"asked for {text_of_bytes(asked)}" if asked is not None else "memory ran out"
+        what = f"a request of {text_of_bytes(asked)} failed" if asked is not None else "memory ran out"
         size = f" with {self.items} items" if self.items is not None else ""
         remark = f" ({self.remark})" if self.remark else ""
         return f"step {self.step}: {what} in {self.stage}{size}; {self.action}{remark}"
 
 
 class EventLog:
-    """The events of a guard, in order. It has no reference to the guard, so holding the log keeps no guard alive."""
+    """The events of a guard, in order. The log does not refer to the guard, so a kept log does not keep the guard
+    alive.
+    """
 
     def __init__(self, log: Callable[[str], Any]) -> None:
         self.events: deque[Event] = deque(maxlen=_EVENTS)
@@ -46,19 +50,20 @@ class EventLog:
         self._pending: list[str] = []
 
     def add(self, event: Event) -> None:
-        """Append an event, and log its line."""
+        """Append an event, and pass its line to the log function."""
         self.events.append(event)
         self.log(str(event))
 
     def add_pending(self, stage: str, action: str, message: Message) -> None:
-        """Append an event, and leave its line for `log_pending`: the user's log function may raise, and the optimizer's
-        step must not be interrupted by that."""
+        """Append an event, and keep its line until `log_pending` is called. The user's log function may raise an error,
+        which must not interrupt the optimizer's step.
+        """
         event = Event(step=self.step, stage=stage, action=action, message=message)
         self.events.append(event)
         self._pending.append(str(event))
 
     def log_pending(self) -> None:
-        """Log the lines of the events that `add_pending` has appended."""
+        """Pass the lines of the events that `add_pending` has appended to the log function."""
         lines, self._pending = self._pending, []
         for line in lines:
             self.log(line)

@@ -1,8 +1,8 @@
-"""`ullage.Guard`: a training step that is undone when memory runs out, and retried in a way that fits.
+"""`ullage.Guard`: runs training steps, undoes a step when memory runs out, and retries it in a way that fits.
 
-A step has two stages. Everything that forward and backward change can be restored, so they are simply run again, with
-less and less memory (`ladder`). The optimizer's step writes parameters, so it is never restarted but completed
-(`update`).
+A step has two stages. Everything that forward and backward change can be restored, so this stage is run again, each
+time with less memory (`ladder`). The optimizer's step writes parameters, so it is never restarted; it is resumed where
+it stopped (`update`).
 """
 
 import logging
@@ -41,7 +41,9 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.guard.state.written_parameters import parameters_in
 
 _WARM: Final = 3
-"""The number of steps after which cuDNN has tried its algorithms, whose workspaces are not needed again."""
+"""The number of the step after which the cache is emptied if `torch.backends.cudnn.benchmark` is on. By then cuDNN has
+tried its algorithms, and their workspaces are not needed again.
+"""
 
 Batch = TypeVar("Batch")
 Loss = TypeVar("Loss")
@@ -49,7 +51,7 @@ Loss = TypeVar("Loss")
 
 @public
 class Guard:
-    """Runs training steps that survive running out of memory, with the gradient of the full batch.
+    """Runs training steps that survive out-of-memory errors and still compute the gradient of the full batch.
 
     Example:
         guard = ullage.Guard(model, optimizer)
@@ -57,33 +59,38 @@ class Guard:
             loss = guard.step(batch, lambda b: loss_fn(model(b["x"]), b["y"]))
 
     Args:
-        model: the module that is trained, or several.
-        optimizer: the optimizer of its parameters, or several, which step together.
-        scaler: the gradient scaler of a loop with automatic mixed precision; the guard unscales, steps and updates it.
-        scheduler: a learning-rate scheduler, or several, stepped after each optimizer step.
-        batch_dim: the dimension along which items lie in the tensors of a batch.
+        model: the module to train, or a list of modules.
+        optimizer: the optimizer of the parameters, or a list of optimizers that are stepped together.
+        scaler: the gradient scaler of a training loop with automatic mixed precision. The guard unscales gradients, and
+            steps and updates the scaler.
+        scheduler: a learning-rate scheduler, or a list of them. The guard steps them after each optimizer step.
+        batch_dim: the dimension of the batch's tensors that counts items.
         reduction: "mean" if the loss is a mean over items, "sum" if it is a sum.
-        weight: needed if the loss is a mean over something other than items, such as tokens that are not padding:
-            a function that returns how many of them a batch, or a part of one, has. Only called when a batch is split.
-        splittable: True if the loss of each item is its own, False if it depends on the others (in-batch negatives). If
-            it is left out, that is tried by forward passes without gradients in each step that is split. If the tensors
-            of a batch differ in size along `batch_dim`, it is split only if this is True; tensors of the first one's
-            size are cut.
-        batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
-            a split change the statistics without a warning.
-        clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
-        before_step: called after the last backward and before the optimizer, with gradients unscaled.
-        checkpoint: names of modules ("layers.*") for which activation checkpointing may be used if a single item does
-            not fit.
-        offload: whether tensors that forward saves may be kept in host memory if a single item does not fit.
-        pinned_bytes: how many bytes of that host memory may be page-locked.
-        backward: called instead of `loss.backward()`.
-        timeout: how long a rank waits for the others (DistributedDataParallel, FSDP) before it raises. Every rank
-            has to make its guard, because the process group in which they agree is created then.
-        log: called with one line each time memory runs out; by default the logger "ullage.guard" warns.
+        weight: a function that returns how many terms the loss of a batch averages over, such as the number of tokens
+            that are not padding. It is needed if the loss is a mean over anything but items. It is called with the
+            batch and with its parts, and only if a batch is split.
+        splittable: True if the loss of each item is independent of the other items, False if it is not (in-batch
+            negatives). By default each step that has to split tests this with forward passes without gradients. If the
+            tensors of a batch differ in size along `batch_dim`, the batch is split only if this is True. Then only
+            tensors with the size of the first tensor are cut.
+        batchnorm: "freeze" to normalise with the running statistics in every step, whether or not the batch is split;
+            "allow" to let a split batch change the statistics without a warning.
+        clip_grad_norm: the maximum norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
+        before_step: a function that is called after the last backward and before the optimizer's step, with unscaled
+            gradients.
+        checkpoint: names of modules ("layers.*") on which the guard may use activation checkpointing if a single item
+            does not fit.
+        offload: whether the guard may keep tensors that forward saves in host memory if a single item does not fit.
+        pinned_bytes: the maximum number of bytes of that host memory that may be page-locked.
+        backward: a function that is called with the loss in place of `loss.backward()`.
+        timeout: the maximum time that a rank waits for the other ranks (DistributedDataParallel, FSDP) before it
+            raises an error. Every rank has to create its guard, because the constructor creates the process group that
+            the ranks use to agree.
+        log: a function that is called with one line for each out-of-memory error; by default the line is a warning of
+            the logger "ullage.guard".
 
     Raises:
-        UsageError: an argument is not what is expected.
+        UsageError: an argument has a wrong type or value.
     """
 
     def __init__(
@@ -107,7 +114,7 @@ class Guard:
         timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """See the class for the arguments. Nothing is copied and nothing is run yet."""
+        """Create a guard; the class documents the arguments. The constructor copies no tensor and runs no step."""
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
@@ -140,7 +147,9 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that hold the parameters; again if some were added or moved, or modules were added."""
+        """Build the objects that refer to the parameters. Called again when parameters or modules were added, or
+        parameters moved to another device.
+        """
         self._members = _members_of(self._optimizers)
         of_modules = (parameter for module in self._modules for parameter in module.parameters())
         parameters = list(dict.fromkeys(chain(of_modules, parameters_in(self._optimizers))))
@@ -170,24 +179,28 @@ class Guard:
         self._update = self._update_of(parameters, self._room)
 
     def step(self, batch: Batch, loss_of: Callable[[Batch], Loss], *, update: bool = True) -> Loss:
-        """Run forward, backward and, where `update` is true, the optimizer's step.
+        """Run forward and backward of a batch and, if `update` is true, the optimizer's step.
 
-        Gradients are set to None at the start of a step that follows an update, so they can be read after an update.
+        The first step after an optimizer step sets all gradients to None before it begins, so gradients can be read
+        after the optimizer step.
 
         Args:
-            batch: a tensor or any nesting of dicts, lists, tuples, dataclasses of tensors; `loss_of` gets it whole, or
-                in parts of the same form. A batch of any other form is not split.
-            loss_of: computes the loss of a batch, a tensor with one element; or a tuple of it and anything else.
-            update: False for all but the last call of a gradient accumulation; the caller divides the loss, as usual.
+            batch: a tensor, or any nesting of dicts, lists, tuples and dataclasses of tensors. `loss_of` gets the whole
+                batch, or parts of it in the same containers. A batch that holds anything else is never split.
+            loss_of: a function that computes the loss of a batch. It returns a tensor with one element, or a tuple of
+                the loss and any other value.
+            update: False for all but the last call of a gradient accumulation. The caller divides the loss by the
+                number of calls, as usual.
 
-        Returns:
-            The loss of the whole batch, detached; or the tuple, with its second element joined from those of the parts.
+        Returns: The detached loss of the whole batch. If `loss_of` returns a tuple: a tuple of that loss and the joined
+            second values of all parts.
 
-        Raises:
-            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why. If it
-                is the optimizer's state that does not fit, parameters and that state are as before.
-            RuntimeError: the step has changed what cannot be put back, which is named, and is not taken again.
-            UsageError: `loss_of` returns no loss, or the batch holds something that it uses up, such as an iterator.
+        Raises: torch.OutOfMemoryError: the batch does not fit in any way. Everything is as before the step, and notes
+            on the error give the reason. If the optimizer's state does not fit, parameters and optimizer state are as
+            before.
+            RuntimeError: the step changed something that cannot be restored, so it is not retried; the error names it.
+            UsageError: `loss_of` did not return a loss, or the batch holds an object that can be read only once, such
+                as an iterator.
         """
         with self._signals.held():
             outcome: Loss = self._step(batch, loss_of, is_update=update)
@@ -207,7 +220,8 @@ class Guard:
                 self._apply()
         except BaseException as error:
             self._report_failure(error)
-            # Code that catches it and goes on starts afresh: gradients left by this step must not count in the next.
+            # Code that catches the error and continues starts a new accumulation: gradients of the failed step must not
+            # be added to the next step's.
             self._is_updated = drops_gradients
             raise
         if self._event_log.step == _WARM and torch.backends.cudnn.benchmark:
@@ -215,7 +229,8 @@ class Guard:
         return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
-        """Apply the gradients accumulated by steps with `update=False`: clip, step the optimizers and schedulers.
+        """Apply the gradients accumulated by steps with `update=False`: clip them, then step the optimizers and
+        schedulers.
 
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
@@ -247,21 +262,24 @@ class Guard:
         batch_of: Callable[[int], Any] | None = None,
         cost: Cost | None = None,
     ) -> Rehearsal:
-        """Run the heaviest step before training, without effect: forward, backward, and the optimizer's allocations.
+        """Run the heaviest step of a training run in advance and undo it: forward, backward, and the optimizer's
+        allocations.
 
-        Afterwards the guard knows in how many parts that batch has to be taken, and PyTorch's cache has segments that
-        the largest shapes fit into, which avoids fragmentation by varying lengths. Parameters, gradients, buffers,
-        optimizer state and random numbers are as before. Every rank has to call it.
+        Afterwards the guard knows in how many parts that batch has to be run. PyTorch's cache then holds segments that
+        the largest shapes fit into, which avoids fragmentation from varying lengths. Parameters, gradients, buffers,
+        optimizer state and random number states are as before the call. Every rank has to call this method.
 
         Args:
-            batches: a loader or a list, which is iterated once; or lengths, with `batch_of`.
-            loss_of: as for `step`.
-            batch_of: makes a batch whose longest item has the given length.
-            cost: returns how heavy a batch is; by default its items times the elements of one.
+            batches: a data loader or a list of batches, which is iterated once; or a list of lengths, together with
+                `batch_of`.
+            loss_of: the loss function, as for `step`.
+            batch_of: a function that returns a batch whose longest item has the given length.
+            cost: a function that returns the cost of a batch, by which the heaviest batch is chosen. The default is the
+                number of items times the number of elements of one item.
 
         Raises:
-            UsageError: there is no batch, or lengths are given without `batch_of`.
-            torch.OutOfMemoryError: the heaviest batch does not fit in any way; the error's notes say why.
+            UsageError: `batches` is empty, or holds lengths and `batch_of` is missing.
+            torch.OutOfMemoryError: the heaviest batch does not fit in any way; notes on the error give the reason.
         """
         with self._signals.held():
             try:
@@ -281,7 +299,8 @@ class Guard:
 
     @contextmanager
     def phase(self) -> Iterator[None]:
-        """Empty PyTorch's cache before and after code that uses other shapes, such as evaluation or saving.
+        """Empty PyTorch's cache before and after code that uses other tensor shapes, such as evaluation or saving a
+        checkpoint.
 
         Example:
             with guard.phase(), torch.no_grad():
@@ -295,25 +314,29 @@ class Guard:
 
     @property
     def events(self) -> deque[Event]:
-        """The latest thousand events: each time memory ran out, and what was done about it."""
+        """The latest 1,000 events: one for each out-of-memory error, with the action that the guard took."""
         return self._event_log.events
 
     @property
     def total_norm(self) -> torch.Tensor | None:
-        """The norm of all gradients together, as measured before they were last clipped."""
+        """The norm of all gradients together, as measured before the last clipping; None before the first clipping."""
         return self._update.total_norm
 
     def _report_failure(self, error: BaseException) -> None:
-        """Add the report to an out-of-memory error that leaves the guard, and notify the other ranks of any error."""
+        """Add the report of `ullage explain` to an out-of-memory error that leaves the guard, and notify the other
+        ranks of any error.
+        """
         if read_oom(error, is_on_host=self._room.is_on_host) is not None:
             add_oom_report(error, self._room)
         if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
             self._ranks.announce_failure()
 
     def _drop_gradients(self) -> bool:
-        """Set gradients to None; return whether these are known to be all gradients."""
+        """Set the gradients of all optimizers' parameters to None; return whether no other parameter can have a
+        gradient.
+        """
         for optimizer in self._optimizers:
-            if type(optimizer).zero_grad is Optimizer.zero_grad:  # the same without its profiling
+            if type(optimizer).zero_grad is Optimizer.zero_grad:  # equal to zero_grad(), without its profiler call
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         parameter.grad = None
@@ -336,7 +359,9 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return each group's number of parameters and its first one's device: they change when parameters join or move."""
+    """Return the number of parameters and the device of the first parameter for each parameter group. They change when
+    parameters are added or moved.
+    """
     return [
         (len(group["params"]), group["params"][0].device)
         for optimizer in optimizers
@@ -354,7 +379,9 @@ def _backward_of(
 
     def run_scaled(loss: torch.Tensor) -> Any:
         if scaler._growth_tracker is None:
-            scaler._scale = None  # an attempt that failed between the two leaves a scaler that never makes the second
+            scaler._scale = (
+                None  # if a scale() call failed before it created the growth tracker, no later call would create it
+            )
         return run(scaler.scale(loss))
 
     return run_scaled
@@ -369,23 +396,33 @@ def _check(
     clip_grad_norm: float | None,
 ) -> None:
     if not isinstance(batch_dim, int) or isinstance(batch_dim, bool) or batch_dim < 0:
-        raise UsageError(f"batch_dim={batch_dim!r}; expected the dimension along which items lie, 0 or more")
+        raise UsageError(
+            f"batch_dim={batch_dim!r} is not a dimension; expected an integer of 0 or more: the dimension that counts "
+            "items"
+        )
     if reduction not in ("mean", "sum"):
         raise UsageError(
-            f"reduction={reduction!r}; expected 'mean' or 'sum': how the loss is made of those of its items"
+            f"reduction={reduction!r} is not allowed; expected 'mean' or 'sum': how the losses of the items are "
+            "combined"
         )
     if batchnorm not in ("freeze", "allow", None):
-        raise UsageError(f"batchnorm={batchnorm!r}; expected 'freeze' or 'allow', or leave it out to be warned")
+        raise UsageError(f"batchnorm={batchnorm!r} is not allowed; expected 'freeze', 'allow' or None")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
-        raise UsageError(f"clip_grad_norm={clip_grad_norm!r}; expected a norm above 0")
+        raise UsageError(f"clip_grad_norm={clip_grad_norm!r} is not allowed; expected a maximum norm above 0")
     for scheduler in schedulers:
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise UsageError("ReduceLROnPlateau steps by a metric, which a guard does not have; step it yourself")
+            raise UsageError(
+                "scheduler is a ReduceLROnPlateau, whose step() needs a metric that a guard does not have; step it "
+                "yourself"
+            )
         if not callable(getattr(scheduler, "step", None)):
-            raise UsageError(f"scheduler is of type {type(scheduler).__name__}; expected one with a step(), or a list")
+            raise UsageError(
+                f"scheduler is of type {type(scheduler).__name__}; expected an object with a step() method, or a list "
+                "of them"
+            )
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UsageError(
-                "LBFGS runs forward and backward itself, as often as it likes, and cannot be guarded; expected an "
-                "optimizer whose step needs no closure"
+                "optimizer is an LBFGS, which calls forward and backward itself any number of times, so it cannot be "
+                "guarded; expected an optimizer whose step() needs no closure"
             )

@@ -1,13 +1,13 @@
-"""Several ranks that train one model: they agree before gradients are reduced, so that none waits for one that failed.
+"""Guards of several ranks: the ranks agree before gradients are reduced, so no rank waits for a failed rank.
 
-Under DistributedDataParallel each rank runs forward and backward by itself (`no_sync`), as often and in as many parts
-as its memory needs. Then the ranks agree, in a process group of their own (gloo, on the CPU), whether all have
-succeeded, and reduce the gradients as DDP does: divided by the number of ranks, summed. A rank that gives up announces
-it there, and all ranks raise.
+Under DistributedDataParallel each rank runs forward and backward without communication (`no_sync`), as often and in as
+many parts as its memory requires. Then the ranks exchange, in a separate gloo process group on the CPU, whether all
+have succeeded. If so, they reduce the gradients as DDP does: divided by the number of ranks, then summed. A rank that
+gives up announces this in the same process group, and all ranks raise an error.
 
-If forward and backward themselves have collectives (FSDP, SyncBatchNorm), the ranks agree on the number of parts
-before a step. A step that runs out of memory in the middle cannot be undone then; it ends the run on all ranks instead
-of leaving the others waiting.
+If forward and backward themselves contain collectives (FSDP, SyncBatchNorm), the ranks agree on the number of parts
+before each step. A step that runs out of memory between collectives cannot be undone: the guard then ends the run on
+all ranks, so that no rank waits forever.
 """
 
 from collections import Counter
@@ -34,41 +34,42 @@ _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
 _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
-"""The DDP models of this process whose gradients a guard reduces."""
+"""The DistributedDataParallel models of this process whose gradients a guard reduces."""
 
 
 @public
 class RankError(RuntimeError):
-    """Raised when another rank has given up, has ended, or does not answer."""
+    """An error in one rank that is caused by another rank: that rank has given up, has ended, or does not answer."""
 
 
 class Ranks:
-    """The ranks that share a model's gradients, seen from one of them."""
+    """The ranks that train one model together, as seen from one of these ranks."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
-        """Make the group in which the ranks agree; every rank has to.
+        """Create the process group in which the ranks agree; every rank has to call this.
 
         Raises:
-            UsageError: a communication hook is registered, which would be bypassed because the guard reduces gradients.
+            UsageError: the DDP model has a communication hook, or was created with static_graph=True. Neither works,
+                because the guard reduces the gradients itself.
         """
         self._room = room
         self._timeout = timeout
         self._replicas = [module for module in modules if isinstance(module, DistributedDataParallel)]
         if any(getattr(replica, "_comm_hooks", None) for replica in self._replicas):
             raise UsageError(
-                "the DistributedDataParallel model has a communication hook, but a guard reduces gradients itself; "
-                "expected a model without one: leave register_comm_hook out"
+                "the DistributedDataParallel model has a communication hook, which a guard would bypass because it "
+                "reduces gradients itself; remove the call of register_comm_hook"
             )
         if any(replica.static_graph for replica in self._replicas):
             raise UsageError(
-                "the DistributedDataParallel model is made with static_graph=True, and counts on sharing gradients in "
-                "every backward, which a guard does itself; expected a model without it"
+                "the DistributedDataParallel model was created with static_graph=True, which requires that every "
+                "backward reduces gradients, but a guard reduces them itself; create it with static_graph=False"
             )
         _REPLICAS.update(self._replicas)
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
-        """Whether forward and backward have collectives, in which ranks wait for each other."""
+        """Whether forward and backward contain collectives, in which the ranks wait for each other."""
         shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
         assert shared is not None
         self._shared: dist.ProcessGroup = shared
@@ -81,19 +82,22 @@ class Ranks:
             for name, parameter in replica.module.named_parameters()
             if name not in replica.parameters_to_ignore
         ]
-        # Made now, because a rank that finds no room for it later would keep the others waiting.
+        # Allocated now: a rank that cannot allocate it later would keep the other ranks waiting.
         self._flat = _flat_for(self._parameters)
         self._are_buffers_due = True
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run forward and backward without DDP's collectives; those of the model itself still run."""
-        # Those of other guards too: a discriminator in the generator's loss would wait for parts that others lack.
+        """Run forward and backward without DDP's collectives inside this context. Collectives of the model itself still
+        run.
+        """
+        # The DDP models of other guards too: the collective of a discriminator in the generator's loss would wait for
+        # ranks that run fewer parts.
         replicas = list(_REPLICAS)
         before = [(one.require_backward_grad_sync, one.require_forward_param_sync) for one in replicas]
         for replica in replicas:
             replica.require_backward_grad_sync = False
-            replica.require_forward_param_sync = False  # buffers are shared in `begin`
+            replica.require_forward_param_sync = False  # `begin_step` broadcasts buffers
         try:
             yield
         finally:
@@ -102,7 +106,8 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Begin a step: copy the first rank's buffers, and return the number of parts that this rank has to take.
+        """Begin a step: broadcast the buffers of rank 0, and return the number of parts in which this rank has to run
+        the batch.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -118,17 +123,17 @@ class Ranks:
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Have the first rank's buffers copied again at the next step."""
+        """Request that the next step broadcasts the buffers of rank 0 again."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
         """Wait until all ranks have finished forward and backward.
 
         Args:
-            split: in how many parts this rank takes a batch that it had to split in this step; else 0.
+            split: the number of parts into which this rank had to split its batch in this step; 0 if it did not split.
 
         Returns:
-            The largest `split` of any rank.
+            The largest `split` of all ranks.
 
         Raises:
             RankError: another rank has given up, has ended or does not answer.
@@ -136,16 +141,16 @@ class Ranks:
         return self._exchange([0, split, 0])[_SPLIT]
 
     def announce_failure(self) -> None:
-        """Notify the other ranks that this one gives up; they learn it when they next agree."""
+        """Notify the other ranks that this rank gives up. They receive this when they next agree."""
         if self.in_lockstep:
-            return  # they are in the middle of the step, and wait for what will not come until this process ends
+            return  # the other ranks are inside the step, and wait in a collective until this process ends
         try:
             self._exchange([1, 0, 0])
         except RankError:
-            return  # it was this rank that said so, or they have ended already
+            return  # the error is this rank's own announcement, or the other ranks have already ended
 
     def share(self) -> None:
-        """Replace every gradient by the mean over the ranks."""
+        """Replace every gradient by its mean over the ranks."""
         self._are_buffers_due = True
         if not self._replicas:
             return
@@ -179,11 +184,14 @@ class Ranks:
             self._retry(dist.all_reduce, told, op=dist.ReduceOp.MAX, group=self._group)
             largest: list[int] = told.tolist()
         if largest[_FAILED]:
-            raise RankError("a rank has failed in this step, and its own error says why; the others end with it")
+            raise RankError(
+                "a rank failed in this step, so all ranks stop; the error of the failed rank gives the reason"
+            )
         return largest
 
     def _retry(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective; retry it if this rank had no memory to start it.
+        """Run a collective. Retry it after freeing memory if this rank ran out of memory before it started the
+        collective.
 
         Raises:
             RankError: another rank has ended or does not answer.
@@ -195,8 +203,8 @@ class Ranks:
             except RuntimeError as error:
                 if read_oom(error, is_on_host=self._room.is_on_host) is None:
                     raise RankError(
-                        f"the other ranks did not answer within {self._timeout.total_seconds():g} s, or one has ended "
-                        f"({' '.join(str(error).split())[:200]})"
+                        f"the other ranks did not answer within {self._timeout.total_seconds():g} s, or a rank has "
+                        "ended "
                     ) from None
                 if not left:
                     raise
@@ -206,7 +214,7 @@ class Ranks:
 
 
 def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ranks | None:
-    """Return the ranks that train these modules together; None if each rank trains its own model."""
+    """Return the group of ranks that trains these modules together; None if each rank trains a separate model."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     from torch.distributed.fsdp import FSDPModule
@@ -218,7 +226,9 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """Make a flat tensor for each device and type, as large as a bucket can get, in which gradients are gathered."""
+    """Allocate the flat tensors in which small gradients are gathered before an all-reduce: a tensor for each device
+    and dtype, as large as the largest bucket.
+    """
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:
         if parameter.requires_grad and parameter.nbytes <= _BUCKET_BYTES:
@@ -230,7 +240,9 @@ def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, to
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield gradients of one device and type in groups of up to a bucket's size, the same on every rank."""
+    """Yield groups of gradients of the same device and dtype, each group with up to 25 MiB, in the same order on every
+    rank.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
         if gradient.layout is not torch.strided or gradient.nbytes > _BUCKET_BYTES:

@@ -1,5 +1,7 @@
-"""A rehearsal: the heaviest step of a run, run before training and without effect. Then its memory need is known, and
-PyTorch's cache consists of segments that the largest shapes fit into."""
+"""A rehearsal: the heaviest step of a training run, run before training and then undone.
+
+It shows how much memory the run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,24 +24,28 @@ _LOG_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The result of `Guard.rehearse`: the heaviest batch, and what its step needed."""
+    """The result of `Guard.rehearse`: the heaviest batch, and the memory that its step needed."""
 
     batches: int
     """The number of batches that were examined."""
     items: int | None
     length: int
-    """The number of elements of one item in the heaviest batch's largest tensor: its tokens, or its pixels."""
+    """The number of elements of one item in the largest tensor of the heaviest batch: tokens of a sequence, or pixels
+    of an image.
+    """
     parts: int
-    """The number of parts in which the heaviest batch is taken."""
+    """The number of parts in which the heaviest batch has to be run."""
     has_tried_optimizers: bool
-    """Whether the optimizers' state and temporaries were allocated too; only PyTorch's own allow a dry run."""
+    """Whether state and temporaries of all optimizers were allocated too. Only PyTorch's own optimizers allow such a
+    dry run.
+    """
     peak_allocated_bytes: int | None
     """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:
         size = f"{self.items} items of {self.length:,}" if self.items is not None else "the heaviest batch"
-        taken = "fits" if self.parts == 1 else f"is taken in {self.parts} parts"
+        taken = "fits" if self.parts == 1 else f"is run in {self.parts} parts"
         peak = (
             f"; at most {text_of_bytes(self.peak_allocated_bytes)} allocated, "
             f"{text_of_bytes(self.peak_reserved_bytes)} reserved"
@@ -69,17 +75,18 @@ def rehearse(
     cost: Cost | None,
     log: Callable[[str], Any],
 ) -> Rehearsal:
-    """Find the heaviest batch, run its step without effect, and restore everything.
+    """Find the heaviest batch, run its step without the optimizer's writes, and restore everything.
 
     Raises:
-        UsageError: there is no batch, or lengths are given without `batch_of`.
-        torch.OutOfMemoryError: it does not fit in any way.
+        UsageError: `batches` is empty, or holds lengths and `batch_of` is missing.
+        torch.OutOfMemoryError: the heaviest batch does not fit in any way.
     """
     with _everything_kept(ladder):
         with ladder.signals.released():
             heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, log)
         chosen = [heaviest.by_cost]
-        # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
+        # The memory of attention grows with the square of the length: the batch with the longest items may need more
+        # memory than the batch with the most tokens.
         if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):
             chosen.append(heaviest.by_length)
         climbed: list[Climb] = []
@@ -128,18 +135,20 @@ def _heaviest_of(
     if longest is not None:
         if batch_of is None:
             raise UsageError(
-                "rehearse was given lengths instead of batches; expected batch_of=, a function that makes a batch of a "
-                "given length, or a loader"
+                "rehearse was given lengths but no batch_of=; expected batch_of=, a function that returns a batch of a "
+                "given length, or batches instead of lengths"
             )
         found.by_cost = found.by_length = batch_of(longest)
     if not found.batches:
-        raise UsageError("rehearse was given no batches; expected a loader, a list of batches, or lengths")
+        raise UsageError(
+            "rehearse was given no batches; expected a data loader, a list of batches, or a list of lengths"
+        )
     return found
 
 
 @contextmanager
 def _everything_kept(ladder: Ladder) -> Iterator[None]:
-    """Restore random numbers, buffers and gradients at the end."""
+    """Restore random number states, buffers and gradients when this context ends."""
     gradients = [parameter.grad for parameter in ladder.rewind.parameters]
     for parameter in ladder.rewind.parameters:
         parameter.grad = None

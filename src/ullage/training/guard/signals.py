@@ -1,7 +1,7 @@
-"""Signals, such as that of Ctrl-C, that arrive while the guard's own code runs: kept until the user's code runs again.
+"""Holds back signals such as SIGINT (Ctrl-C) while the guard's own code runs, until the user's code runs again.
 
-The handler of a signal may raise an error at any line. In the user's code a guard is prepared for that; in the middle
-of putting something back, or of an optimizer's step, it would leave half of it.
+A signal handler may raise an error at any line. The guard can undo a step that is interrupted in the user's code. An
+interruption inside a restore or inside the optimizer's step would leave tensors half written.
 """
 
 import signal
@@ -15,11 +15,11 @@ _NUMBERS: Final = tuple(
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
-"""The signals that are kept; that of Ctrl-C is the last to be let through again."""
+"""The signals that are held back. SIGINT comes last, so its handler is restored last."""
 
 
 class Signals:
-    """Keeps signals that have a handler in Python; a second one of a kind is let through at once."""
+    """Holds back signals that have a Python handler. A second signal of the same kind is handled immediately."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -28,7 +28,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep signals inside this context, and handle them at its end."""
+        """Hold back signals inside this context, and call their handlers when it ends."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -49,7 +49,7 @@ class Signals:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Handle signals at once inside this context, and those that were kept at its beginning."""
+        """Handle signals immediately inside this context. Signals that were held back before are handled first."""
         if not self._handlers:
             yield
             return

@@ -1,1 +1,1 @@
-"""Running a function in a process of its own, so that all its memory is freed: `ullage.isolated`."""
+"""`ullage.isolated`: runs a function in a separate process, so that all memory that it uses is freed when it ends."""

@@ -1,8 +1,8 @@
-"""The process in which `ullage.isolated` runs a function: it reads the call, makes it, and writes the answer.
+"""The process in which `ullage.isolated` runs a function: it reads the call, runs the function, and writes the answer.
 
-It is started by `isolated` with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are
-parcels (`transfer`); the answer's note says what its value is: {"kind": "result" | "error" | "refused", ...}. CHANNEL
-is never written to: it closes when the process ends.
+`isolated` starts it with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are parcels
+(`transfer`). The note of the answer describes its value: {"kind": "result" | "error" | "refused", ...}. Nothing is
+written to CHANNEL: it closes when the process ends.
 """
 
 import faulthandler
@@ -23,21 +23,23 @@ from ullage.base.driver import count_used
 from ullage.training.isolation import transfer
 
 CLOSED_CODE: Final = 119
-"""The exit code of the process where the function has closed what its result would be sent through."""
+"""The exit code of the process if the function has closed the file descriptor through which its result would be
+sent.
+"""
 
 
 class _ClosedError(BaseException):
-    """Raised where the function has closed the file descriptors of ours: nothing can be sent back."""
+    """An error that means that the function has closed a file descriptor of ullage, so no result can be sent back."""
 
 
 class _Reply:
-    """The parcel for the parent, filled once."""
+    """The answer to the parent process, written once."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         self._identity = file_behind(file)
         self.count = False
-        """Whether the driver's count is added to the answer."""
+        """Whether the driver's count of used memory is added to the answer."""
 
     def result(self, value: Any) -> None:
         try:
@@ -46,7 +48,7 @@ class _Reply:
             self.refused(f"its result (of type {type(value).__name__}) cannot be sent back: {_text_of(error)}")
 
     def error(self, error: BaseException) -> None:
-        # The first frame is ours.
+        # The first stack frame belongs to ullage.
         lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
         text = "".join(lines).rstrip()
         try:
@@ -58,16 +60,18 @@ class _Reply:
         self._write(None, kind="refused", text=text)
 
     def _write(self, value: Any, **note: Any) -> None:
-        if file_behind(self._file) != self._identity:  # closed, and perhaps a file of the function's since
+        if file_behind(self._file) != self._identity:  # closed, and possibly reused for a file of the function
             raise _ClosedError
-        os.ftruncate(self._file, 0)  # of what did not get to its end
+        os.ftruncate(self._file, 0)  # remove an answer that was not written completely
         if self.count:
             note["count"] = asdict(count_used())
         transfer.write(self._file, value, note=note, keep_device=False)
 
 
 def main() -> None:
-    """Run the call in argv's parcel, then run exit handlers and end, without tearing modules down."""
+    """Run the call that the arguments refer to, then run the exit handlers and end the process without unloading
+    modules.
+    """
     tie_to_parent()
     channel, call, given = (int(number) for number in sys.argv[2:5])
     for number in (channel, call, given):
@@ -77,17 +81,17 @@ def main() -> None:
         faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)  # progress is seen as it comes, through a pipe too
+            stream.reconfigure(line_buffering=True)  # progress is visible immediately, even through a pipe
     answer = _Reply(given)
     try:
         function = _read_call(call, answer)
         if function is not None:
             _run(function, answer, own)
     except KeyboardInterrupt:
-        pass  # the parent ends us
+        pass  # the parent ends this process
     except _ClosedError:
         end(CLOSED_CODE)
-    if os.getpid() == own:  # not what the function forked
+    if os.getpid() == own:  # not in a process that the function forked
         run_exit_handlers()
         end(0)
 
@@ -96,7 +100,7 @@ def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
     note = transfer.read_note(call)
     assert note is not None
     sys.path[:], sys.argv[:] = note["path"], note["argv"]
-    if note["main"] is not None:  # where multiprocessing's spawn looks for what `__main__` defines
+    if note["main"] is not None:  # the spawn method of multiprocessing looks here for definitions of `__main__`
         vars(sys.modules["__main__"])["__file__"] = note["main"]
     answer.count = note["count"]
     try:
@@ -106,18 +110,18 @@ def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
         _publish()
     except Exception as error:
         answer.refused(
-            f"it or its arguments cannot be unpickled there: {_text_of(error)}; expected modules that a "
+            f"it or its arguments cannot be unpickled in that process: {_text_of(error)}; expected modules that a "
             "fresh interpreter can import by name, and arguments that can be pickled"
         )
         return None
     finally:
         os.close(call)
-    return partial(function, *arguments, **keywords)  # without a frame of its own in tracebacks
+    return partial(function, *arguments, **keywords)  # a partial adds no stack frame to tracebacks
 
 
 def _inherit_card() -> None:
-    """Emulate the parent's card: sitecustomize has already done so, except under flags such as -I and -S."""
-    # Half of this process's start, which one without an emulated card need not wait for.
+    """Emulate the parent's GPU. sitecustomize has already done so, except with interpreter flags such as -I and -S."""
+    # These imports take half of the start time of this process, so they are skipped without an emulated GPU.
     from ullage.base.errors import TorchMissingError
     from ullage.gpu.emulator.emulate import inherit
 
@@ -126,7 +130,9 @@ def _inherit_card() -> None:
 
 
 def _publish() -> None:
-    """Put the objects of the parent's `__main__` into this one's: pickle and torch.save look for them there."""
+    """Copy the objects of the parent's `__main__` into this process's `__main__`, in which pickle and torch.save look
+    for them.
+    """
     main = vars(sys.modules["__main__"])
     for found in gc.get_objects():
         if issubclass(type(found), type | FunctionType):

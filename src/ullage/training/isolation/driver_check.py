@@ -1,6 +1,6 @@
-"""The driver's count of used memory before, at the end of, and after a function that ran in a process of its own.
+"""The driver's count of used GPU memory before, during and after a function that runs in a separate process.
 
-The driver does not say whose memory it is: if others use the card, changes of theirs are included.
+The driver does not report which process uses the memory: changes by other processes on the GPU are included.
 """
 
 import os
@@ -12,52 +12,57 @@ from ullage.base.driver import DriverCount, count_used
 from ullage.base.units import text_of_bytes
 from ullage.gpu.emulator.emulate import CARD_VARIABLE
 
-_RETURN_SECONDS: Final = 2.0  # for the driver to take back what a process had
+_RETURN_SECONDS: Final = 2.0  # maximum time for the driver to take back a process's memory
 _TICK_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """One card's used memory by the driver's count, all processes together, in bytes."""
+    """The used memory of one GPU according to the driver, in bytes, summed over all processes."""
 
     index: int
     name: str
     before_bytes: int
     within_bytes: int | None
-    """The used bytes when the function had returned or raised; None if its process ended before it could ask."""
+    """The used bytes when the function had returned or raised; None if its process ended before it could query the
+    driver.
+    """
     after_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCheck:
-    """The driver's count before, at the end of, and after a function that ran in a process of its own."""
+    """The driver's count of used memory before a function ran in a separate process, when it ended, and after the
+    process ended.
+    """
 
     process: int
-    """The id of the function's process."""
+    """The id of the process in which the function ran."""
     cards: tuple[CardUse, ...]
     why_not: str
-    """The reason why nothing was counted; empty if it was."""
+    """The reason why the memory was not counted; empty if it was counted."""
     is_emulated: bool
 
     @property
     def came_back(self) -> bool:
-        """Whether no card has more memory in use than before; also false if nothing was counted."""
+        """Whether no GPU has more memory in use than before; false if nothing was counted."""
         return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
 
     def __str__(self) -> str:
         if self.why_not:
             return f"not measured: {self.why_not}"
-        source = "the emulated card's count" if self.is_emulated else "the driver's count (NVML)"
+        source = "the emulated GPU's count" if self.is_emulated else "the driver's count (NVML)"
         return "\n".join(f"{_sentence(card)}; {source}" for card in self.cards)
 
 
 def prove(process: int, before: DriverCount, note: dict[str, Any] | None) -> DriverCheck:
-    """Count again, now that the process has ended, and return all counts.
+    """Query the driver again after the process has ended, and return all counts.
 
     Args:
         process: the id of the process.
         before: the count before the process started.
-        note: the note of its answer, with its own count under "count"; None if it gave no answer.
+        note: the note of the process's answer, with the count at the function's end under "count"; None if the process
+            gave no answer.
     """
     until = time.monotonic() + _RETURN_SECONDS
     while True:
@@ -77,7 +82,8 @@ def prove(process: int, before: DriverCount, note: dict[str, Any] | None) -> Dri
 def _uses(before: DriverCount, note: dict[str, Any] | None, after: DriverCount) -> tuple[CardUse, ...]:
     within = {card["index"]: card["used_bytes"] for card in note["count"]["cards"]} if note else {}
     if os.environ.get(CARD_VARIABLE):
-        # An emulated card knows the process that asks and no other: two of them share one card only in sum.
+        # An emulated GPU counts only the process that asks: the use of two processes on one emulated GPU is the sum of
+        # both counts.
         within = {card.index: card.used_bytes + within[card.index] for card in before.cards if card.index in within}
     later = {card.index: card for card in after.cards}
     return tuple(
@@ -96,6 +102,6 @@ def _uses(before: DriverCount, note: dict[str, Any] | None, after: DriverCount) 
 def _sentence(card: CardUse) -> str:
     within = "unknown" if card.within_bytes is None else text_of_bytes(card.within_bytes)
     return (
-        f"card {card.index} ({card.name}): {text_of_bytes(card.before_bytes)} used before, {within} at the function's "
-        f"end, {text_of_bytes(card.after_bytes)} after"
+        f"GPU {card.index} ({card.name}): {text_of_bytes(card.before_bytes)} used before, {within} when the function "
+        f"ended, {text_of_bytes(card.after_bytes)} after"
     )

@@ -1,7 +1,8 @@
-"""Runs a function in a fresh process, so that all the memory that it takes is freed: the CUDA context too.
+"""`ullage.isolated`: runs a function in a fresh process, so that all its memory, CUDA context included, is freed.
 
-A process that has used CUDA keeps a context on the card until it ends. A function that runs in a process of its own
-leaves nothing behind. This module does not know what the function does, and it does not initialise CUDA here.
+A process that has used CUDA keeps a CUDA context on the GPU until the process ends. A function that runs in a separate
+process leaves nothing on the GPU. This module does not depend on what the function does, and does not initialise CUDA
+in the calling process.
 """
 
 import errno
@@ -32,9 +33,9 @@ T = TypeVar("T")
 _TICK_SECONDS: Final = 0.2
 _ENDING_SECONDS: Final = 0.01
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
-"""The signals for which faulthandler writes where the process was."""
+"""The signals for which faulthandler writes the stack of the process."""
 _NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.ENOMEM})
-_INTERRUPT_SECONDS: Final = 5.0  # for the function to clean up after Ctrl-C
+_INTERRUPT_SECONDS: Final = 5.0  # time for the function to clean up after Ctrl-C
 
 
 @public
@@ -46,24 +47,27 @@ def isolated(
     report: Callable[[DriverCheck], None] | None = None,
     **kwargs: Any,
 ) -> T:
-    """Run `fn(*args, **kwargs)` in a fresh process and return what it returns, or raise what it raises.
+    """Run `fn(*args, **kwargs)` in a fresh process; return its result, or raise its exception.
 
-    The process is a new interpreter with this one's search path, working directory, environment, options and output.
-    When this returns, the process and all that it started have ended, and everything they had on a card is freed.
-    Functions and classes of `__main__`, lambdas and closures can be passed. Tensors and arrays are copied through
-    shared memory: an argument arrives on the same device as here (and stays here), a result arrives on the CPU.
+    The process is a new interpreter with the search path, working directory, environment, interpreter options and
+    output of the calling process. When this function returns, the process and all processes that it started have ended,
+    and all their GPU memory is freed. Functions and classes of `__main__`, lambdas and closures can be passed. Tensors
+    and arrays are copied through shared memory: an argument arrives on the device on which it is here (the original
+    stays allocated), and a result arrives on the CPU.
 
     Args:
-        fn: the function to run. For one that has a parameter named like the two options below, use functools.partial.
-        args: its positional arguments.
-        timeout_seconds: the process is ended if it takes longer than this, including its start; None for no limit.
-        report: called with a DriverCheck before this returns or raises; `print` prints it.
-        kwargs: its keyword arguments.
+        fn: the function to run. If it has a parameter named `timeout_seconds` or `report`, pass a functools.partial.
+        args: the positional arguments of the function.
+        timeout_seconds: the time in seconds, including the start of the process, after which the process is ended; None
+            for no limit.
+        report: a function that is called with a DriverCheck before this function returns or raises; `print` prints it.
+        kwargs: the keyword arguments of the function.
 
     Raises:
-        UsageError: the call cannot be pickled, or an option is wrong.
-        IsolationError: the process ended before the function returned, timed out, or its result cannot be sent back.
-        BaseException: the exception that the function raised, with its traceback in that process as a note.
+        UsageError: the function or an argument cannot be pickled, or an option has a wrong value.
+        IsolationError: the process ended before the function returned, the time limit was reached, or the result cannot
+            be sent back.
+        BaseException: the exception that the function raised; a note on it has the traceback of the separate process.
     """
     _check(fn, timeout_seconds)
     before = count_used() if report else DriverCount()
@@ -78,12 +82,16 @@ def isolated(
 
 def _check(fn: object, timeout_seconds: float | None) -> None:
     if not callable(fn):
-        raise UsageError(f"ullage.isolated got a {type(fn).__name__} to run; expected a function, then its arguments")
-    # multiprocessing's own mark, by which it refuses the same: a worker would start the worker that it is, without end.
+        raise UsageError(
+            f"ullage.isolated was called with a {type(fn).__name__}; expected a function, followed by its arguments"
+        )
+    # multiprocessing sets this mark and refuses to start processes then: each worker would start another worker,
+    # without end.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
-            "ullage.isolated was called while a worker process imports the script that started it; put what the script "
-            'does under: if __name__ == "__main__":'
+            "ullage.isolated was called while a worker process imports the script that started it; put the statements "
+            "of the "
+            'script under: if __name__ == "__main__":'
         )
     is_number = isinstance(timeout_seconds, int | float)
     if timeout_seconds is not None and not (is_number and 0 < timeout_seconds < math.inf):
@@ -116,12 +124,12 @@ def _write_call(
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise IsolationError(
-                f"there is no room to send {_name_of(fn)} and its arguments to another process: {error.strerror}; they "
-                "go through shared memory, for which the limit on the size of files counts too (ulimit -f)"
+                f"there is not enough shared memory to send {_name_of(fn)} and its arguments to another process: "
+                f"{error.strerror}; the limit on file sizes (ulimit -f) applies to shared memory too"
             ) from None
         raise UsageError(
-            f"{_culprit(fn, args, kwargs)} cannot be sent to another process: {type(error).__name__}: {error}; make it "
-            "inside the function, or pass what it is made of"
+            f"{_culprit(fn, args, kwargs)} cannot be sent to another process: {type(error).__name__}: {error}; create "
+            "it inside the function, or pass the values that it is made from"
         ) from error
 
 
@@ -143,16 +151,16 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IsolatedRun:
-    """The end of the process."""
+    """The outcome of the process in which the function ran."""
 
     process: int
     in_time: bool
     code: int
-    """The exit code of the process; negative: the signal that ended it."""
+    """The exit code of the process; a negative value is the number of the signal that ended it."""
 
 
 def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
-    """Make the call in a process of its own, and wait until that process and all that it started have ended."""
+    """Run the call in a separate process, and wait until that process and all processes that it started have ended."""
     deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
     with _process(call, answer) as (process, channel):
         try:
@@ -168,12 +176,12 @@ def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
 
 @contextmanager
 def _process(call: int, answer: int) -> Iterator[tuple[ChildProcess, int]]:
-    """Start the process, and end it and all that it started, whatever happens."""
+    """Start the process, and in any case end it and all processes that it started."""
     if not sys.executable:
         raise IsolationError("ullage.isolated cannot start a Python process: sys.executable is empty in this process")
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
-            stream.flush()  # what was printed before is seen before
+        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or None
+            stream.flush()  # earlier output appears before the output of the process
     channel, channel_end = new_pipe()
     try:
         inherited = (channel_end, call, answer)
@@ -201,7 +209,8 @@ def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
         left = deadline - time.monotonic()
         if left <= 0:
             return False
-        # The channel closes with the process, unless something that it forked holds it, or it was closed on the way.
+        # The channel closes when the process ends, unless a process that it forked keeps it open, or the function has
+        # closed it before.
         if poll.poll(1000 * min(_TICK_SECONDS, left)):
             time.sleep(min(_ENDING_SECONDS, left))
     return True
@@ -210,19 +219,19 @@ def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
 def _outcome(
     answer: int, note: dict[str, Any] | None, run: _IsolatedRun, name: str, timeout_seconds: float | None
 ) -> Any:
-    """Return the result, or raise the error, that the answer holds."""
+    """Return the result that the answer holds, or raise the error that it holds."""
     if not run.in_time:
         where = "had returned, but threads or exit handlers of its process" if note else "or what it called"
-        raise IsolationError(f"{name} was ended after timeout_seconds={timeout_seconds}: it {where} still ran")
+        raise IsolationError(f"{name} was ended after timeout_seconds={timeout_seconds}: it {where} were still running")
     if note is None:
         raise IsolationError(f"{name} did not return: {_cause(run.code)}")
     if note["kind"] == "refused":
-        raise IsolationError(f"{name} ran in a process of its own, but {note['text']}")
+        raise IsolationError(f"{name} ran in a separate process, but {note['text']}")
     try:
         value = transfer.read_value(answer)
     except Exception as error:
         raise IsolationError(
-            f"what {name} returned or raised cannot be unpickled here: {type(error).__name__}: {error}"
+            f"the result or error of {name} cannot be unpickled in the calling process: {type(error).__name__}: {error}"
             + (f"\n{note['traceback']}" if "traceback" in note else "")
         ) from error
     if note["kind"] == "error":
@@ -233,7 +242,7 @@ def _outcome(
 
 def _cause(code: int) -> str:
     if code == CLOSED_CODE:
-        return f"it closed the file descriptors that its result is sent through (exit code {code})"
+        return f"it closed the file descriptor through which its result is sent (exit code {code})"
     if code >= 0:
         return f"its process ended with exit code {code}"
     try:
@@ -241,12 +250,12 @@ def _cause(code: int) -> str:
     except ValueError:
         text = f"its process was ended by signal {-code}"
     if -code == signal.SIGKILL:
-        return f"{text}; unless somebody sent it, the host ran out of memory and the kernel chose this process"
-    return f"{text}; its stack is on standard error" if -code in _FAULTS else text
+        return f"{text}; unless somebody sent this signal, the host ran out of memory and the kernel chose this process"
+    return f"{text}; its stack trace is on standard error" if -code in _FAULTS else text
 
 
 def _name_of(fn: object) -> str:
-    """Return the name of a function without running the user's code."""
+    """Return the name of a function without running user code."""
     while isinstance(fn, partial):
         fn = fn.func
     if isinstance(fn, FunctionType | BuiltinFunctionType | MethodType | type):

@@ -1,8 +1,8 @@
-"""Transfers values between two processes of ours in shared memory: a pickle, and the large buffers beside it.
+"""Transfers values between two processes of ullage through shared memory: a pickle and separate large buffers.
 
-A parcel is a memory file without a name (`memfd_create`), so nothing can be left in /dev/shm whatever happens to
-either process. Arrays and tensors are written into it without an extra copy, and arrive as ordinary memory. A tensor
-on a card arrives either on the same card or on the CPU. This module does not know what the values are for.
+A parcel is an anonymous memory file (`memfd_create`), so nothing remains in /dev/shm even if a process crashes. Arrays
+and tensors are written without an extra copy, and arrive as ordinary memory. A tensor on a GPU arrives either on the
+same GPU or on the CPU. This module does not depend on what the values are used for.
 """
 
 import io
@@ -22,26 +22,28 @@ import cloudpickle
 from ullage.base.child_process import beside_streams
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
-_SMALL_BYTES: Final = 1 << 16  # below it a buffer travels inside the pickle
-_LARGEST_WRITE_BYTES: Final = 1 << 30  # the kernel takes 2 GiB at once
-_HEADER: Final = struct.Struct("<QQQQ")  # where the tail begins; numbers of buffers, bytes of the note, of the pickle
+_SMALL_BYTES: Final = 1 << 16  # smaller buffers are stored inside the pickle
+_LARGEST_WRITE_BYTES: Final = 1 << 30  # the kernel accepts at most 2 GiB in one call
+_HEADER: Final = struct.Struct("<QQQQ")  # offset of the tail, number of buffers, bytes of the note, bytes of the pickle
 _PLACE: Final = struct.Struct("<QQ")
-_NO_FILE: Final = "<dynamic-code>"  # what cloudpickle 3.1.3 calls the file of every function
+_NO_FILE: Final = "<dynamic-code>"  # the file name that cloudpickle 3.1.3 gives every function
 
 
 def new_file() -> int:
-    """Make an empty parcel and return its file descriptor, which child processes do not inherit."""
+    """Create an empty parcel and return its file descriptor, which child processes do not inherit."""
     return beside_streams(os.memfd_create("ullage-parcel", os.MFD_CLOEXEC))
 
 
 def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> None:
-    """Write a value and a note of plain data (JSON) into an empty parcel. A writer that dies leaves it empty.
+    """Write a value and a note of JSON data into an empty parcel. If the writer dies before it is done, the parcel
+    reads as empty.
 
     Args:
-        file: the parcel.
-        value: anything that cloudpickle takes: functions and classes of `__main__`, lambdas and closures too.
-        note: data that can be read without the value.
-        keep_device: whether a tensor on a card arrives on the same card; otherwise it arrives on the CPU.
+        file: the file descriptor of the parcel.
+        value: any value that cloudpickle can pickle, including functions and classes of `__main__`, lambdas and
+            closures.
+        note: JSON data that can be read without unpickling the value.
+        keep_device: whether a tensor on a GPU arrives on the same GPU; otherwise it arrives on the CPU.
 
     Raises:
         Exception: any error that the value's classes raise when they are pickled.
@@ -57,7 +59,7 @@ def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> 
             _write_at(file, raw, end)
             places.append((end, raw.nbytes))
             end += -(-raw.nbytes // _PAGE_BYTES) * _PAGE_BYTES
-        buffer.release()  # a copy of what is on a card is held by nothing else
+        buffer.release()  # nothing else refers to the host copy of a GPU tensor
         return False
 
     stream = io.BytesIO()
@@ -69,7 +71,7 @@ def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> 
 
 
 def read_note(file: int) -> dict[str, Any] | None:
-    """Return a parcel's note; None if the parcel is empty."""
+    """Return the note of a parcel; None if the parcel is empty."""
     if os.fstat(file).st_size < _PAGE_BYTES:
         return None
     tail, buffers, length, _ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
@@ -80,7 +82,7 @@ def read_note(file: int) -> dict[str, Any] | None:
 
 
 def read_value(file: int) -> Any:
-    """Read the value of a parcel that is not empty. This works once: its memory is freed meanwhile.
+    """Return the value of a parcel that is not empty. This works only once, because it frees the parcel's memory.
 
     Raises:
         Exception: any error that the value's classes raise when they are unpickled.
@@ -94,10 +96,10 @@ def read_value(file: int) -> Any:
 
 
 def _take(mapping: mmap.mmap, start: int, length: int) -> bytearray:
-    """Copy a buffer into memory of its own, so that it can be freed separately, and free its pages in the parcel."""
+    """Return a copy of a buffer in separate memory, and free the pages of the buffer in the parcel."""
     with memoryview(mapping) as whole, whole[start : start + length] as part:
         copy = bytearray(part)
-    with suppress(OSError):  # a kernel that cannot gives them back with the whole parcel
+    with suppress(OSError):  # a kernel without this feature frees the pages together with the parcel
         mapping.madvise(mmap.MADV_REMOVE, start, -(-length // _PAGE_BYTES) * _PAGE_BYTES)
     return copy
 
@@ -109,13 +111,17 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return how code is pickled: with its file, which cloudpickle 3.1.3 leaves out, so that a traceback has lines."""
+    """Return the reduced form of a code object with its file name, which cloudpickle 3.1.3 omits, so that tracebacks
+    show source lines.
+    """
     make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments), *rest
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that keeps tensors' storages out of the pickle, and handles errors that do not unpickle by default."""
+    """A pickler that stores tensor storages outside of the pickle, and supports exceptions that do not unpickle by
+    default.
+    """
 
     dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
@@ -124,7 +130,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._keep_device = keep_device
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is pickled; NotImplemented for the way its class defines."""
+        """Return the reduced form of an object; NotImplemented for the form that its class defines."""
         torch = sys.modules.get("torch")
         if torch is not None:
             if type(obj) is torch.UntypedStorage:
@@ -161,7 +167,9 @@ def _typed_storage(untyped: Any, dtype: Any) -> Any:
 
 
 def _error(error: BaseException) -> Any:
-    """Reduce an error so that it can be unpickled: without its class's `__init__` if that fails."""
+    """Return the reduced form of an exception. If its class cannot be called with its arguments again, the exception is
+    restored without calling `__init__`.
+    """
     try:
         reduced: Any = error.__reduce_ex__(5)
         again = reduced[0](*reduced[1])

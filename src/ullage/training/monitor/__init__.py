@@ -1,1 +1,3 @@
-"""Watches memory from step to step, and distinguishes leaks from warm-up, longer batches and fragmentation."""
+"""`ullage.Monitor`: watches memory from step to step, and distinguishes leaks from warm-up, longer batches,
+fragmentation.
+"""

@@ -1,9 +1,9 @@
-"""Growth by the line that allocated it, from lists of live blocks taken some steps apart, and by its holder.
+"""Evidence for a leak: the lines whose live blocks grow from step to step, and the variable that holds them.
 
-PyTorch's recording is switched on for these steps only, unless the user has done so, and without a history: each live
-block then has the Python stack that allocated it. Backward allocates in its own threads, which have no Python frames;
-if those blocks grow, backward runs in the calling thread until the evidence is complete. The holder is found by two
-results of `ullage.owners` that are compared.
+PyTorch records allocation stacks only while evidence is gathered, unless the user has switched the recording on. It
+keeps no history: each live block then has the Python stack that allocated it. Backward allocates in its own threads,
+which have no Python frames. If those blocks grow, backward runs in the calling thread until the evidence is complete.
+The holder is found by comparing two results of `ullage.owners`.
 """
 
 import re
@@ -20,23 +20,25 @@ from ullage.training.ownership.block import line_of, segments
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
 """The number of block lists that are needed for a result."""
 UNIT_BYTES: Final = 512
-"""The smallest size of a block on the card; sizes are multiples of it."""
+"""The smallest block size on the GPU in bytes; all block sizes are multiples of it."""
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
-"""Lines with less than one part in this many of the fastest line's growth are not named."""
+"""A line is left out if it grows by less than 1/N of the growth of the fastest line, N being this number."""
 _LEAST_HELD_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
 _REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
-"""A repeated part of a path, such as errors that each refer to the one before: it gets longer as the leak grows."""
+"""A repeated part of a path. For example, exceptions that each refer to the previous one give a longer path as the leak
+grows.
+"""
 
 HeldByPath = dict[str, tuple[int, int]]
-"""The blocks and bytes held by each path from a variable, with indices replaced by a star."""
+"""The number of blocks and the bytes held by each path from a variable, with each index replaced by a star."""
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
-"""One block list: the step, and for each line the bytes and the number of its live blocks."""
+"""One list of live blocks: the step, and for each line of code the bytes and the number of its live blocks."""
 
 
 class GrowthEvidence:
-    """The live blocks of a device by allocating line, sampled every few steps of a phase."""
+    """The live blocks of a device by the line that allocated them, sampled every few steps of a phase."""
 
     def __init__(self, device: int, stride: int) -> None:
         self._device = device
@@ -48,7 +50,7 @@ class GrowthEvidence:
         self.is_possible = torch.cuda.get_allocator_backend() == "native"
 
     def start(self, step: int) -> None:
-        """Have PyTorch record the stack of each allocation from now on.
+        """Make PyTorch record the stack of each allocation from now on.
 
         Args:
             step: the current step of the phase.
@@ -56,7 +58,7 @@ class GrowthEvidence:
         if self.is_possible and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("state", context="alloc", stacks="python", max_entries=1)
             self._records = True
-        # Blocks that the first step replaces, such as gradients, are recorded before they are counted.
+        # Blocks that every step replaces, such as gradients, have a recorded stack only after one more step.
         self._due = step + 2
 
     def stop(self) -> None:
@@ -69,7 +71,7 @@ class GrowthEvidence:
             self._single_thread = None
 
     def sample(self, step: int) -> None:
-        """Count the live blocks by line, if the next sample is due."""
+        """Count the live blocks by line if the next sample is due."""
         if step < self._due or not self.is_possible:
             return
         self._due = step + self._stride
@@ -81,18 +83,18 @@ class GrowthEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are enough samples."""
+        """Whether there are enough samples for a result."""
         return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
 
     def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
-        """Return the lines that grow from sample to sample, with their bytes per step, fastest first.
+        """Return the lines whose memory grows from sample to sample, with their bytes per step, the fastest first.
 
-        Lines with a rising number of blocks are preferred to lines with rising bytes, which may be due to longer
-        batches.
+        Lines with a rising number of blocks are preferred to lines with rising bytes, because longer batches also raise
+        bytes.
 
         Args:
-            by_blocks: whether the total number of blocks rises. If not, a line's blocks may only replace blocks that
-                were allocated before recording started.
+            by_blocks: whether the total number of blocks rises. If it does not, the new blocks of a line may only
+                replace blocks that were allocated before recording started.
         """
         if len(self._samples) < NEEDED_SAMPLES:
             return ()
@@ -115,9 +117,10 @@ class GrowthEvidence:
         return ()
 
     def _known(self, line: str) -> list[tuple[int, int, int]]:
-        """Return a line's rows (step, bytes, blocks) since the last sample in which it had no blocks.
+        """Return a line's (step, bytes, blocks) rows, starting after the last sample in which the line had no blocks.
 
-        Lines of backward are known later.
+        A line that runs in backward is recognised only in later samples, after backward was moved to the calling
+        thread.
         """
         rows = [(step, *sample.get(line, (0, 0))) for step, sample in self._samples]
         empty = [place for place, row in enumerate(rows) if not row[2]]
@@ -132,7 +135,7 @@ class GrowthEvidence:
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
                     line = line_of(block.get("frames") or ())
-                    # What was asked for: a block may be larger by up to a MiB that was not worth cutting off.
+                    # Requested bytes are summed, because a block may be up to 1 MiB larger than the request.
                     sizes[line] += -(-block.get("requested_size", block["size"]) // UNIT_BYTES) * UNIT_BYTES
                     counts[line] += 1
         return {line: (sizes[line], count) for line, count in counts.items()}
@@ -145,19 +148,21 @@ class GrowthEvidence:
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
-    """Tell whether the number of blocks rises; it may pause in one of four samples, as a leak may skip steps."""
+    """Return whether the number of blocks rises. It may stay equal in one of four samples, because a leak may skip
+    steps.
+    """
     rises = [after[1] - before[1] for before, after in pairwise(rows)]
     return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
 
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
-    """Tell whether bytes rise evenly while the number of blocks does not fall."""
+    """Return whether bytes rise evenly while the number of blocks does not fall."""
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
     return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))
 
 
 def held_now(device: int) -> HeldByPath:
-    """Return what is held on a device now; empty if that cannot be found out."""
+    """Return the memory that each path holds on a device now; empty if the allocator cannot list its blocks."""
     try:
         from ullage.training.ownership.owners import owners
     except ImportError:
@@ -175,11 +180,11 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path whose blocks, or bytes, have grown most; None if none has grown."""
+    """Return the path whose number of blocks, or whose bytes, grew most; None if none of them grew."""
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
         for path, (blocks, n_bytes) in after.items()
     }
-    # What a loop's variable holds may have become larger by more than a leak has kept: in bytes, not in blocks.
+    # Blocks are preferred, because the tensors of a loop variable may have grown by more bytes than the leak.
     best = max(growth, key=lambda path: growth[path] if by_blocks else growth[path][::-1], default=None)
     return best if best is not None and growth[best][0 if by_blocks else 1] > 0 else None

@@ -1,4 +1,4 @@
-"""The findings of a monitor, and their text; not how they are found."""
+"""The findings of a monitor and their text. `judge` decides when there is a finding."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,50 +14,52 @@ class FindingKind(StrEnum):
     """The reason why memory has risen."""
 
     LEAK = "leak"
-    """Memory that stays allocated after steps grows from step to step, and goes on growing."""
+    """Memory that stays allocated after each step keeps growing from step to step."""
     GROWTH_ENDED = "growth that ended"
-    """Memory grew from step to step and then stopped: a buffer that is full, a list that is cleared."""
+    """Memory grew from step to step and then stopped growing, such as a buffer that is full or a list that was
+    cleared.
+    """
     WARM_UP = "warm-up"
-    """Memory rose and stays at that level: optimizer state, a workspace, a copy of the weights."""
+    """Memory rose once and stays at that level: optimizer state, a workspace, a copy of the weights."""
     LONGER_BATCH = "longer batch"
-    """The peak rose, but memory that stays allocated after steps did not."""
+    """The peak rose, but the memory that stays allocated after each step did not."""
     FRAGMENTATION = "fragmentation"
-    """Reserved memory rose, but the peak of allocated memory did not: the rest is in pieces too small to be used."""
+    """Reserved memory rose, but peak allocated memory did not: the unused part is in pieces too small to be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorFinding:
-    """One finding of a `Monitor`: memory that rose, since when, and why."""
+    """One finding of a `Monitor`: memory that rose, the step since which it rose, and the reason."""
 
     kind: FindingKind
     """The reason why memory has risen."""
     phase: str
-    """The phase in whose steps it was seen: "train", or the name given to `Monitor.phase`."""
+    """The phase whose steps showed the rise: "train", or the name given to `Monitor.phase`."""
     step: int
-    """The step at which it was established, from 1 on, counted over all phases."""
+    """The step at which the finding was established, from 1 on, counted over all phases."""
     since_step: int
-    """The step from which on memory rose."""
+    """The step since which memory rose."""
     until_step: int | None = None
-    """The step at which the growth was seen to have stopped; None while it goes on."""
+    """The step at which the growth was found to have stopped; None while memory still grows."""
     bytes_per_step: int = 0
-    """The average growth per step; 0 if memory does not grow from step to step."""
+    """The average growth in bytes per step; 0 if memory does not grow from step to step."""
     total_bytes: int = 0
-    """The total growth."""
+    """The total growth in bytes."""
     line: str | None = None
-    """The user's line that allocated most of it ("project/train.py:41"); None if it is not known."""
+    """The line of the user's code that allocated most of it ("project/train.py:41"); None if this is unknown."""
     lines: tuple[tuple[str, int], ...] = ()
-    """All lines whose memory grows, each with its bytes per step, fastest first."""
+    """All lines whose memory grows, each with its bytes per step, the fastest first."""
     holder: str | None = None
-    """The path from a variable to what holds the memory; None if it was not searched or not found."""
+    """The path from a variable to the object that holds the memory; None if it was not searched or not found."""
 
     @property
     def is_leak(self) -> bool:
-        """Whether memory is still growing step by step."""
+        """Whether memory still grows from step to step."""
         return self.kind is FindingKind.LEAK
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a person should act on it: a leak or fragmentation."""
+        """Whether the user should act on this finding, which is the case for a leak and for fragmentation."""
         return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:
@@ -75,14 +77,14 @@ class MonitorFinding:
             case FindingKind.WARM_UP:
                 what = (
                     f"{total} more stay allocated after {self.phase} steps since step {self.since_step}, without "
-                    f"further growth by step {self.step}"
+                    f"further growth up to step {self.step}"
                 )
             case FindingKind.LONGER_BATCH:
-                what = f"the peak rose by {total}; memory that stays after {self.phase} steps did not"
+                what = f"the peak rose by {total}; memory that stays allocated after {self.phase} steps did not rise"
             case FindingKind.FRAGMENTATION:
                 what = (
                     f"{total} more are reserved than at step {self.since_step}, but the peak of allocated memory has "
-                    "not risen: the rest is in pieces too small to be used "
+                    "not risen: the unused part is in pieces too small to be used "
                     "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help)"
                 )
         return f"{self.kind} at step {self.step}: {what}"

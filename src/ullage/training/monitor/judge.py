@@ -1,8 +1,9 @@
-"""Turns floors (`series`) into findings: which growth is suspected, which evidence is gathered, what is reported.
+"""Turns floors (`series`) into findings: decides which growth to investigate and which growth to report.
 
-Growth is suspected when floors rise twice in a row, and established when they have risen four times and block lists of
-the same steps name the growing lines. Suspicion is cheap and may be wrong; a finding needs both. What is even, slows
-down, has stopped and is worth a finding is said in `ullage.base.growth`.
+Growth is suspected when the floors (the lowest memory over several steps) rise twice in a row. It is established when
+they have risen four times and block lists of the same steps name the growing lines. A suspicion costs little and may be
+wrong; a finding needs both signs. `ullage.base.growth` defines when growth is even, slows down, has stopped, and is
+large enough for a finding.
 """
 
 import gc
@@ -19,26 +20,31 @@ from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, w
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
 _RECORDED_LEVELS: Final = 3
-"""The number of levels for which lines are recorded (floors of 8, 32 and 128 steps); for wider ones it costs too much.
+"""The number of levels for which lines are recorded (floors of 8, 32 and 128 steps); recording costs too much for wider
+floors.
 """
 _CONFIRMED_STEPS: Final = 6
-"""The number of steps for which growth of 8-step floors has to go on after it is established, to be called a leak."""
+"""The number of steps that growth of 8-step floors has to continue after it is established, before it is called a
+leak.
+"""
 _WITHOUT_LINE: Final = 7
-"""The number of rises after which growth is reported without a line, if block lists show none."""
+"""The number of rises after which growth is reported without a line if the block lists do not show a growing line."""
 _REST_FLOORS: Final = 4
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
 _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
-"""Memory counts as fragmented if at least one byte in this many of the reserved was not in use even at the peak."""
+"""A GPU's memory counts as fragmented if at least 1/N of its reserved memory was unused even at the peak, N being this
+number.
+"""
 _RISE_ONE_IN: Final = 16
-"""A peak counts as risen if it has risen by at least one part in this many of itself."""
+"""A peak counts as risen if it has risen by at least 1/N of its earlier value, N being this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """The allocator's statistics after a step, in bytes and blocks."""
+    """Memory statistics of PyTorch's allocator after a training step, in bytes and numbers of blocks."""
 
     bytes: int
     blocks: int
@@ -47,9 +53,10 @@ class StepLevels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Make them from the result of `torch._C._cuda_memoryStats`."""
+        """Create the statistics from the result of `torch._C._cuda_memoryStats`."""
         return cls(
-            # What was asked for: a block may be larger by up to a MiB, more or less as it happens to lie.
+            # Requested bytes are used, because a block may be up to 1 MiB larger than its request, depending on its
+            # position.
             statistics["requested_bytes"]["all"]["current"],
             statistics["allocation"]["all"]["current"],
             statistics["reserved_bytes"]["all"]["current"],
@@ -59,7 +66,7 @@ class StepLevels:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """Growth that is being investigated."""
+    """Memory growth that the monitor is investigating."""
 
     series: Series
     phase: str
@@ -67,70 +74,76 @@ class _Suspicion:
     is_by_blocks: bool
     since: Floor
     begun: tuple[int, int]
-    """The bytes that stayed after steps, and the peak, when the growth was first suspected."""
+    """The bytes allocated after steps, and the peak in bytes, at the time when the growth was first suspected."""
     evidence: GrowthEvidence | None
     held: HeldByPath | None = None
-    """The holders of memory, one floor before the growth is established."""
+    """The holders of memory, listed shortly before the growth is established."""
     is_swept: bool = False
-    """Whether the garbage collector was run, so that reference cycles are not taken for growth."""
+    """Whether the garbage collector was run, so that reference cycles are not mistaken for growth."""
     confirmed_at: int | None = None
-    """The step of the phase at which established growth is checked for the last time."""
+    """The step of the phase at which established growth is checked for the last time before it is reported."""
 
 
 @dataclass(slots=True)
 class _Rest:
-    """The time for which growth at some levels is not investigated again, after a suspicion that came to nothing."""
+    """A waiting time after a dismissed suspicion, during which similar growth is not investigated again."""
 
     steps: int
     until: int = 0
-    """The step of the phase at which it ends."""
+    """The step of the phase at which the waiting time ends."""
     is_of_blocks: bool = False
-    """Whether growth in blocks is ignored until then, and not only growth in bytes, which may be longer batches."""
+    """Whether growth in the number of blocks is also ignored until then, and not only growth in bytes, which longer
+    batches may cause.
+    """
 
 
 @dataclass(slots=True)
 class _Standing:
-    """A leak that goes on, as floors of one level show it."""
+    """A reported leak whose growth is still being followed."""
 
     place: int
-    """Its index in the findings."""
+    """The index of the leak in `Judge.findings`."""
     level: int
     is_by_blocks: bool
     since: Floor
     top: Floor
-    """The floor with the most bytes, or blocks, until now."""
+    """The floor (lowest memory over several steps) with the most bytes, or blocks, so far."""
     longest_pause: int = 0
 
 
 @dataclass(slots=True)
 class _Past:
-    """The memory of earlier investigations of a series."""
+    """The results of earlier investigations of a phase's memory."""
 
     rests: list[_Rest] = field(
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
-    """One for each level."""
+    """One waiting time for each width of floors."""
     blocks_per_step: float = 0.0
-    """The growth that was not worth a finding; only faster growth is investigated meanwhile."""
+    """The growth in blocks per step that was too small for a finding; only faster growth is investigated afterwards."""
     least_level: int = 0
-    """The lowest level that is judged: after growth that ended, longer spans only (a list that is cleared at times)."""
+    """The smallest width of floors that is judged, as an index. It is raised after growth that ended, because a list
+    that is cleared from time to time shows growth in narrow floors.
+    """
     standing: _Standing | None = None
 
 
 @dataclass(slots=True)
 class _Rises:
-    """Rises from one level to the next, which are a warm-up if there are few of them, and growth if they go on."""
+    """Rises of memory from one constant value to the next. A few rises are a warm-up; rises that continue are
+    growth.
+    """
 
     count: int = 0
     first_step: int = 0
     last_step: int = 0
     longest_pause: int = 0
     waiting: tuple[str, int, int] | None = None
-    """The phase, the step and the bytes of rises that are not reported yet: there may be more of them."""
+    """The phase, the step and the bytes of rises that are not reported yet, because more rises may follow."""
 
 
 class Judge:
-    """Decides what the floors of all phases mean."""
+    """The decisions of a monitor: which memory growth to investigate, and which findings to report."""
 
     def __init__(self, least_bytes: int, notify: Callable[[MonitorFinding], Any], *, searches_holders: bool) -> None:
         self.findings: list[MonitorFinding] = []
@@ -143,27 +156,27 @@ class Judge:
         self._begun: StepLevels | None = None
         self._settled: tuple[int, StepLevels] | None = None
         self._settled_floors: dict[int, int] = {}
-        """The bytes of the first floor of each series that was complete when memory had settled."""
+        """The bytes of the first floor of each phase that was complete after memory had settled."""
         self._rises = _Rises()
         self._higher = 0
 
     def start(self, levels: StepLevels) -> None:
-        """Record the statistics before the first step."""
+        """Record the allocator's statistics before the first step."""
         self._begun = levels
 
     @property
     def suspects(self) -> bool:
-        """Whether growth is being investigated."""
+        """Whether memory growth is being investigated."""
         return self._suspicion is not None
 
     def stop(self) -> None:
-        """Stop gathering evidence."""
+        """Stop gathering evidence about memory growth."""
         if self._suspicion is not None and self._suspicion.evidence is not None:
             self._suspicion.evidence.stop()
         self._suspicion = None
 
     def sample_evidence(self, series: Series, step: int) -> None:
-        """After a step, let the evidence that is gathered about a series take a sample."""
+        """After a step, take a sample of the live blocks if evidence about this phase is being gathered."""
         suspicion = self._suspicion
         if suspicion is None or suspicion.series is not series:
             return
@@ -174,7 +187,9 @@ class Judge:
             self._conclude(suspicion, self._past[id(series)], step)
 
     def judge(self, series: Series, phase: str, step: int, levels: StepLevels, *, is_alone: bool) -> None:
-        """Complete a floor of a series, and report what follows from it."""
+        """Complete a floor (lowest memory over several steps) of a phase, and report the findings that follow from
+        it.
+        """
         closed = series.close(step)
         past = self._past.setdefault(id(series), _Past())
         if past.standing is not None:
@@ -213,7 +228,7 @@ class Judge:
             return
 
     def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: StepLevels) -> None:
-        """Dismiss a suspicion, establish it, or wait."""
+        """Decide on suspected growth: dismiss it, treat it as established, or wait for more steps."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if rises < _SUSPECTED:
@@ -221,11 +236,11 @@ class Judge:
             return
         if rises >= _ESTABLISHED - 1 and not suspicion.is_swept:
             suspicion.is_swept = True
-            if gc.isenabled():  # Python itself would collect at some time
+            if gc.isenabled():  # otherwise Python does not collect reference cycles at all
                 gc.collect()
             if self._searches_holders:
                 suspicion.held = held_now(self.device)
-            return  # the next floor shows what this has freed
+            return  # the next floor shows how much the collection has freed
         if rises < _ESTABLISHED or (evidence is not None and not evidence.is_complete):
             return
         if is_by_blocks and series.is_slowing(level, rises):
@@ -235,7 +250,8 @@ class Judge:
         stayed, peak = suspicion.begun
         more = series.floors[level][-1].bytes - stayed
         is_in_bytes = series.rises_in_blocks(level) < _SUSPECTED
-        # Where no line can be known, blocks may be those of a batch, too: a curriculum of longer and longer sequences.
+        # If the line is unknown, blocks may belong to longer batches too, as in a curriculum of longer and longer
+        # sequences.
         if (is_in_bytes or evidence is None) and is_longer_batch(levels.peak_bytes - peak, more):
             self._dismiss(suspicion, past, step)
             if is_in_bytes:
@@ -248,7 +264,7 @@ class Judge:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Report a leak, if the growth goes on and is noticeable."""
+        """Report a leak if the memory growth continues and is large enough."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
@@ -258,7 +274,7 @@ class Judge:
         by_floors = int(max(series.bytes_per_step(level, rises), UNIT_BYTES * (last.blocks - first.blocks) / steps))
         lines = evidence.lines(by_blocks=is_by_blocks) if evidence is not None else ()
         if evidence is not None and evidence.is_possible and not lines and rises < _WITHOUT_LINE:
-            return  # more samples may show one
+            return  # more samples may show a line
         by_lines = sum(size for _, size in lines)
         rate = by_lines or (by_floors if rises >= _ESTABLISHED or not is_by_blocks else 0)
         if not self._is_noticeable(rate, steps):
@@ -294,7 +310,7 @@ class Judge:
         return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Drop a suspicion, and wait before the next one: longer each time this happens."""
+        """Dismiss suspected growth, and set the waiting time until the next suspicion, which doubles each time."""
         series = suspicion.series
         evidence = suspicion.evidence
         floors, since = series.floors[suspicion.level], suspicion.since
@@ -308,7 +324,7 @@ class Judge:
         grown = last.bytes - since.bytes
         self.stop()
         steps = past.rests[suspicion.level].steps
-        if evidence is not None:  # to record costs time, and floors do not
+        if evidence is not None:  # recording stacks costs time, floors alone do not
             past.rests[suspicion.level].steps = min(2 * steps, _LONGEST_REST)
         for rest in past.rests[: suspicion.level + 1]:
             rest.until = max(rest.until, series.steps + steps)
@@ -328,7 +344,7 @@ class Judge:
             )
 
     def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
-        """Check whether a reported leak goes on."""
+        """Check whether a reported leak still grows."""
         leak = past.standing
         assert leak is not None
         if closed <= leak.level:
@@ -360,14 +376,14 @@ class Judge:
         self._notify(ended)
 
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
-        """Report memory that rose once, and rises of only the peak or of only the reserved memory."""
+        """Report memory that rose once, and rises of only the peak or only the reserved memory."""
         floors = list(series.floors[0])
         settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)
         is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
         if is_growing or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
             return
         if self._settled is None:
-            if self._begun is not None and not self.findings:  # else the rise has been reported already
+            if self._begun is not None and not self.findings:  # otherwise the rise has been reported already
                 self._report_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
             self._settle_at(step, levels)
             return
@@ -388,7 +404,7 @@ class Judge:
         since, settled = self._settled
         peak = levels.peak_bytes - settled.peak_bytes
         reserved = levels.reserved_bytes - settled.reserved_bytes
-        if peak < 0 or reserved < 0:  # the user has reset the counters, or emptied the cache
+        if peak < 0 or reserved < 0:  # the user has reset the statistics or emptied the cache
             self._settle_at(step, levels)
             return
         unused = levels.reserved_bytes - levels.peak_bytes
@@ -396,11 +412,11 @@ class Judge:
             self._report_once(FindingKind.FRAGMENTATION, phase, step, since, reserved)
         if peak >= MIB and peak * _RISE_ONE_IN >= settled.peak_bytes and 2 * rise < peak:
             self._higher += 1
-            if self._higher >= _SETTLED_FLOORS:  # by then floors show whether the memory stays
+            if self._higher >= _SETTLED_FLOORS:  # after these floors it is clear whether the memory stays allocated
                 self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
     def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
-        """Report a rise as a warm-up; one of several when it is clear that they have come to an end."""
+        """Report a single rise of memory as a warm-up. From the third rise on, wait until the rises have stopped."""
         rises = self._rises
         rises.count += 1
         if rises.count == 1:
@@ -434,7 +450,9 @@ class Judge:
             )
 
     def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:
-        """Report a kind of finding the first time; later only update its figures, without a line in the log."""
+        """Report a finding if it is the first of its kind; otherwise update the figures of the first one without a log
+        message.
+        """
         for place, found in enumerate(self.findings):
             if found.kind is kind:
                 self.findings[place] = replace(found, total_bytes=max(total, found.total_bytes))

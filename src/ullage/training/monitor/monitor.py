@@ -1,7 +1,7 @@
 """`ullage.Monitor`: samples a training loop's memory after its steps, and distinguishes growth from variation.
 
-A sample is one call of the allocator's statistics: nothing waits for the card. Block lists are only made if growth is
-suspected (`evidence`). No tensor is held and no counter is reset.
+A sample is one call of the allocator's statistics, which does not wait for the GPU. Block lists are only made while
+growth is suspected (`evidence`). The monitor holds no tensors and resets no counters.
 """
 
 import logging
@@ -19,13 +19,14 @@ from ullage.training.monitor.judge import Judge, StepLevels
 from ullage.training.monitor.series import Series
 
 _STRIDE: Final = 2
-"""The number of steps from one sample to the next. A sample costs some 80 microseconds in a process whose CPU caches
-hold a model's step."""
+"""The number of steps from one sample to the next. A sample costs about 80 microseconds in a process whose CPU caches
+are filled by a model's step.
+"""
 
 
 @public
 class Monitor:
-    """Watches the memory that stays allocated after the steps of a loop, and finds leaks.
+    """A leak detector for a training loop: it watches the memory that stays allocated after each step.
 
     Example:
         with ullage.Monitor() as monitor:
@@ -43,24 +44,25 @@ class Monitor:
         holders: bool = True,
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Watch a device; nothing is read before the first step.
+        """Create a monitor for a device; it reads no statistics before the first step.
 
         Args:
-            device: a CUDA device; by default the current one.
-            min_bytes: growth of fewer bytes per step is ignored until it has added up to 512 times as much; a number,
-                or a text such as "64KiB".
-            phase: the name of steps outside of `phase(...)`.
-            holders: whether to search for the holder of a leak, which stops the loop for about a second, twice a leak.
+            device: a CUDA device; by default the current device.
+            min_bytes: growth of fewer bytes per step is ignored until it has added up to 512 times this size; a number
+                of bytes, or a text such as "64KiB".
+            phase: the name of the steps outside of `phase(...)`.
+            holders: whether to search for the variable that holds a leak. The search stops the loop for about a second,
+                twice for each leak.
             log: called with one line for each finding; by default the logger "ullage.monitor" gets leaks and
-                fragmentation as warnings, and the rest as information.
+                fragmentation as warnings, and other findings at level INFO.
 
         Raises:
-            UsageError: `device` is not a CUDA device, or `min_bytes` not a size.
+            UsageError: `device` is not a CUDA device, or `min_bytes` is not a size.
         """
         self._index = _index_of(device)
         least = parse_bytes(min_bytes) if isinstance(min_bytes, str) else min_bytes
         if least < 1:
-            raise UsageError(f"min_bytes is {least}; expected at least one byte a step, such as '8KiB'")
+            raise UsageError(f"min_bytes={least} is too small; expected at least 1 byte per step, such as '8KiB'")
         self._phase = phase
         self._all_series: dict[str, Series] = {}
         self._added_inside = [0, 0]
@@ -73,26 +75,27 @@ class Monitor:
         self._reader: Callable[[int], Mapping[str, Any]] | None = None
 
     def read_by(self, reader: Callable[[int], Mapping[str, Any]]) -> None:
-        """Use a function in place of `torch._C._cuda_memoryStats`, for a caller that has read it at this step already.
+        """Use another function in place of `torch._C._cuda_memoryStats`, for a caller that has already read the
+        statistics.
 
         Args:
-            reader: returns the statistics of a device by its number; their peak is the highest since the process began.
+            reader: returns the statistics of a device by its index; the peak has to be that since the process began.
         """
         self._reader = reader
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established; one that has changed since is replaced."""
+        """All findings, in the order in which they were established, each with its current figures."""
         return list(self._judge.findings)
 
     @property
     def suspects(self) -> bool:
-        """Whether memory seems to grow, and this is being investigated."""
+        """Whether the monitor is investigating a possible growth of memory."""
         return self._judge.suspects
 
     @property
     def steps(self) -> int:
-        """The number of steps so far, over all phases."""
+        """The number of steps so far, summed over all phases."""
         return self._steps
 
     def __enter__(self) -> Self:
@@ -105,7 +108,7 @@ class Monitor:
         self._judge.stop()
 
     def step(self) -> None:
-        """Call this at the end of each step. Every second call reads the allocator's statistics."""
+        """Count a step; call this at the end of each step. Every second call reads the allocator's statistics."""
         self._steps += 1
         left = self._left - 1
         if left:
@@ -116,9 +119,9 @@ class Monitor:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Assign the steps inside to a phase of its own, which has its own steady state: "eval", "save", ...
+        """Count the steps inside this context as a separate phase with its own steady state, such as "eval" or "save".
 
-        Inside, `step` may be called after each batch; if it is not, the whole context is one step.
+        `step` may be called after each batch inside the context. If it is not called, the whole context is one step.
         """
         outer = self._series, self._phase, self._samples_in_visit, self._left
         self._series, self._phase = self._series_of(name), name
@@ -130,25 +133,26 @@ class Monitor:
             yield
         finally:
             if not self._samples_in_visit:
-                self._samples_in_visit = 1  # what came since the beginning of the visit is the phase's own
+                self._samples_in_visit = 1  # growth since the beginning of this context belongs to this phase
                 if self._left == _STRIDE:
                     self._steps += 1
                 self._sample(1)
-            # A look that follows a visit elsewhere is the first of its own visit: what came in between is not its own.
+            # The first sample after another phase starts a new visit, because growth in between belongs to the other
+            # phase.
             self._series, self._phase, _, self._left = outer
             self._samples_in_visit = 0
 
     def scalars(self, prefix: str = "memory/") -> dict[str, int]:
-        """Return the present memory figures by name, for loggers; empty if CUDA has not been used.
+        """Return the current memory figures by name, for loggers; empty if CUDA has not been used.
 
-        Sizes are in bytes; the peak is PyTorch's, since the process began or it was last reset;
-        `growth_bytes_per_step` is the growth of the leaks found so far, 0 if there are none.
+        Sizes are in bytes. The peak is PyTorch's, since the process began or since it was last reset.
+        `growth_bytes_per_step` is the growth of all leaks found so far, 0 if there are none.
 
         Example:
             wandb.log(monitor.scalars(), step=step)
 
         Args:
-            prefix: the text before every name.
+            prefix: the text that every name begins with.
         """
         if self._read is None and self._read_levels() is None:
             return {}
@@ -187,7 +191,7 @@ class Monitor:
             self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
 
     def _read_levels(self) -> "StepLevels | None":
-        """Read the allocator's statistics; None if CUDA has not been used: it is not initialised by this."""
+        """Return the allocator's statistics; None if CUDA has not been used. This does not initialise CUDA."""
         if self._read is None:
             if not torch.cuda.is_initialized():
                 return None
@@ -206,7 +210,7 @@ def _index_of(device: int | str | torch.device | None) -> int | None:
         return device
     found: torch.device = torch.device(device)
     if found.type != "cuda":
-        raise UsageError(f"device is {str(found)!r}; a monitor watches a CUDA device, such as 'cuda:0'")
+        raise UsageError(f"device={str(found)!r} cannot be monitored; expected a CUDA device, such as 'cuda:0'")
     return int(found.index) if found.index is not None else None
 
 

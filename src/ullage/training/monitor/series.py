@@ -1,8 +1,8 @@
-"""The memory that stays allocated after the steps of a phase, as floors: its minimum over 8 steps, 32, 128, ...
+"""The floors of a phase: the minimum of the memory that stays allocated, over 8 steps, 32 steps, 128 steps, ...
 
-A floor is the level after the shortest batch, so varying lengths hide no growth; the number of live blocks, which
-does not vary with lengths, is a second indicator. A series has a fixed size, however many steps it takes. This module
-does not use torch.
+A floor is the memory after the shortest batch, so batches of varying length do not hide growth. The number of live
+blocks, which does not depend on the length, is a second indicator. The size of a series is fixed, however many steps it
+covers. This module does not use torch.
 """
 
 from collections import deque
@@ -14,76 +14,81 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of floors of one level that make one floor of the next."""
+"""The number of floors of one width that are merged into one floor of the next width."""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""The ratio to the next largest rise above which a rise is a single event amid the growth."""
+"""The ratio of the largest rise to the second largest rise from which on the largest one is a single event."""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
-"""Even last rises of at least one part in this many of the earlier ones mean growth that goes on after other growth has
-ended."""
+"""Growth continues if its last rises are even and at least 1/N of the earlier rises, N being this number. The earlier
+rises may then come from other growth that has ended.
+"""
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of rises in blocks before a fall from which on the fall ends a cycle that could be taken for a leak."""
+"""The number of rises in blocks after which a fall ends a cycle that could be mistaken for a leak."""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""The number of steps of one visit from which on growth is reported before the visit ends."""
+"""The number of steps in one visit to a phase from which on growth is reported before the visit ends."""
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps of a floor."""
+    """Return the number of steps that a floor (a minimum of allocated memory) of this level covers."""
     return int(CHUNK_STEPS * WIDENING**level)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The minimum that stayed allocated over some steps, and how much the phase's own steps have added until then."""
+    """The minimum of allocated memory over some steps, and the memory that the phase's own steps have added so far."""
 
     bytes: int
     blocks: int
     step: int
-    """The step, counted over all phases, at which the floor was complete."""
+    """The training step at which the floor was complete, counted over all phases."""
     phase_steps: int
-    """The number of steps of the phase until then."""
+    """The number of steps of the phase up to that step."""
     inside_bytes: int
     inside_blocks: int
-    """The blocks added between samples of the same visit to the phase, summed from the beginning."""
+    """The number of blocks added between samples of the same visit to the phase, summed since the first step."""
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The same, summed over all phases."""
+    """The number of blocks added between samples of the same visit, summed over all phases."""
 
 
 class Series:
-    """The floors of one phase, at several widths."""
+    """The floors (minimums of allocated memory) of one phase, over 8 steps, 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
-        """Begin a series.
+        """Begin the record of a phase's memory.
 
         Args:
-            of_all: the bytes and blocks that were added inside of any phase, which all series of a monitor share.
+            of_all: the bytes and the blocks that were added during visits to any phase, shared by all series of a
+                monitor.
         """
         self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """The highest bytes and blocks of each level from which floors fell back (a list cleared every epoch)."""
+        """The highest bytes and blocks before a fall, for each width of floors; clearing a list causes a fall."""
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
         self._last = (0, 0)
         self._visit_began: int | None = None
-        """The number of the phase's steps when its present visit began; None for steps outside of `Monitor.phase`."""
+        """The number of the phase's steps when the current visit began; None for steps outside of `Monitor.phase`."""
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
-        """Record the level when a visit to the phase begins."""
+        """Record the bytes and blocks at the beginning of a visit to the phase."""
         self._visit_began = self.steps
         self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
-        """Add a sample, `steps` steps after the last, `is_first` in a visit; return whether a floor is complete."""
+        """Add a sample taken `steps` steps after the last one; return whether a floor is complete.
+
+        `is_first` is True for the first sample of a visit to the phase.
+        """
         if not is_first:
             more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
             self._inside_bytes += more_bytes
@@ -100,7 +105,9 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete a floor, and those of wider levels that are due; return how many levels have a new floor."""
+        """Complete a floor, and the floors of wider levels that are due; return the number of levels with a new
+        floor.
+        """
         floor = Floor(
             bytes=self._bytes,
             blocks=self._blocks,
@@ -127,7 +134,7 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor; if it falls back, record the level that growth had reached."""
+        """Add a floor; if it is lower than the floor before, record the highest memory that growth had reached."""
         floors = self.floors[level]
         if floors:
             last, (n_bytes, blocks) = floors[-1], self._tops[level]
@@ -139,18 +146,21 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the last floors rose, and whether in blocks, preferred from `enough` rises on."""
+        """Return the number of latest floors that rose, and whether they rose in blocks rather than in bytes.
+
+        Blocks are preferred if they rose at least `enough` times.
+        """
         by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
         is_by_blocks = by_blocks >= min(enough, by_bytes)
         return by_blocks if is_by_blocks else by_bytes, is_by_blocks
 
     def is_new(self, level: int, rises: int, *, by_blocks: bool, further: float = -1) -> bool:
-        """Tell whether growth exceeds by more than one rise the level from which it has fallen back before.
+        """Return whether growth exceeds, by more than one rise, the highest level from which it has fallen back before.
 
         Args:
             level: the level of the floors.
             rises: the number of last floors that rose.
-            by_blocks: whether blocks are compared, or bytes.
+            by_blocks: whether blocks are compared instead of bytes.
             further: the number of future rises that are assumed.
         """
         floors, top = self.floors[level], self._tops[level][by_blocks]
@@ -158,7 +168,9 @@ class Series:
         return values[1] + further * (values[1] - values[0]) / rises >= top or not top
 
     def goes_on(self, level: int, *, by_blocks: bool) -> bool:
-        """Tell whether the last samples, or floors of the next narrower level, still rise: a buffer may be full."""
+        """Return whether the last samples, or the floors of the next narrower level, still rise. A full buffer no
+        longer rises.
+        """
         if level:
             floors = list(self.floors[level - 1])[-WIDENING:]
             values = [one.blocks if by_blocks else one.bytes for one in floors]
@@ -168,11 +180,13 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return how many of the last floors each have more blocks than the one before."""
+        """Return the number of latest floors that each have more blocks than the floor before."""
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return how many of the last floors each have more bytes than the one before, evenly, and no fewer blocks."""
+        """Return the number of latest floors that each have more bytes than the floor before, evenly, and no fewer
+        blocks.
+        """
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
         while count > 1:
@@ -184,7 +198,9 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Tell whether later rises in blocks, and the last, are smaller than earlier ones: a cache that fills up."""
+        """Return whether the later rises in blocks and the last rise are smaller than the earlier ones, as in a cache
+        that fills.
+        """
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
         if len(steps) > 2:
@@ -202,7 +218,9 @@ class Series:
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
-        """Tell whether all of the growth came in the present visit, at whose end a list of predictions is cleared."""
+        """Return whether all growth came in the current visit, so that it may be freed when the visit ends (evaluation
+        results).
+        """
         began = self._visit_began
         return (
             began is not None
@@ -211,9 +229,9 @@ class Series:
         )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Tell whether at least half of the rise came in the phase's own steps.
+        """Return whether at least half of the rise came in the phase's own steps.
 
-        Growth of no phase's steps is the visited phase's: what it keeps at its end.
+        Growth outside the steps of every phase belongs to the visited phase: it is memory kept at the end of the visit.
         """
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         if last.blocks > first.blocks:
@@ -227,7 +245,9 @@ class Series:
         return is_own or (self._visit_began is not None and 2 * of_all < rise)
 
     def bytes_per_step(self, level: int, rises: int) -> float:
-        """Return the rate of the last rises: that of their slower half, as a batch of chance moves either."""
+        """Return the growth of the last rises in bytes per step: the rate of the slower half, to reduce the effect of
+        one batch.
+        """
         floors = list(self.floors[level])[-rises - 1 :]
         parts = pairwise((floors[0], floors[len(floors) // 2], floors[-1]))
         return min(

@@ -1,1 +1,3 @@
-"""Finds the objects of this process that hold device memory, and frees it: `ullage.owners`, `ullage.release`."""
+"""`ullage.owners` and `ullage.release`: the first lists the Python objects that hold GPU memory, the second frees
+it.
+"""

@@ -1,6 +1,7 @@
-"""A tensor's own attributes, asked for past what a subclass defines anew. It knows nothing of who owns a tensor.
+"""Access to a tensor's built-in attributes, such as `grad`, even if a tensor subclass overrides them.
 
-On the class each is a descriptor; torch's types give what it is of a tensor.
+Each name here is the descriptor on `torch.Tensor` or its base class: `GRAD.__get__(tensor)` returns the value that
+PyTorch stores. This module does not depend on the rest of the package.
 """
 
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -11,13 +12,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ReadableAttribute(Protocol[T_co]):
-    """An attribute that is read."""
+    """A descriptor of a tensor attribute that can be read."""
 
     def __get__(self, tensor: Tensor, /) -> T_co: ...
 
 
 class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
-    """An attribute that is written as well."""
+    """A descriptor of a tensor attribute that can be read and assigned."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The blocks that PyTorch's caching allocator has handed out, and which of them an address lies in."""
+"""The allocated blocks of PyTorch's caching allocator, and a lookup of the block that contains an address."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -12,22 +12,22 @@ from ullage.base.source_location import is_library, short_place
 
 
 class AllocatedBlock(NamedTuple):
-    """One block that the allocator has handed out."""
+    """One allocated block of PyTorch's caching allocator."""
 
     device: int
     address: int
     size_bytes: int
     pool: tuple[int, int]
-    """The id of the private pool (a CUDA graph's, or a `torch.cuda.MemPool`); (0, 0) if the block is in none."""
+    """The id of the block's private pool (of a CUDA graph or of a `torch.cuda.MemPool`); (0, 0) if it is not in one."""
     allocated_at: str | None
 
 
 class AllocatedBlocks:
-    """All blocks of all devices, by address."""
+    """The allocated blocks of all devices, sorted by device and address."""
 
     def __init__(self, blocks: list[AllocatedBlock]) -> None:
         self._blocks = sorted(blocks, key=lambda block: (block.device, block.address))
-        # Addresses of different devices do not overlap: CUDA's are of one space.
+        # Addresses on different devices do not overlap: CUDA has one address space for all of them.
         self._order = sorted(range(len(self._blocks)), key=lambda row: self._blocks[row].address)
         self._addresses = np.array([self._blocks[row].address for row in self._order], np.uint64)
 
@@ -38,12 +38,12 @@ class AllocatedBlocks:
         return self._blocks[row]
 
     def beginning_at(self, addresses: Iterable[int]) -> "AllocatedBlocks":
-        """Return the blocks that begin at these addresses."""
+        """Return only the blocks whose start address is one of these addresses."""
         sought = set(addresses)
         return AllocatedBlocks([block for block in self._blocks if block.address in sought])
 
     def rows_at(self, addresses: list[int]) -> list[int]:
-        """Return for each address the index of the block that contains it, or -1."""
+        """Return, for each address, the index of the block that contains it, or -1 if no block does."""
         if not self._blocks:
             return [-1] * len(addresses)
         found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
@@ -56,19 +56,20 @@ class AllocatedBlocks:
 
 
 def live_blocks() -> AllocatedBlocks:
-    """Return the blocks that are handed out. CUDA is not initialised by this.
+    """Return the allocated blocks of all devices, without initialising CUDA.
 
-    These are the blocks that `torch.cuda.memory_allocated()` counts, without freed ones that wait for a stream.
+    These are the blocks that `torch.cuda.memory_allocated()` counts. A freed block that waits for a stream is not
+    included.
 
     Raises:
-        UsageError: the process runs with an allocator that cannot be asked (`backend:cudaMallocAsync`).
+        UsageError: PyTorch runs with an allocator that cannot list its blocks (`backend:cudaMallocAsync`).
     """
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return AllocatedBlocks([])
     if torch.cuda.get_allocator_backend() != "native":
         raise UsageError(
-            f"PyTorch runs with the allocator {torch.cuda.get_allocator_backend()}, which does not say what it has "
-            "handed out; expected its own (leave backend: out of PYTORCH_ALLOC_CONF)"
+            f"PyTorch runs with the allocator {torch.cuda.get_allocator_backend()}, which cannot list its blocks; "
+            "expected PyTorch's native allocator (remove backend: from PYTORCH_ALLOC_CONF)"
         )
     blocks = []
     for segment in segments():
@@ -91,7 +92,9 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks, without the history if that can be left out (from torch 2.11 on)."""
+    """Return PyTorch's segments with their blocks; from PyTorch 2.11 on without the allocation history, to save
+    time.
+    """
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
     except TypeError:
@@ -100,7 +103,9 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the innermost line of the user's own code in a stack; None if there is none."""
+    """Return the file and line of the innermost stack frame in the user's own code; None if the stack has no such
+    frame.
+    """
     for frame in frames:
         file = frame["filename"]
         if not _is_library(file):
@@ -109,4 +114,4 @@ def line_of(frames: Any) -> str | None:
 
 
 _is_library = cache(is_library)
-_place = cache(short_place)  # a program has few lines that allocate, and many blocks
+_place = cache(short_place)  # cached because a program has many blocks but few lines that allocate them

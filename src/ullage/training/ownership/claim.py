@@ -1,4 +1,4 @@
-"""Chooses the holder that is named for each block: of several, the one that is most useful to a person."""
+"""The choice of the holder to report for each block: if a block has several holders, the most informative one."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -22,32 +22,34 @@ from ullage.training.ownership.storage import addresses
 _RANK: Final = {kind: rank for rank, kind in enumerate(HolderKind)}
 _KIND_IN_SCRIPT: Final = {"parameter": HolderKind.PARAMETER, "buffer": HolderKind.BUFFER}
 _LAST_ORDER: Final = 9
-"""The order of a claim that counts only if there is no other."""
+"""The `order` of a claim that is used only if nothing else holds the block."""
 _GROUPED_FROM_ENTRIES: Final = 32
-"""The number of entries from which on the contents of a dictionary are reported as one row."""
+"""The number of entries from which on all contents of a dictionary are reported as one row."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """One way in which a block is held."""
+    """A claim: one reference that keeps a block of memory allocated."""
 
     kind: HolderKind
     place: int
-    """The place of the object to which the path leads."""
+    """The index, in `Reach.objects`, of the object at the end of the path."""
     group: tuple[Any, ...]
-    """The key of the row: claims with the same key are reported together."""
+    """The key of the claim's row in the report: claims with equal keys are reported as one row."""
     suffix: str = ""
-    """The text that follows the path to the object."""
+    """The text that is appended to the path of the object."""
     order: int = 0
-    """The rank among claims of one kind: the lowest names the block."""
+    """The rank among claims of the same kind to a block: the path of the claim with the lowest rank is reported."""
     common: tuple[int, str] | None = None
-    """The place and the suffix that are used instead if several claims are reported together."""
+    """The object index and the path suffix that are used if several claims are reported as one row."""
     function: Any = None
-    """The function of an autograd graph that has saved the tensor; None if no graph has."""
+    """The autograd function (graph node) that saved the tensor for backward; None if no autograd graph saved it."""
 
 
 class Claims:
-    """The claims of everything that a search has found."""
+    """All claims to blocks of memory, that is, references that keep them allocated, derived from the objects of a
+    search.
+    """
 
     def __init__(self, search: OwnerSearch, blocks: AllocatedBlocks) -> None:
         self._search = search
@@ -56,11 +58,13 @@ class Claims:
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """The kind and the container of objects, by the place of their parent, which they share."""
+        """The kind and the container of an object, by the index of its parent, because all children of a parent share
+        them.
+        """
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the best claim to each block that has one, by the block's row."""
+        """Return the best claim to each block that something holds, by the index of the block."""
         for what, claim_of in (
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
@@ -81,7 +85,7 @@ class Claims:
         return {row: claim for row, (_, claim) in best.items()}
 
     def every(self) -> dict[int, list[Claim]]:
-        """Return all claims to each block that `best` has found, by the block's row."""
+        """Return all claims to each block, by the index of the block. Call `best` first."""
         found: dict[int, list[Claim]] = {}
         for row, claim in self._by_row():
             if row >= 0:
@@ -111,7 +115,9 @@ class Claims:
     def _claim_gradient(
         self, tensor: Tensor, place: int, group: tuple[Any, ...], suffix: str, order: int, common: tuple[int, str]
     ) -> None:
-        """Claim a tensor's gradient; only leaves and tensors with retain_grad() are asked, as others would warn."""
+        """Add a claim for a tensor's gradient. Only leaves and tensors with retain_grad() are read: others print a
+        warning.
+        """
         if attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor):
             gradient = attribute.GRAD.__get__(tensor)
             if gradient is not None:
@@ -122,7 +128,7 @@ class Claims:
         if storage.device.type == "cuda" and storage.nbytes():
             claim = self._by_root(place)
             if claim.kind in (HolderKind.RUNNING, HolderKind.GARBAGE):
-                claim.order = _LAST_ORDER  # to have asked a tensor for its storage has made the object
+                claim.order = _LAST_ORDER  # reading a tensor's storage has created this storage object
             self._claim([storage.data_ptr()], claim)
 
     def _claim_capsule(self, place: int, capsule: Any) -> None:
@@ -177,7 +183,9 @@ class Claims:
         self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
-        """Return the claim of an object whose kind is decided by where its path begins."""
+        """Return a claim to an object's memory, whose kind follows from the variable at which the object's path
+        begins.
+        """
         parent = self._search.reach.parents[place]
         if parent not in self._kinds or parent < 0:
             found = HolderKind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind
@@ -189,7 +197,7 @@ class Claims:
         return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)
 
     def _anchor_of(self, place: int) -> int | None:
-        """Return the outermost container on the path to an object whose contents are reported as one row."""
+        """Return the index of the outermost container on the object's path whose contents are reported as one row."""
         chain = []
         current = self._search.reach.parents[place]
         while current >= 0 and current not in self._anchors:
@@ -204,7 +212,7 @@ class Claims:
         return self._anchors[parent] if parent >= 0 else None
 
     def _top_of(self, place: int) -> int:
-        """Return the outermost module on the path to an object."""
+        """Return the index of the outermost module on the object's path."""
         chain = self._search.reach.chain_of(place)
         return next((one for one in chain if is_of(self._objects[one], (nn.Module,))), place)
 
@@ -231,7 +239,7 @@ def _addresses_of(tensor: Tensor) -> list[int]:
         if tensor.layout is torch.strided and not tensor.is_nested:
             try:
                 storage = tensor.untyped_storage()
-            except (RuntimeError, NotImplementedError):  # one of torch.func, which has no storage of its own
+            except (RuntimeError, NotImplementedError):  # a tensor of torch.func, which does not have a storage
                 return addresses([tensor])
-            return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, it may not be asked where
+            return [storage.data_ptr()] if storage.nbytes() else []  # `data_ptr` of an empty storage may raise an error
     return addresses([tensor])

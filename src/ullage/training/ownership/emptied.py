@@ -1,4 +1,4 @@
-"""Freeing the memory of objects that variables still refer to; using one of them afterwards raises an error."""
+"""Frees the memory of objects that variables still refer to; using such an object afterwards raises an error."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -14,32 +14,35 @@ from ullage.training.ownership.held_in_cpp import drop_buckets, has_buckets
 from ullage.training.ownership.safe_inspection import instance_dict, is_of, table_of
 from ullage.training.ownership.search import is_tensor
 
-_GONE: Final = "it was given to ullage.release(), and its device memory is gone; create it again"
+_GONE: Final = "ullage.release() has freed its device memory; create the object again"
 
 
 def empty(tensor: Tensor) -> None:
-    """Free the memory of a tensor's storage; reading the tensor, or a view of it, then raises an error."""
+    """Free the memory of a tensor's storage; reading the tensor or a view of it then raises an error."""
     if not tensor.is_cuda:
         return
-    with suppress(RuntimeError, NotImplementedError):  # of layouts and wrappers, whose parts are tensors of their own
+    with suppress(RuntimeError, NotImplementedError):  # raised by layouts and wrappers that consist of other tensors
         storage = tensor.untyped_storage()
         if storage.resizable():
             empty_storage(storage)
-        else:  # memory of another library or process, which goes when no tensor needs it
+        else:  # memory of another library or process: it is freed with the last tensor that refers to it
             nothing = torch.empty(1, dtype=tensor.dtype, device=tensor.device)
             tensor.data = nothing.expand(tensor.shape)
             empty_storage(nothing.untyped_storage())
 
 
 def empty_storage(storage: torch.UntypedStorage) -> None:
-    """Free a storage's memory."""
+    """Free the memory of a storage on a CUDA device, and set the error text for later reads."""
     if storage.device.type == "cuda":
         storage.resize_(0)
         torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
 
 
 def empty_optimizer(optimizer: Optimizer) -> None:
-    """Drop an optimizer's state, whose tensors are emptied, and an optimizer that it wraps handled, separately."""
+    """Clear an optimizer's state, and make the optimizer's next step raise an error.
+
+    The tensors of the state, and an optimizer that this optimizer wraps, are emptied by the caller.
+    """
     variables = instance_dict(optimizer) or {}
     state = variables.get("state")
     if state is not None and is_of(state, (dict,)):
@@ -49,17 +52,19 @@ def empty_optimizer(optimizer: Optimizer) -> None:
 
 
 def mark(module: nn.Module) -> None:
-    """Have a module raise an error if it is called without its memory, and drop what it holds in C++."""
+    """Make a module raise an error if it is called without its memory, and free DDP's gradient buckets."""
     is_parallel = is_of(module, (DistributedDataParallel,))
     if is_parallel:
         drop_buckets(module)
     is_on_card = any(tensor.is_cuda for tensor in tensors_of(module))
-    if (is_on_card or is_parallel) and not is_of(module, (torch.jit.ScriptModule,)):  # that takes no hooks
+    if (is_on_card or is_parallel) and not is_of(
+        module, (torch.jit.ScriptModule,)
+    ):  # a ScriptModule does not support hooks
         module.register_forward_pre_hook(_refuse_forward)
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Return a module's own parameters and buffers."""
+    """Return the parameters and buffers that a module itself owns, without those of its submodules."""
     if is_of(module, (torch.jit.ScriptModule,)):
         return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     tables = (table_of(module, "_parameters"), table_of(module, "_buffers"))
@@ -67,7 +72,7 @@ def tensors_of(module: nn.Module) -> list[Tensor]:
 
 
 def is_emptied(tensor: Tensor) -> bool:
-    """Tell whether a tensor has elements and no memory for them."""
+    """Return whether a tensor has elements but no memory for them."""
     if not tensor.is_cuda or tensor.layout is not torch.strided or not tensor.numel():
         return False
     try:
@@ -78,7 +83,7 @@ def is_emptied(tensor: Tensor) -> bool:
 
 def _refuse_forward(module: nn.Module, _: Any) -> None:
     is_cut = is_of(module, (DistributedDataParallel,)) and not has_buckets(module)
-    if is_cut or any(map(is_emptied, tensors_of(module))):  # with others in their place it may run again
+    if is_cut or any(map(is_emptied, tensors_of(module))):  # the module works again after it was given new parameters
         raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
 
 

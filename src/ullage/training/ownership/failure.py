@@ -1,4 +1,4 @@
-"""Frees what an exception keeps alive: the variables of every function that it passed through."""
+"""Frees the local variables that an exception keeps alive through the stack frames of its traceback."""
 
 import inspect
 import sys
@@ -9,14 +9,15 @@ from types import FrameType, TracebackType
 
 
 def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
-    """Clear the frames of an error, which keep variables alive, such as the tensors of an attempt that failed.
+    """Clear the stack frames of an exception, whose local variables keep objects alive, such as the tensors of a failed
+    step.
 
-    The error keeps its text and the lines of its traceback. Frames that still run are left alone. Call it after the
-    `except` clause has ended: until then the interpreter holds the frames too. A traceback without its error, or a
-    single frame, can be passed as well.
+    The exception keeps its message and the lines of its traceback. Frames that are still running are not changed. Call
+    this function after the `except` clause has ended: until then the interpreter holds references to the frames too.
+    The argument may also be a traceback or a single frame.
     """
     if isinstance(error, FrameType):
-        with suppress(RuntimeError):  # it runs
+        with suppress(RuntimeError):  # raised if the frame is still running
             error.clear()
         _clear_copies([error])
         return
@@ -37,9 +38,9 @@ def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
 
 
 def _clear_copies(frames: Iterable[FrameType]) -> None:
-    """Clear copies of variables that reading `f_locals` has left in frames of ended functions (Python up to 3.12).
+    """Clear the dictionaries that reading `f_locals` has left in frames of finished functions (Python up to 3.12).
 
-    A debugger writes such a copy back into the variables, so while one runs the copies are left as they are.
+    They are not cleared while a debugger is active, because a debugger writes them back into the variables.
     """
     if sys.gettrace() is not None:
         return

@@ -1,8 +1,8 @@
-"""The contents of autograd graphs: the tensors that forward saved for backward, to which no Python variable refers.
+"""The contents of autograd graphs: tensors that the forward pass saved for backward and no Python variable refers to.
 
-Graphs are walked from the tensors that have a `grad_fn`, along `next_functions`. A function's saved tensors are read
-without unpacking (`_raw_saved_*`, `SavedTensor.data`: PyTorch 2.9 and later), because unpacking would run the user's
-hooks. Earlier versions do not offer this, and what a graph holds is unknown there.
+A graph is walked from tensors that have a `grad_fn`, along `next_functions`. Saved tensors are read without unpacking
+(`_raw_saved_*`, `SavedTensor.data`: PyTorch 2.9 and later), because unpacking would run the user's hooks. Earlier
+versions do not have these attributes, so the saved tensors are unknown there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,30 +21,31 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
         "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
     )
 )  # fmt: skip
-"""Functions of views and casts that may stand between a parameter and the function that computes with it."""
+"""Autograd functions of views and casts that may be between a parameter and the function that computes with it."""
 _MAX_FUNCTIONS_APART: Final = 16
-"""The number of functions within which a function's module is searched."""
+"""The largest number of autograd functions between a function and the parameter by which its module is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One value that a function of an autograd graph has saved."""
+    """One value that an autograd function has saved for backward."""
 
     value: Any
-    """The saved tensor, or the object into which a hook has packed it."""
+    """The saved tensor, or the object that a saved-tensor hook returned when it packed the tensor."""
     function: Any
-    """The function that has saved it, such as an AddmmBackward0."""
+    """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number of the start from which the walk reached it."""
+    """The number of the start (see `saved_in`) from which the walk through the autograd graph reached the function."""
 
 
 def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterator[Saved | tuple[Any, int]]:
-    """Yield the values saved in graphs, and each function of them written in Python with the start that led to it.
+    """Yield the values saved in autograd graphs, and each autograd function written in Python with the number of its
+    start.
 
     Args:
         starts: pairs of a number, and a `grad_fn` or None.
-        seen: the functions that are not walked again, by their `id`; functions that are met are added. Holding a
-            function's Python object keeps its `id` unique.
+        seen: functions that are skipped, by their `id`; visited functions are added. The dictionary holds references to
+            the functions, so that their `id` is not reused.
     """
     names: dict[type, list[str]] = {}
     level = [(start, function) for start, function in starts if function is not None]
@@ -65,11 +66,11 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
 
 
 def next_of(function: Any) -> list[Any]:
-    """Return the functions that backward runs after this one."""
+    """Return the autograd functions that backward runs after this function."""
     try:
         return [one for one, _ in function.next_functions if one is not None]
     except RuntimeError:
-        return []  # the `ctx` of a function that has gone
+        return []  # the `ctx` of a function that has been freed
 
 
 def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
@@ -77,7 +78,7 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
         try:
             raw = getattr(function, attribute)
         except RuntimeError:
-            continue  # given up after backward
+            continue  # freed by backward
         for one in raw if isinstance(raw, tuple | list) else (raw,):
             for value in values_of(one):
                 yield Saved(value, function, start)
@@ -87,7 +88,7 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield what a SavedTensor holds: a tensor or the object that a hook has packed, and the hook that unpacks it."""
+    """Yield the contents of a SavedTensor: a tensor or the object that a hook packed it into, and the unpack hook."""
     for part in ("data", "unpack_hook"):
         try:
             value = getattr(saved, part)
@@ -98,7 +99,7 @@ def values_of(saved: Any) -> Iterator[Any]:
 
 
 def variable_of(function: Any) -> Tensor | None:
-    """Return the tensor to whose gradient a function adds, if it is an AccumulateGrad; else None."""
+    """Return the tensor whose gradient an AccumulateGrad function updates; None for any other function."""
     if type(function).__name__ != "AccumulateGrad":
         return None
     variable = function.variable
@@ -106,9 +107,10 @@ def variable_of(function: Any) -> Tensor | None:
 
 
 def described(function: Any, names: Mapping[int, str]) -> str:
-    """Return the name of a function and of its module: "AddmmBackward0 of 'block.3.mlp'".
+    """Return the name of an autograd function and of the module it belongs to: "AddmmBackward0 of 'block.3.mlp'".
 
-    A function without parameters is described by the one before it in forward, if there is only one.
+    A function that does not use parameters is described by the module of the function before it in the forward pass, if
+    there is exactly one.
 
     Args:
         function: a function of an autograd graph.
@@ -128,7 +130,7 @@ def described(function: Any, names: Mapping[int, str]) -> str:
 
 
 def _variables_at(function: Any) -> Iterator[Tensor]:
-    """Yield the leaf tensors that a function computes with, directly or through views and casts of them."""
+    """Yield the leaf tensors that are inputs of an autograd function, directly or through views and casts."""
     waiting = [(one, 0) for one in next_of(function)]
     while waiting:
         one, depth = waiting.pop()
@@ -140,7 +142,7 @@ def _variables_at(function: Any) -> Iterator[Tensor]:
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
-    """Return the tangent that forward-mode differentiation attaches to a tensor; None if there is none."""
+    """Return the tangent of a tensor in forward-mode differentiation; None if it does not have a tangent."""
     level = forward_ad._current_level
     if level < 0:
         return None

@@ -1,4 +1,4 @@
-"""What is held in C++ without a Python reference: TorchScript's tensors, those in DLPack capsules, DDP's buckets."""
+"""Tensors that C++ code holds without a Python reference: those of TorchScript, DLPack capsules and DDP's buckets."""
 
 import ctypes
 import datetime
@@ -14,11 +14,11 @@ from ullage.training.ownership import attribute
 from ullage.training.ownership.safe_inspection import instance_dict, is_of
 
 SCRIPTS: Final = (torch._C.ScriptModule, torch._C.ScriptFunction)
-CAPSULE: Final[type] = type(datetime.datetime_CAPI)  # types.CapsuleType, from 3.13 on
+CAPSULE: Final[type] = type(datetime.datetime_CAPI)  # named types.CapsuleType from Python 3.13 on
 _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""The offset of the DLTensor in a capsule, by the capsule's name before its tensor is taken out (dlpack.h)."""
+"""The byte offset of the DLTensor in an unused DLPack capsule, by the name of the capsule (dlpack.h)."""
 _IN_CPP: Final = ("reducer", "logger")
-"""The attributes of DistributedDataParallel that keep the buckets in which gradients are reduced."""
+"""The attributes of DistributedDataParallel that hold its gradient buckets."""
 _ROUNDED_BYTES: Final = 512
 
 _name_of = ctypes.pythonapi.PyCapsule_GetName
@@ -28,14 +28,14 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 
 def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the kind of each tensor (parameter, buffer, constant, example), its name, and the tensor."""
+    """Yield the kind (parameter, buffer, constant or example), the name and the value of each TorchScript tensor."""
     if isinstance(one, torch._C.ScriptFunction):
         yield from _constants_of(one.graph)
         return
     waiting = [("", one)]
     while waiting:
         prefix, module = waiting.pop()
-        parameters: Any = torch._C.ParameterDict(module)  # torch's types leave their items() out
+        parameters: Any = torch._C.ParameterDict(module)  # PyTorch's type stubs do not declare items()
         buffers: Any = torch._C.BufferDict(module)
         for name, tensor in parameters.items():
             yield "parameter", prefix + name, tensor
@@ -43,7 +43,10 @@ def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
             yield "buffer", prefix + name, tensor
         for name in module._method_names():
             yield from _constants_of(module._get_method(name).graph)
-        for _, examples in module._retrieve_traced_inputs().items():  # those that it was traced with
+        for (
+            _,
+            examples,
+        ) in module._retrieve_traced_inputs().items():  # the example inputs that the module was traced with
             for example in examples:
                 if isinstance(example, Tensor):
                     yield "example", "example", example
@@ -60,7 +63,7 @@ def _constants_of(graph: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def address_in(capsule: Any) -> int | None:
-    """Return the address of the tensor in a capsule; None if the capsule is empty."""
+    """Return the device address of the tensor in a DLPack capsule; None if the capsule is empty."""
     name = _name_of(capsule)
     if name not in _OFFSETS:
         return None
@@ -69,19 +72,21 @@ def address_in(capsule: Any) -> int | None:
 
 
 def take_out(capsule: Any) -> Tensor | None:
-    """Take the tensor out of a capsule, as the other library would; it is freed with its last reference."""
+    """Take the tensor out of a DLPack capsule, as the receiving library would; the last reference to it frees its
+    memory.
+    """
     return torch._C._from_dlpack(capsule) if address_in(capsule) is not None else None
 
 
 def has_buckets(module: nn.Module) -> bool:
-    """Tell whether a module is a DistributedDataParallel that still has its buckets."""
+    """Return whether a module is a DistributedDataParallel that still has its gradient buckets."""
     return is_of(module, (DistributedDataParallel,)) and _IN_CPP[0] in (instance_dict(module) or {})
 
 
 def is_bucket(module: nn.Module, size_bytes: int) -> bool:
-    """Tell whether a block is as large as neighbouring parameters together, or as the map of the used parameters.
+    """Return whether a block has the size of a DDP gradient bucket, or of DDP's map of used parameters.
 
-    Blocks of a reducer can only be recognised by their size.
+    A bucket is as large as some consecutive parameters together. Only the size identifies the blocks of DDP's reducer.
     """
     parameters = (instance_dict(module) or {}).get("_module_parameters")
     sizes = [one.numel() * one.element_size() for one in parameters or () if isinstance(one, Tensor)]
@@ -99,7 +104,7 @@ def is_bucket(module: nn.Module, size_bytes: int) -> bool:
 
 
 def drop_buckets(module: nn.Module) -> None:
-    """Free the buckets of a DistributedDataParallel, which cannot run afterwards."""
+    """Free the gradient buckets of a DistributedDataParallel module, which cannot run afterwards."""
     variables = instance_dict(module) or {}
     if variables.get("gradient_as_bucket_view"):
         for parameter in variables.get("_module_parameters") or ():
@@ -112,9 +117,9 @@ def drop_buckets(module: nn.Module) -> None:
 
 
 def _settle(group: Any, devices: list[Any] | None) -> None:
-    """Have NCCL drop its references to the last reduced buckets, which it does at its next call.
+    """Make NCCL drop its references to the last reduced buckets, which happens at its next collective operation.
 
-    With more than one rank this is not possible, because all of them would have to call it.
+    With more than one rank this is skipped, because all ranks would have to take part in the operation.
     """
     if group is None or not devices or dist.get_world_size(group) != 1 or "nccl" not in dist.get_backend(group):
         return

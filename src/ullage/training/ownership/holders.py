@@ -1,7 +1,7 @@
-"""Every variable that holds a block: the one that `owners` names, and the others that would have to let go of it too.
+"""All variables that keep a block allocated: the one that `owners` reports, and the others that have to be deleted too.
 
-A search keeps the first path to each object. The other paths are found backwards, from the tensor through containers
-(lists, dicts, a model's output) to variables or to the attributes of something.
+A search keeps only the first path to each object. Further paths are found backwards, from the tensor through containers
+(lists, dicts, a model's output) to variables or to attributes of objects.
 """
 
 import gc
@@ -21,34 +21,36 @@ from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
-"""The number of containers in each other that a path backwards may lead through."""
+"""The largest number of nested containers that a backward path may lead through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHolder:
-    """What keeps one block alive."""
+    """The variables and objects that keep one block allocated."""
 
     kind: HolderKind
     path: str
-    """The way from the variable to what holds the block, with a star for each index: "losses -> list[*]"."""
+    """The path from the variable to the object that holds the block, with a star for each index: "losses ->
+    list[*]".
+    """
     variable: str
-    """The variable at which the path begins; empty where it begins at none."""
+    """The variable at which the path begins; empty if it does not begin at a variable."""
     file: str
     function: str
     in_traceback: bool
     """Whether the path leads through the traceback of an exception."""
     others: tuple[str, ...]
-    """The names of other variables and attributes that lead to it."""
+    """The names of further variables and attributes that keep the block allocated."""
 
 
 def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, BlockHolder]:
-    """Return the holders of the blocks at these addresses, as far as they are known.
+    """Return the known holders of the blocks at these addresses, by address.
 
     Nothing is freed or kept alive, and none of the user's code is run.
 
     Args:
-        addresses: where the blocks begin.
-        rest_bytes: so much may be left without a holder, if the user's variables do not lead to it.
+        addresses: the start addresses of the blocks.
+        rest_bytes: the search ends after the user's variables if the blocks without a holder are at most this large.
     """
     blocks = live_blocks().beginning_at(addresses)
     if not len(blocks):
@@ -91,7 +93,7 @@ def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, 
 
 
 class _Backwards:
-    """Finds who else refers to an object."""
+    """A search for further references to an object, from the object back to variables."""
 
     def __init__(self, search: OwnerSearch) -> None:
         self._search = search
@@ -100,7 +102,9 @@ class _Backwards:
             self._roots.setdefault(id(root.value), []).append(root)
 
     def names_of(self, claims: Iterable[Claim], best: Claim) -> tuple[str, ...]:
-        """Return the names of what leads to a block beside the path of the best claim."""
+        """Return the names of variables and attributes that lead to a block on other paths than that of the best
+        claim.
+        """
         objects, reach = self._search.reach.objects, self._search.reach
         main = {id(objects[place]) for place in reach.chain_of(best.place)}
         first = self._search.root_of(best.place).text
@@ -110,7 +114,9 @@ class _Backwards:
         return tuple(found)
 
     def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
-        """Yield the names that lead to an object: of variables, and of attributes of what is no container."""
+        """Yield the names of the variables that lead to an object, and of attributes of objects that are not
+        containers.
+        """
         level, seen = [(one, None, suffix)], {id(one)}
         for _ in range(_MOST_STEPS):
             following: list[tuple[Any, Any, str]] = []
@@ -123,8 +129,8 @@ class _Backwards:
                         continue
                     seen.add(id(parent))
                     if is_of(parent, (types.FunctionType,)):
-                        continue  # a closure, whose variable is that of the function around it
-                    if instance_dict(parent) is child:  # in which the parent keeps its attributes
+                        continue  # a closure: its variable is also a variable of the enclosing function
+                    if instance_dict(parent) is child:  # `child` is the `__dict__` of `parent`
                         if id(parent) not in main:
                             yield name_of(type(parent)) + (label_of(parent, grandchild, is_general=True) or "") + suffix
                     elif is_of(parent, _CONTAINERS):
@@ -134,7 +140,7 @@ class _Backwards:
             level = following
 
     def _parents_of(self, child: Any) -> list[Any]:
-        """Return what refers to an object, of what the search has reached; of modules, their variables are known."""
+        """Return the objects that refer to an object, among those that the search reached, without modules."""
         search = self._search
         return [
             one

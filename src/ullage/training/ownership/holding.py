@@ -1,4 +1,4 @@
-"""The holders of device memory: one row each; the rows sum to what the allocator has handed out."""
+"""The holders of device memory, one row each; the rows sum to the memory that PyTorch's allocator has allocated."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,45 +10,47 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds a block; if a block has several holders, the first of these kinds is reported."""
+    """The kind of object that holds a block; if a block has several holders, the kind listed first here is reported."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradient"
     NOTEBOOK = "notebook"
-    """A result of an earlier notebook cell that IPython keeps: `Out`, `_`, `__`, `___`."""
+    """A result of an earlier notebook cell that IPython stores in `Out`, `_`, `__` or `___`."""
     LOCAL = "local"
     """A local variable of a running function."""
     GLOBAL = "global"
     """A global variable of one of the user's modules."""
     TRACEBACK = "traceback"
-    """The frames of an exception that is still referenced."""
+    """The stack frames of an exception that a variable still refers to."""
     GRAPH = "graph"
-    """A tensor that forward saved for a backward that has not run, kept alive by a tensor with a `grad_fn`."""
+    """A tensor that the forward pass saved for a backward pass that has not run; a tensor with a `grad_fn` keeps it
+    alive.
+    """
     LIBRARY = "library"
     """A variable of a library's module."""
     RUNNING = "running"
-    """An expression that is being evaluated, another thread, or C code: no variable refers to it."""
+    """An expression that is being evaluated, another thread, or C code: no variable refers to the block."""
     GARBAGE = "garbage"
-    """A reference cycle that no variable leads to; `gc.collect()` frees it."""
+    """A reference cycle that no variable refers to; `gc.collect()` frees it."""
     WORKSPACE = "workspace"
-    """A workspace of cuBLAS, recognised by its size."""
+    """A cuBLAS workspace, recognised by its size."""
     POOL = "private pool"
-    """A private pool of a CUDA graph, or of a `torch.cuda.MemPool`."""
+    """The private pool of a CUDA graph or of a `torch.cuda.MemPool`."""
     SMALLER = "smaller"
-    """All holders below `min_bytes`, in one row."""
+    """All holders smaller than `min_bytes`, together in one row."""
     UNKNOWN = "unknown"
-    """A block that nothing in Python leads to."""
+    """A block that no Python object refers to."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One holder of device memory: blocks that are kept alive by the same kind of reference."""
+    """One holder of device memory: the blocks that the same kind of reference keeps allocated."""
 
     bytes: int
-    """The size of the blocks as the allocator counts it, rounded up."""
+    """The total size of the blocks as the allocator counts it, that is, after rounding up."""
     path: str
     """The path from a variable to the object that holds the memory: "train.py:41 global 'losses' -> list[*]"."""
     kind: HolderKind
@@ -56,9 +58,9 @@ class Holding:
     blocks: int = 1
     """The number of blocks."""
     device: int = 0
-    """The number of the CUDA device."""
+    """The index of the CUDA device."""
     allocated_at: str | None = None
-    """The user's line that allocated the largest of the blocks; None unless PyTorch records memory history."""
+    """The line of the user's code that allocated the largest block; None unless PyTorch records memory history."""
 
     def __str__(self) -> str:
         many = f", {self.blocks} blocks" if self.blocks > 1 else ""
@@ -69,14 +71,14 @@ class Holding:
 @public
 @dataclass(frozen=True, slots=True)
 class Holdings(Sequence[Holding]):
-    """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has handed out."""
+    """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has allocated."""
 
     rows: tuple[Holding, ...]
-    """The holders, the largest first."""
+    """The holders, sorted by size, the largest first."""
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all rows: `torch.cuda.memory_allocated()` over all devices."""
+        """The sum of all rows in bytes, which equals `torch.cuda.memory_allocated()` summed over all devices."""
         return sum(row.bytes for row in self.rows)
 
     @overload
@@ -94,8 +96,8 @@ class Holdings(Sequence[Holding]):
 
     def __str__(self) -> str:
         if not self.rows:
-            return "Nothing is held on any device."
-        lines = [f"{text_of_bytes(self.total_bytes)} are held:"]
+            return "No device memory is allocated."
+        lines = [f"{text_of_bytes(self.total_bytes)} are allocated:"]
         for row in self.rows:
             many = f"  ({row.blocks} blocks)" if row.blocks > 1 else ""
             where = f"  allocated at {row.allocated_at}" if row.allocated_at else ""

@@ -1,8 +1,8 @@
-"""`ullage.owners`: who holds the memory that PyTorch's allocator has handed out, to the byte.
+"""`ullage.owners`: lists which objects hold the memory that PyTorch's allocator has allocated, exact to the byte.
 
-Objects are searched from the user's variables outwards (`search`); every tensor that is found, its gradient, and what
-its graph saved for backward is matched with the block that contains its storage (`claim`). Blocks without a holder
-belong to a private pool or to cuBLAS, or are reported in a row of their own: unknown.
+Objects are searched starting from the user's variables (`search`). Every tensor that is found, its gradient, and the
+tensors that its autograd graph saved for backward are matched with the block that contains their storage (`claim`). A
+block without a holder belongs to a private pool or to cuBLAS, or is reported in a separate row as unknown.
 """
 
 from collections import defaultdict
@@ -22,37 +22,40 @@ from ullage.training.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claim
 
 @public
 def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdings:
-    """Return which objects hold device memory now.
+    """Return the objects that hold device memory now.
 
     Nothing is freed or kept alive, and none of the user's code is run, such as `__repr__` or properties.
 
     Args:
-        min_bytes: holders of less are reported in one row; a number of bytes, or a text such as "64KiB".
-        device: the number of the device to report; by default all devices.
+        min_bytes: holders smaller than this are reported together in one row; a number of bytes, or a text such as
+            "64KiB".
+        device: the index of the device to report; by default all devices.
 
     Returns:
-        Rows whose bytes sum to what `torch.cuda.memory_allocated()` says, the largest first.
+        Rows, the largest first, whose sum in bytes equals `torch.cuda.memory_allocated()`.
 
     Raises:
         UsageError: `min_bytes` is not a size, or the allocator cannot list its blocks (`backend:cudaMallocAsync`).
     """
     least = parse_bytes(min_bytes) if isinstance(min_bytes, str) else min_bytes
     if not isinstance(least, int) or isinstance(least, bool) or least < 0:
-        raise UsageError(f"min_bytes={min_bytes!r}; expected a number of bytes, 0 or more, or a text such as '1MiB'")
+        raise UsageError(
+            f"min_bytes={min_bytes!r} is not a size; expected a number of bytes, 0 or more, or a text such as '1MiB'"
+        )
     blocks = live_blocks()
     rows = _rows_of(blocks, least) if len(blocks) else []
     rows = [row for row in rows if device is None or row.device == device]
     large = sorted((row for row in rows if row.bytes >= least), key=lambda row: -row.bytes)
     small = [row for row in rows if row.bytes < least]
     if len(small) > 1:
-        text = f"{len(small)} holders of less than {text_of_bytes(least)} each"
+        text = f"{len(small)} holders smaller than {text_of_bytes(least)} each"
         total, count = sum(row.bytes for row in small), sum(row.blocks for row in small)
         small = [Holding(bytes=total, path=text, kind=HolderKind.SMALLER, blocks=count, device=small[0].device)]
     return Holdings((*large, *small))
 
 
 def holder_at(addresses: Iterable[int]) -> str | None:
-    """Return the path to the holder of most of the blocks at these addresses; None if no holder is known."""
+    """Return the path of the holder that holds most of the blocks at these addresses; None if no holder is known."""
     blocks = live_blocks().beginning_at(addresses)
     holdings = _rows_of(blocks) if len(blocks) else []
     known = [holding for holding in holdings if holding.kind not in NO_PATH]
@@ -61,7 +64,8 @@ def holder_at(addresses: Iterable[int]) -> str | None:
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
     rows = range(len(blocks))
-    # Small ones and workspaces need no further search if the user's variables do not lead to them.
+    # The user's variables are searched first. If they lead to all blocks but small ones and workspaces, the search
+    # ends.
     small = {row for row in rows if blocks[row].size_bytes < least_bytes or blocks[row].size_bytes in LARGE_WORKSPACES}
     with owner_search() as search:
         for follow in (search.follow_user, search.follow_libraries, search.follow_rest):

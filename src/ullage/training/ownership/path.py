@@ -1,6 +1,6 @@
 """The path from a variable to an object, as text: "train.py:41 local 'losses' -> list[3]".
 
-No code of the user's runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
+None of the user's code runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
 """
 
 import types
@@ -29,12 +29,12 @@ _ANY: Final = "[*]"
 
 
 def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_general: bool = False) -> str:
-    """Return the path along a chain of objects, each of which leads to the next.
+    """Return the path along a chain of objects, each of which refers to the next one, as text.
 
     Args:
-        text: the name of the first object.
-        chain: the objects from the first one to the one that is held.
-        graphs: the indices in the chain of objects that an autograd graph keeps.
+        text: the text for the first object of the chain.
+        chain: the objects, from the first one to the object that holds the memory.
+        graphs: the indices of objects in the chain that an autograd graph keeps alive.
         is_general: whether indices are replaced by a star, "list[*]", so that all elements have the same path.
     """
     parts = [text]
@@ -53,9 +53,9 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
             continue
         was_dotted, is_dotted = is_dotted, is_of(holder, (nn.Module,)) and label[:1] == "."
         if was_dotted and is_dotted:
-            parts[-1] += label  # modules in modules
+            parts[-1] += label  # submodules: their names are joined
         elif is_of(holder, (dict, *_SEQUENCES)) and len(parts) > 1 and parts[-1][-1:] not in ("'", ")"):
-            parts[-1] += label  # what lies in an attribute of something
+            parts[-1] += label  # an attribute of an object
         elif label[:1] in (".", "["):
             parts.append(name_of(type(holder)) + label)
         else:
@@ -64,7 +64,7 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
 
 
 def _is_between(holder: Any, one: Any) -> bool:
-    """Tell whether an object is only the dictionary in which `holder` keeps its variables."""
+    """Return whether an object is only the dictionary in which `holder` keeps its variables."""
     if is_of(one, (types.CellType, types.MappingProxyType)):
         return True
     if is_of(holder, (types.FunctionType,)):
@@ -74,12 +74,14 @@ def _is_between(holder: Any, one: Any) -> bool:
     if is_of(holder, (nn.Module,)) and any(one is table for table in _tables_of(holder)):
         return True
     if is_of(holder, (type,)):
-        return "__module__" in one  # what a class defines, which it only shows a view of
+        return "__module__" in one  # `__dict__` of a class is only a view of this dictionary
     return instance_dict(holder) is one
 
 
 def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Return how an object refers to another: ".name", "[3]", another text, "" for the type alone, None to skip it."""
+    """Return the text for a reference: ".name", "[3]" or another text; "" to name only the type; None to skip the
+    object.
+    """
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
     if is_of(holder, (types.FunctionType,)):
@@ -138,7 +140,7 @@ def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
 
 
 def _frame_of(holder: Any) -> types.FrameType | None:
-    """Return the frame of a generator or a coroutine that is suspended; a frame itself as it is; else None."""
+    """Return the stack frame of a suspended generator or coroutine, or `one` itself if it is a frame; else None."""
     if is_of(holder, (types.FrameType,)):
         return holder  # type: ignore[no-any-return]  # is_of does not narrow
     for kind, name in (

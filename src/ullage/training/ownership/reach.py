@@ -1,7 +1,7 @@
-"""A breadth-first search over the references between objects, as the garbage collector sees them.
+"""A breadth-first search over the references between Python objects, as the garbage collector reports them.
 
-It reads what each object refers to (`gc.get_referents`) and runs none of its code: no `__getattr__`, no property, no
-`__eq__`. The first path that is found to an object is kept, so an object is named by the first and nearest root.
+It reads the references of each object (`gc.get_referents`) and runs none of the object's code: no `__getattr__`, no
+property, no `__eq__`. Only the first path to an object is kept, so it is named after the nearest variable.
 """
 
 import gc
@@ -21,19 +21,19 @@ _LEAVES: Final = frozenset(
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
     }
 )  # fmt: skip
-"""The types whose objects refer to nothing, or to nothing of interest."""
+"""Types whose objects are not followed: they do not refer to other objects, or to none that can hold a tensor."""
 
 
 class Reach:
-    """The objects that have been reached, and the object from which each was reached.
+    """The objects that a search reached, and for each the object that referred to it.
 
-    It holds references to them; `drop_references()` has to be called before the next question of what is alive.
+    It holds references to these objects. Call `drop_references()` before you check again which objects are alive.
     """
 
     def __init__(self, sought: Callable[[type], str | None]) -> None:
-        """Record the places of objects of some types: those for which `sought` returns a name."""
+        """Create an empty search that records the indices of objects for whose type `sought` returns a name."""
         self.found: dict[str, list[int]] = defaultdict(list)
-        """The places of the sought objects, by the name that `sought` returns for their type."""
+        """The indices of the recorded objects, by the name that `sought` returned for their type."""
         self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
@@ -43,20 +43,20 @@ class Reach:
         self.ignore(self, self.__dict__, *self.__dict__.values())
 
     def ignore(self, *ones: object) -> None:
-        """Exclude objects, such as the search itself, which refers to everything."""
+        """Exclude objects from the search, for example the search itself, which refers to everything."""
         self._places.update((id(one), -1) for one in ones)
 
     def unknown(self, ones: Iterable[Any]) -> list[Any]:
-        """Return the objects that were neither reached nor ignored."""
+        """Return those of the objects that the search neither reached nor ignored."""
         places = self._places
         return [one for one in ones if id(one) not in places]
 
     def has(self, one: object) -> bool:
-        """Tell whether an object was reached."""
+        """Return whether the search reached an object."""
         return self._places.get(id(one), -1) >= 0
 
     def add(self, one: object, parent: int = -1) -> int | None:
-        """Add an object, and return its place; None if it was reached before."""
+        """Add an object, and return its index in `objects`; None if the search had already reached it."""
         if id(one) in self._places:
             return None
         place = self._places[id(one)] = len(self.objects)
@@ -68,7 +68,7 @@ class Reach:
         return place
 
     def _list_of(self, kind: type) -> list[int] | None:
-        """Return the list in which the places of a type's objects are recorded; None if the type is not sought."""
+        """Return the list that records the indices of a type's objects; None if this type is not recorded."""
         if kind not in self._lists:
             name = self._sought(kind)
             self._lists[kind] = self.found[name] if name is not None else None
@@ -76,7 +76,7 @@ class Reach:
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
-        """Follow the references of objects at these places; objects whose `id` is in `closed` are not entered."""
+        """Follow the references of the objects at these indices. Objects whose `id` is in `closed` are skipped."""
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
@@ -101,14 +101,14 @@ class Reach:
             level = following
 
     def drop_references(self) -> None:
-        """Drop all references to the objects."""
+        """Drop all references to the objects that the search reached."""
         self.objects.clear()
         self.parents.clear()
         self._places.clear()
         self._lists.clear()
 
     def chain_of(self, place: int) -> list[int]:
-        """Return the places on the path from a root to an object."""
+        """Return the indices of the objects on the path from a root to an object."""
         chain = [place]
         while self.parents[chain[-1]] >= 0:
             chain.append(self.parents[chain[-1]])

@@ -1,4 +1,4 @@
-"""`ullage.release`: frees device memory of objects that variables still refer to, and measures the result."""
+"""`ullage.release`: frees the device memory of objects that variables still refer to, and measures the result."""
 
 import gc
 import sys
@@ -32,25 +32,26 @@ from ullage.training.ownership.storage import parts_of_tensor
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The result of `ullage.release`: device memory before and after it, over all devices, as PyTorch counts it."""
+    """The result of `ullage.release`: PyTorch's device memory before and after it, summed over all devices."""
 
     before_bytes: int
     """The allocated bytes before the release."""
     after_bytes: int
-    """The allocated bytes after the release; the rows of `remaining` sum to it."""
+    """The allocated bytes after the release, which the rows of `remaining` sum to."""
     reserved_bytes: int
-    """The bytes that PyTorch's allocator still holds from the driver, allocated or cached."""
+    """The bytes that PyTorch's allocator still reserves, allocated or cached."""
     pooled_bytes: int
-    """The reserved bytes in private pools, which are freed with their CUDA graph or `torch.cuda.MemPool`."""
+    """The reserved bytes in private pools, which are freed together with their CUDA graph or `torch.cuda.MemPool`."""
     outside_bytes: int
-    """The bytes in use, by the driver's count, outside PyTorch's allocator: this process's CUDA context, which stays
-    until it ends, libraries such as NCCL, and other processes."""
+    """The bytes that the driver reports as used outside PyTorch's allocator: by this process's CUDA context, which is
+    freed when the process ends, by libraries such as NCCL, and by other processes.
+    """
     remaining: Holdings
     """The holders of the memory that is still allocated."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether PyTorch has nothing left on any device."""
+        """Whether PyTorch has neither allocated nor reserved memory on any device."""
         return self.after_bytes == 0 and self.reserved_bytes == 0
 
     def __str__(self) -> str:
@@ -61,16 +62,17 @@ class Certificate:
         ]
         if self.pooled_bytes:
             lines.append(
-                f"{text_of_bytes(self.pooled_bytes)} of that are in private pools, and are freed with their CUDA graph "
-                "or torch.cuda.MemPool."
+                f"{text_of_bytes(self.pooled_bytes)} of the reserved memory are in private pools, which are freed "
+                "with their "
+                "CUDA graph or torch.cuda.MemPool."
             )
         if self.after_bytes:
             lines.append(str(self.remaining))
         if self.outside_bytes:
             lines.append(
-                f"{text_of_bytes(self.outside_bytes)} are used outside PyTorch's allocator: the CUDA context, "
-                "libraries, other processes. A context is freed when its process ends: ullage.isolated(fn) runs a "
-                "function in a process of its own."
+                f"{text_of_bytes(self.outside_bytes)} are used outside PyTorch's allocator, by the CUDA context, "
+                "libraries and other processes. A CUDA context is freed when its process ends: ullage.isolated(fn) "
+                "runs a function in a separate process."
             )
         return "\n".join(lines)
 
@@ -79,26 +81,28 @@ class Certificate:
 def release(*objects: Any, to: Literal["cpu"] | None = None) -> Certificate:
     """Free the device memory of objects even if variables still refer to them, and measure what is left.
 
-    Storages are emptied, gradients and optimizer state dropped, autograd graphs cut, workers of loaders ended; then
-    everything without a variable is freed: reference cycles, cuBLAS workspaces, caches. Host memory is left alone, such
-    as a `state_dict` that was copied there. Using a tensor, module or optimizer afterwards raises an error. Passing a
-    view releases the whole tensor that it is a view of.
+    Storages are emptied, gradients and optimizer state are dropped, autograd graphs are cut, and worker processes of
+    data loaders are ended. Then all memory without a variable is freed: reference cycles, cuBLAS workspaces, caches.
+    Host memory is not touched, such as a `state_dict` that was copied to it. Using a released tensor, module or
+    optimizer afterwards raises an error. Passing a view releases the whole tensor that the view belongs to.
 
     Args:
-        objects: models, optimizers, schedulers, loaders, tensors, exceptions, or anything that holds such: containers,
-            trainers. Without any, only what no variable refers to is freed.
+        objects: models, optimizers, schedulers, data loaders, tensors, exceptions, or objects that hold them, such as
+            containers and trainers. Without arguments, only memory that no variable refers to is freed.
         to: "cpu" to move to host memory instead: parameters, buffers, optimizer state and tensors stay usable, but
             without their autograd graphs.
 
     Returns:
-        The allocated bytes before and after, and who holds the rest.
+        The allocated bytes before and after, and the holders of the remaining memory.
 
     Raises:
-        UsageError: `to` is something else, a tensor has a layout that cannot be moved in place, or a CUDA graph is
-            being captured; nothing has changed then.
+        UsageError: `to` has another value, a tensor has a layout that cannot be moved in place, or a CUDA graph is
+            being captured. Nothing has been changed in these cases.
     """
     if to not in (None, "cpu"):
-        raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
+        raise UsageError(
+            f"to={to!r} is not supported; expected 'cpu' to move objects to host memory, or no to= to free their memory"
+        )
     if _is_in_use() and torch.cuda.is_current_stream_capturing():
         raise UsageError(
             "release() was called while a CUDA graph is being captured; call it before or after the capture"
@@ -146,7 +150,7 @@ def _drop(released: ReleasedParts) -> None:
 
 
 def _drop_gradients(tensors: list[Tensor]) -> None:
-    """Drop gradients, also of other tensors that share their memory: FSDP's flat parameters."""
+    """Drop the gradients of tensors, and of all tensors that share memory with them, such as FSDP's flat parameters."""
     gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
     alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
     for tensor in [*tensors, *alike]:
@@ -159,7 +163,7 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _storage_of(tensor: Tensor) -> int | None:
-    """Return a key of a tensor's storage; None for a tensor that has none."""
+    """Return a key that identifies a tensor's storage; None for a tensor without a storage."""
     try:
         found: int = Tensor.untyped_storage(tensor)._cdata
     except (RuntimeError, NotImplementedError, ValueError):
@@ -173,12 +177,12 @@ def _check_movable(released: ReleasedParts) -> None:
         if tensor.is_cuda and is_in_parts:
             raise UsageError(
                 f"a tensor of layout {tensor.layout}{', nested' if tensor.is_nested else ''} cannot be moved in place; "
-                "expected strided ones: move it by x = x.cpu(), or leave out to="
+                "expected strided tensors: move it with x = x.cpu(), or leave out to="
             )
 
 
 def _move(released: ReleasedParts, device: torch.device) -> None:
-    moved: dict[int, tuple[Any, Any]] = {}  # with the old storage: no other may get its address meanwhile
+    moved: dict[int, tuple[Any, Any]] = {}  # the old storage is kept alive, so that its address is not reused
     for tensor in released.tensors:
         if not tensor.is_cuda or is_emptied(tensor):
             continue
@@ -189,7 +193,7 @@ def _move(released: ReleasedParts, device: torch.device) -> None:
 
 
 def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
-    """Return a copy of a tensor on another device; tensors that share memory share it there, too."""
+    """Return a copy of a tensor on another device; tensors that share memory share it on that device too."""
     if type(data) is not Tensor or data.layout is not torch.strided:
         return data.to(device)
     storage = data.untyped_storage()
@@ -202,12 +206,12 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
 
 
 def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
-    """Detach tensors from the graphs that made them, so that what forward saved for backward is freed."""
+    """Detach tensors from their autograd graphs, so that the tensors saved for backward are freed."""
     uncut = list(released.functions)
     for tensor in released.tensors:
         if grad_fn_of(tensor) is None:
             continue
-        with suppress(RuntimeError):  # a view cannot be taken out, and one of torch.func stays in
+        with suppress(RuntimeError):  # a view cannot be detached in place, and a tensor of torch.func keeps its graph
             tensor.detach_()
         if (function := grad_fn_of(tensor)) is not None:
             uncut.append(function)
@@ -218,7 +222,9 @@ def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
 
 
 def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
-    """Return the storages of tensors that other variables refer to as well; a graph may have saved them too."""
+    """Return the storages of tensors that other variables refer to as well; an autograd graph may have saved them
+    too.
+    """
     own = set(map(id, released.tensors))
     named: set[int | None] = set()
     with owner_search() as search:
@@ -232,7 +238,9 @@ def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
 
 
 def _empty_graph(function: Any, spared: set[int | None]) -> None:
-    """Empty the tensors kept by a graph that cannot be cut, except those of a model and those with a variable."""
+    """Free the tensors saved by a graph that cannot be cut, except model parameters and tensors that have a
+    variable.
+    """
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
             continue
@@ -243,7 +251,7 @@ def _empty_graph(function: Any, spared: set[int | None]) -> None:
 
 
 def _end_loaders(released: ReleasedParts) -> None:
-    """End the worker processes of loaders: persistent ones, and those of an iterator that is still in use."""
+    """End the worker processes of data loaders: persistent workers, and those of an iterator that is still in use."""
     for loader in released.loaders:
         loader._iterator = None
     samplers = [loader._index_sampler for loader in released.loaders]
@@ -254,14 +262,14 @@ def _end_loaders(released: ReleasedParts) -> None:
 
 
 def _collect() -> None:
-    """Free what no variable leads to: frames of exceptions, reference cycles, workspaces, PyTorch's caches."""
+    """Free memory that no variable refers to: frames of exceptions, reference cycles, workspaces, PyTorch's caches."""
     for one in gc.get_objects():
         if is_of(one, (BaseException,)):
             clear_frames(one)
     one = None
     torch.clear_autocast_cache()
     if _has_compiled():
-        with warnings.catch_warnings(action="ignore"):  # of modules that torch loads for it
+        with warnings.catch_warnings(action="ignore"):  # deprecation warnings of modules that torch imports here
             sys.modules["torch._dynamo"].reset()
     gc.collect()
     gc.collect()
@@ -278,18 +286,18 @@ def _collect() -> None:
 
 
 def _has_compiled() -> bool:
-    """Tell whether torch.compile has compiled a function; compiled code holds graphs, weights and pools."""
+    """Return whether torch.compile has compiled a function; compiled code holds graphs, weights and memory pools."""
     converter = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
 
 
 def _is_in_use() -> bool:
-    """Tell whether the process uses a card."""
+    """Return whether this process uses a CUDA device."""
     return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 def _devices() -> range:
-    """Return the numbers of the devices."""
+    """Return the indices of the CUDA devices."""
     return range(torch.cuda.device_count() if _is_in_use() else 0)
 
 
@@ -304,8 +312,8 @@ def _pooled_bytes() -> int:
 
 
 def _outside_bytes(device: int) -> int:
-    """Return the bytes in use on a device, by the driver's count, beyond what PyTorch has reserved."""
+    """Return the bytes on a device that the driver reports as used, beyond those that PyTorch has reserved."""
     if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
-        return 0  # to ask would make a context there
+        return 0  # the query would create a CUDA context on that device
     free, total = torch.cuda.mem_get_info(device)
     return int(total - free - torch.cuda.memory_reserved(device))

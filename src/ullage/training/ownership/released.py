@@ -1,9 +1,10 @@
-"""The parts of the objects that are passed to `ullage.release`: modules, optimizers, tensors, loaders, errors.
+"""The parts of the objects that are passed to `ullage.release`: modules, optimizers, tensors, data loaders, exceptions.
 
-Everything that a container, a function or an object of the user's class refers to is released with it. Of a module,
-only its submodules, parameters and buffers are, and attributes that are tensors or containers of tensors: its other
-attributes and hooks may refer to another model. An optimizer's parameters belong to a model and are not released, nor
-is what a loader collates with, or a scheduler computes with.
+Everything that a container, a function or an object of a user-defined class refers to is released with it. For a
+module, only its submodules, parameters and buffers are released, and attributes that are tensors or containers of
+tensors: its other attributes and its hooks may refer to another model. Not released are an optimizer's parameters,
+which belong to a model, the objects that a data loader's collate function uses, and those that a scheduler computes
+with.
 """
 
 import gc
@@ -34,7 +35,7 @@ _HOOKS: Final = "_hooks"
 
 @dataclass(slots=True)
 class ReleasedParts:
-    """The parts of the objects passed to `release`, each once."""
+    """The parts of the objects passed to `release`, without duplicates."""
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -48,16 +49,18 @@ class ReleasedParts:
     capsules: list[Any] = field(default_factory=list)
     """DLPack capsules."""
     failures: list[Any] = field(default_factory=list)
-    """Errors, and tracebacks and frames that were passed without their error."""
+    """Exceptions, and tracebacks and frames that were passed without an exception."""
 
 
 def parts_of(objects: Iterable[Any]) -> ReleasedParts:
-    """Return the parts of objects."""
+    """Return the parts of the objects passed to `release`."""
     given = ReleasedParts()
     closed = module_dicts()
     seen: dict[int, Any] = {}
     waiting = deque(objects)
-    for one in tuple(waiting):  # these count only where they were passed themselves: any object leads to its class
+    for one in tuple(
+        waiting
+    ):  # classes and frames count only if they were passed directly: any object leads to its class
         if is_of(one, (types.FrameType,)):
             given.failures.append(one)
         elif is_of(one, (type,)) and is_of_user_class(one):
@@ -100,7 +103,9 @@ def _inside(one: Any) -> Iterable[Any]:
     if is_of(one, (Optimizer,)):
         groups = [group for group in variables.get("param_groups", ()) if is_of(group, (dict,))]
         settings = [value for group in groups for name, value in dict.items(group) if name != "params"]
-        wrapped = [value for value in variables.values() if is_of(value, (Optimizer,))]  # Accelerate's, ZeRO's
+        wrapped = [
+            value for value in variables.values() if is_of(value, (Optimizer,))
+        ]  # wrapped optimizers of Accelerate and ZeRO
         return [*variables.get("state", {}).values(), *filter(_is_of_tensors, settings), *wrapped]
     if is_of(one, (DataLoader,)):
         return [variables.get("dataset"), variables.get("_iterator"), *_of_samplers(variables)]
@@ -122,21 +127,23 @@ def _inside(one: Any) -> Iterable[Any]:
 
 def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
     tables = [variables.get(name) for name in ("_modules", "_parameters", "_buffers")]
-    if is_of(module, (torch.jit.ScriptModule,)):  # whose are C++'s
+    if is_of(module, (torch.jit.ScriptModule,)):  # its tensors are held in C++
         tables += [variables.get("_c"), variables.get("_actual_script_module")]
     hooks = [found for name, value in variables.items() if name.endswith(_HOOKS) for found in _of_hooks(value)]
     return [*tables, *hooks, *filter(_is_of_tensors, variables.values())]
 
 
 def _of_samplers(variables: dict[str, Any]) -> list[Any]:
-    """Return the tensors of a loader's samplers, such as weights, and containers of only tensors."""
+    """Return the tensors that a data loader's samplers hold, such as weights, and the containers that hold only
+    tensors.
+    """
     samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
     samplers += [instance_dict(sampler.get("sampler")) or {} for sampler in samplers]
     return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
 def _of_hooks(hooks: Any) -> list[Any]:
-    """Return the tensors that hooks keep, and containers of only tensors."""
+    """Return the tensors that hooks hold references to, and the containers that hold only tensors."""
     if not is_of(hooks, (dict,)):
         return []
     kept = []
@@ -148,7 +155,7 @@ def _of_hooks(hooks: Any) -> list[Any]:
 
 
 def _is_of_tensors(one: Any, within: tuple[int, ...] = ()) -> bool:
-    """Tell whether an object is a tensor or a container of only tensors, none of them a model's parameter."""
+    """Return whether an object is a tensor, or a container of only tensors none of which is a model parameter."""
     if is_of(one, (Tensor,)):
         return not within or not _is_trained(one)
     if not is_of(one, _CONTAINERS) or id(one) in within:

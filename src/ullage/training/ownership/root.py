@@ -1,4 +1,4 @@
-"""The roots of paths: variables of running functions, variables of modules, exceptions that are kept."""
+"""The roots at which paths begin: variables of running functions, variables of modules, and exceptions kept alive."""
 
 import contextvars
 import inspect
@@ -29,15 +29,15 @@ class Root:
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable, where it is one of a function or a module."""
+    """The name of the variable, if the root is a variable of a function or a module."""
     file: str = ""
-    """The file in which the variable is."""
+    """The file that contains the variable."""
     function: str = ""
-    """The function whose variable it is; empty for a module's."""
+    """The name of the function that has the local variable; empty for a module's variable."""
 
 
 def roots_of_user() -> Iterator[Root]:
-    """Yield the variables of the user's functions, modules and cells, and exceptions that are kept."""
+    """Yield the variables of the user's functions, modules and notebook cells, and exceptions that are kept alive."""
     frames = list(_frames())
     lines = {
         id(frame.f_globals): frame.f_lineno
@@ -60,7 +60,7 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of running library functions, and of libraries' modules."""
+    """Yield the variables of running library functions, and the variables of libraries' modules."""
     for frame in _frames():
         if not _is_of_user(frame):
             yield from _locals_of(frame, HolderKind.LIBRARY)
@@ -70,13 +70,17 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all modules and of their dictionaries, which are roots and not followed from elsewhere."""
+    """Return the `id`s of all modules and of their dictionaries. A search starts from them and does not enter them
+    otherwise.
+    """
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Tell whether a module is the user's: its file is not in a library, or a notebook or `python -c` runs it."""
+    """Return whether a module is the user's: its file is not part of a library, or a notebook or `python -c` runs
+    it.
+    """
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
         return True
@@ -87,8 +91,8 @@ def is_of_user(module: ModuleType) -> bool:
 def variables_of(frame: FrameType) -> dict[str, Any]:
     """Return the variables of a running function, without leaving a copy of them in the frame.
 
-    Up to Python 3.12 a frame keeps the dictionary that `f_locals` has made, and with it the values at that time.
-    A debugger writes that dictionary back into the variables, so while one runs it is left as it is.
+    Up to Python 3.12, a frame keeps the dictionary that reading `f_locals` creates, and so the values at that time. The
+    dictionary is not cleared while a debugger is active, because a debugger writes it back into the variables.
     """
     found = frame.f_locals
     variables = dict(found)
@@ -99,7 +103,9 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames of all threads, this thread's first and innermost first, without those of this package."""
+    """Yield the stack frames of all threads except those of this package: the current thread first, innermost frame
+    first.
+    """
     own = threading.get_ident()
     by_thread = sys._current_frames()
     for thread in sorted(by_thread, key=lambda thread: thread != own):
@@ -121,7 +127,7 @@ def _module_of(frame: FrameType) -> str:
 
 def _locals_of(frame: FrameType, kind: HolderKind) -> Iterator[Root]:
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return  # the variables of a module, which are roots of their own
+        return  # module-level code: the module's variables are separate roots
     place = short_place(frame.f_code.co_filename, frame.f_lineno).rpartition("/")[2]
     for name, value in variables_of(frame).items():
         yield Root(
@@ -178,7 +184,7 @@ def _name_of(module: ModuleType) -> str:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Tell whether a class is defined in one of the user's modules."""
+    """Return whether an object is a class that is defined in one of the user's modules."""
     name = class_dict(kind).get("__module__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

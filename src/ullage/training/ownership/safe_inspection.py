@@ -1,7 +1,7 @@
 """Reads the type and the attributes of an object without running any of the user's code.
 
-A class may have a metaclass whose `__mro__`, `__name__` and `__dict__` are properties, so those that `type` itself
-defines are read.
+A metaclass may define `__mro__`, `__name__` or `__dict__` as a property, so the attributes that `type` itself defines
+are read.
 """
 
 import gc
@@ -30,13 +30,13 @@ def name_of(kind: type) -> str:
 
 
 def class_dict(kind: type) -> Mapping[str, Any]:
-    """Return the attributes that a class itself defines."""
+    """Return the attributes that a class itself defines, without inherited ones."""
     found: Mapping[str, Any] = _DICT(kind)
     return found
 
 
 def instance_dict(one: Any) -> dict[str, Any] | None:
-    """Return an object's `__dict__`, without asking its class for it, whose `__dict__` may be the user's code."""
+    """Return an object's `__dict__` without calling a `__dict__` property that the user's class may define."""
     for kind in _MRO(type(one)):
         found = class_dict(kind).get("__dict__")
         if type(found) is types.GetSetDescriptorType:
@@ -46,7 +46,9 @@ def instance_dict(one: Any) -> dict[str, Any] | None:
 
 
 def table_of(module: Any, name: str) -> dict[str, Any]:
-    """Return a module's `_modules`, `_parameters` or `_buffers`; empty if it has none, or has it in C++."""
+    """Return a module's `_modules`, `_parameters` or `_buffers`; an empty dictionary if it is missing or held in
+    C++.
+    """
     found = (instance_dict(module) or {}).get(name)
     return found if found is not None and is_of(found, (dict,)) else {}
 
@@ -56,24 +58,28 @@ def slots(one: Any) -> Iterator[tuple[str, Any]]:
     for kind in _MRO(type(one)):
         for name, slot in class_dict(kind).items():
             if type(slot) is types.MemberDescriptorType:
-                with suppress(AttributeError):  # not assigned
+                with suppress(AttributeError):  # a slot without a value
                     yield name, slot.__get__(one)
 
 
 def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
-    """Tell whether an object is of one of these types, without reading `__class__`, which may be the user's code."""
+    """Return whether an object is an instance of one of these types, without reading `__class__`, which user code may
+    define.
+    """
     return not set(kinds).isdisjoint(_MRO(type(one)))
 
 
 def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names and contents of a function's variables from outside, as far as they are assigned."""
+    """Yield the names and values of a function's closure variables, without those that are not assigned yet."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):
             yield name, cell.cell_contents
 
 
 def held_by(one: Any) -> list[Any]:
-    """Return the objects to which an object refers, as the garbage collector sees them; also those of numpy arrays."""
+    """Return the objects that an object refers to, as the garbage collector reports them, and the elements of numpy
+    arrays.
+    """
     if type(one) is np.ndarray and one.dtype.hasobject:
         return [*one.flat, one.base]
     return gc.get_referents(one)

@@ -1,4 +1,6 @@
-"""The search for live objects: from the user's variables, from libraries, through autograd graphs, then the rest."""
+"""The search for live objects: from the user's variables, from libraries' variables, through autograd graphs, the
+rest.
+"""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -37,14 +39,16 @@ _SOUGHT: Final[dict[type, str]] = {
 
 
 def _name_of(kind: type) -> str | None:
-    """Return the name under which objects of a type are recorded; None if the type is not sought."""
+    """Return the name under which the search records objects of a type; None if it does not record them."""
     name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
 @contextmanager
 def owner_search() -> "Iterator[OwnerSearch]":
-    """Yield a search, and drop its references in the end. No collection frees meanwhile what is examined."""
+    """Yield a search for the holders of memory, and drop its references at the end. Garbage collection is paused until
+    then.
+    """
     search = OwnerSearch()
     with torch._C.DisableTorchFunction(), without_collections():
         try:
@@ -54,35 +58,37 @@ def owner_search() -> "Iterator[OwnerSearch]":
 
 
 class OwnerSearch:
-    """All objects that were reached, and the tensors that autograd graphs keep in addition.
+    """All objects that a search reached, and the tensors that autograd graphs keep alive in addition.
 
-    It holds references to all of them: `owner_search` drops them in the end.
+    It holds references to all of them, which `owner_search` drops at the end.
     """
 
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
         self.roots: dict[int, Root] = {}
-        """The roots, by their places."""
+        """The objects at which paths begin, by their index in `reach.objects`."""
         self.kept: list[Saved] = []
-        """The tensors that graphs keep, each with the place of the tensor to which its graph belongs, and the function
-        that has saved it; None if something else keeps it for backward, such as a checkpoint."""
+        """The tensors that autograd graphs keep alive, each with the index of the tensor to which the graph belongs and
+        the autograd function that saved it. The function is None if something else keeps the tensor for backward, such
+        as a checkpoint.
+        """
         self.in_graphs: set[int] = set()
-        """The places of the objects that a graph keeps directly."""
+        """The indices of the objects that an autograd graph refers to directly."""
         self._done = {"tensor": 0, "function": 0, "saved": 0}
         self.closed = module_dicts()
-        """The `id`s of modules and of the dictionaries of their variables, which are entered as roots only."""
+        """The `id`s of modules and of the dictionaries of their variables, which are entered only as roots."""
         self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
 
     def follow_user(self) -> None:
-        """Follow the user's variables, but not into classes of libraries."""
+        """Follow references from the user's variables, but not into classes of libraries."""
         classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
         self._follow(roots_of_user(), self.closed | classes)
         self._follow_graphs(self.closed | classes)
 
     def follow_libraries(self) -> None:
-        """Follow the variables of libraries."""
+        """Follow references from the variables of libraries."""
         self._follow(roots_of_libraries(), self.closed)
         self._follow_graphs(self.closed)
 
@@ -98,7 +104,7 @@ class OwnerSearch:
         return self.roots[self.reach.chain_of(place)[0]]
 
     def is_in_graph(self, place: int) -> bool:
-        """Tell whether a graph is on the path to an object."""
+        """Return whether the path to an object leads through an autograd graph."""
         return bool(self.in_graphs) and not self.in_graphs.isdisjoint(self.reach.chain_of(place))
 
     def path_to(self, place: int, *, is_general: bool) -> str:
@@ -122,7 +128,7 @@ class OwnerSearch:
         return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
-        """Follow all roots at once, so that an object is named by the nearest one."""
+        """Follow references from all variables at once, so that an object's path begins at the nearest variable."""
         starts = []
         for root in roots:
             place = self.reach.add(root.value)
@@ -132,7 +138,9 @@ class OwnerSearch:
         self.reach.search(starts, closed)
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
-        """Walk the graphs of the tensors reached since the last call, and repeat while that finds new ones."""
+        """Walk the autograd graphs of the tensors reached since the last call, and repeat this while it finds new
+        tensors.
+        """
         objects = self.reach.objects
         while any(len(self.reach.found[what]) > done for what, done in self._done.items()):
             starts = [(place, grad_fn_of(objects[place])) for place in self._found_since_last("tensor")]
@@ -148,20 +156,22 @@ class OwnerSearch:
                     if is_tensor(found.value):
                         self.kept.append(found)
                     added.append(self.reach.add(found.value, found.start))
-                else:  # a function that is written in Python, and may have variables of its own
+                else:  # an autograd function that is written in Python may have attributes
                     added.append(self.reach.add(found[0], found[1]))
             places = [place for place in added if place is not None]
             self.in_graphs.update(places)
             self.reach.search(places, closed)
 
     def _found_since_last(self, what: str) -> list[int]:
-        """Return the places of the objects found since the last call."""
+        """Return the indices of the objects of a kind that were found since the last call."""
         news = self.reach.found[what][self._done[what] :]
         self._done[what] += len(news)
         return news
 
     def follow_rest(self) -> None:
-        """Follow objects that no variable leads to: first those without a referrer among them, then cycles."""
+        """Follow objects to which no variable leads: first those to which none of these objects refers, then reference
+        cycles.
+        """
         rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
         self.reach.ignore(rest)
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
@@ -170,15 +180,13 @@ class OwnerSearch:
         self._follow((Root(value=one, kind=HolderKind.RUNNING, text=_text_of(one)) for one in tops), self.closed)
         cycles = self.reach.unknown(rest)
         self.reach.ignore(cycles)
-        roots = (
-            Root(value=one, kind=HolderKind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles
-        )
+        roots = (Root(value=one, kind=HolderKind.GARBAGE, text=f"a reference cycle, {_text_of(one)}") for one in cycles)
         self._follow(roots, self.closed)
         self._follow_graphs(self.closed)
 
 
 def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module's submodules with their dotted names, each once."""
+    """Yield a module and its submodules with their dotted names, each module once."""
     waiting = [("", top)]
     while waiting:
         name, module = waiting.pop()
@@ -192,12 +200,12 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
 
 
 def is_function(kind: type) -> bool:
-    """Tell whether a type is that of a function of an autograd graph."""
+    """Return whether a type is the type of an autograd function."""
     return any("next_functions" in class_dict(base) for base in mro_of(kind))
 
 
 def is_tensor(one: Any) -> bool:
-    """Tell whether an object is a tensor, by its type alone."""
+    """Return whether an object is a tensor, judged only by its type."""
     return issubclass(type(one), Tensor)
 
 
@@ -206,12 +214,12 @@ def grad_fn_of(tensor: Tensor) -> Any:
     try:
         return attribute.GRAD_FN.__get__(tensor)
     except RuntimeError:
-        return None  # a view that was written in a way that has no gradient
+        return None  # raised for a view that was modified in place in a way without a gradient
 
 
 def _text_of(one: Any) -> str:
     if type(one) is FunctionType:
         place = short_place(one.__code__.co_filename, one.__code__.co_firstlineno).rpartition("/")[2]
-        return f"{place} {one.__code__.co_name}(), which no name leads to"
+        return f"{place} {one.__code__.co_name}(), which no variable refers to"
     name = name_of(type(one))
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} that no name leads to"
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} that no variable refers to"

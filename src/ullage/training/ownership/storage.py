@@ -1,6 +1,6 @@
-"""The storages behind tensors and modules: addresses only, so that nothing is kept alive.
+"""The storages of tensors and modules. Only their addresses are kept, so that no tensor is kept alive.
 
-It looks at attributes that PyTorch's own classes define and never runs a user's property or `__repr__`.
+It reads attributes that PyTorch's own classes define and never runs a user's property or `__repr__`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from ullage.training.ownership import attribute
 from ullage.training.ownership.safe_inspection import class_dict, instance_dict, mro_of, slots
 
-_IS_CUDA: Final = attribute.IS_CUDA.__get__  # a subclass may define it anew
+_IS_CUDA: Final = attribute.IS_CUDA.__get__  # read from torch.Tensor, because a subclass may override it
 
 
 def addresses(tensors: Iterable[Any]) -> list[int]:
-    """Return the device addresses of tensors' storages, also inside wrappers such as DTensor and sparse layouts.
+    """Return the device addresses of tensors' storages, including tensors inside wrappers such as DTensor and sparse
+    layouts.
 
-    Values without storage on a CUDA device are left out: fake, functional and lazy tensors, other devices, None.
+    Values without a storage on a CUDA device are skipped: fake, functional and lazy tensors, tensors on other devices,
+    None.
     """
     found: list[int] = []
     for tensor in tensors:
@@ -38,7 +40,7 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
 
 
 def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts (and batch objects that hold them in `data`)."""
+    """Yield the tensors in nested lists, tuples and dicts, and in batch objects that hold them in `data`."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, dict):
@@ -54,7 +56,7 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
 def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
     """Return the parameters and the buffers of a module and its children; shared ones are repeated.
 
-    `Module.modules()` makes a name for each module, which would cost more than everything else here.
+    It does not use `Module.modules()`, which builds a name for each module and would take most of the time here.
     """
     parameters: list[nn.Parameter] = []
     buffers: list[Tensor] = []
@@ -94,7 +96,7 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the sum of the tensors' storages on CUDA devices, each counted once."""
+    """Return the total size in bytes of the tensors' storages on CUDA devices, counting each storage once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         for part in parts_of_tensor(tensor) or (tensor,):
@@ -105,7 +107,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
-    """Return the inner tensors of a tensor that has no storage of its own: a sparse one, or a wrapper."""
+    """Return the inner tensors of a tensor without its own storage, such as a sparse tensor or a wrapper."""
     kind = type(tensor)
     if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
         return parts
@@ -113,7 +115,7 @@ def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors among a wrapper's attributes; DTensor keeps its own in a slot."""
+    """Return the tensors among a wrapper's attributes and slots; DTensor keeps its local tensor in a slot."""
     if not any("__tensor_flatten__" in class_dict(kind) for kind in mro_of(type(tensor))):
         return []
     values = [*(instance_dict(tensor) or {}).values(), *(value for _, value in slots(tensor))]
@@ -133,7 +135,7 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a torch.func tensor wraps, even if its transformation has ended."""
+    """Return the tensor that a torch.func tensor wraps, even if the torch.func transformation has ended."""
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return None

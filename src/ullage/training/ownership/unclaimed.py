@@ -1,4 +1,4 @@
-"""Blocks that no Python object holds, attributed by their pool or by their size."""
+"""Blocks that no Python object refers to, attributed by their memory pool or by their size."""
 
 import os
 import re
@@ -18,28 +18,30 @@ from ullage.training.ownership.search import OwnerSearch, is_tensor
 
 LARGE_WORKSPACES: Final = {(4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB}
 _WORKSPACES: Final = LARGE_WORKSPACES | {1024 * KIB}
-"""The workspace sizes that PyTorch uses for cuBLAS on cards before Hopper and from Hopper on, and for cuBLASLt
-(CUDABlas.cpp and CublasHandlePool.cpp of torch 2.11)."""
+"""The workspace sizes in bytes that PyTorch uses for cuBLAS on GPUs before Hopper and from Hopper on, and for cuBLASLt
+(CUDABlas.cpp and CublasHandlePool.cpp of torch 2.11).
+"""
 NO_PATH: Final = {
-    HolderKind.POOL: "a private pool, of a CUDA graph or a torch.cuda.MemPool",
-    HolderKind.WORKSPACE: "a workspace of cuBLAS, by its size",
-    HolderKind.UNKNOWN: "nothing in Python leads to it",
+    HolderKind.POOL: "a private pool of a CUDA graph or a torch.cuda.MemPool",
+    HolderKind.WORKSPACE: "a cuBLAS workspace, recognised by its size",
+    HolderKind.UNKNOWN: "no Python object refers to it",
 }
 _SEED_BYTES: Final = 512
 _GENERATOR_BLOCKS: Final = 2
-"""The number of blocks of a device's generator, for seed and offset, from the first capture until the last CUDAGraph
-is gone."""
+"""The number of blocks that a device's random generator holds, for seed and offset, from the first CUDA graph capture
+until the last CUDAGraph is freed.
+"""
 
 
 def kind_of(block: AllocatedBlock) -> HolderKind:
-    """Return the kind of a block that no object holds."""
+    """Return the kind of a block that no object refers to."""
     if block.pool != (0, 0):
         return HolderKind.POOL
     return HolderKind.WORKSPACE if block.size_bytes in _WORKSPACES | _workspaces_wanted() else HolderKind.UNKNOWN
 
 
 def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[int, Claim]) -> dict[int, Claim]:
-    """Return the claims to blocks in which no tensor lies: of CUDA graphs, pools, DDP buckets, autocast."""
+    """Return claims to the blocks that do not contain a tensor: those of CUDA graphs, pools, DDP buckets, autocast."""
     parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
     is_cast = torch.is_autocast_enabled("cuda")
     nameless = {row for row, claim in claimed.items() if (parallel or is_cast) and _is_nameless(search, claim)}
@@ -58,7 +60,7 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
             )
     seeds = [row for row in unknown if blocks[row].size_bytes == _SEED_BYTES]
     if graphs and len({blocks[row].device for row in seeds}) * _GENERATOR_BLOCKS == len(seeds):
-        suffix = _type_text(search, graphs[0]) + ", its seed and offset of random numbers, by their size"
+        suffix = _type_text(search, graphs[0]) + ", its random seed and offset, recognised by their size"
         found.update(
             (row, Claim(HolderKind.POOL, graphs[0], (HolderKind.POOL, graphs[0], "seed"), suffix)) for row in seeds
         )
@@ -71,7 +73,7 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
             buckets[size] = next(modules, None)
         holder = buckets[size]
         if row not in found and holder is not None:
-            suffix = _type_text(search, holder) + ".reducer, by its size"
+            suffix = _type_text(search, holder) + ".reducer, recognised by its size"
             found[row] = Claim(HolderKind.GRADIENT, holder, (HolderKind.GRADIENT, holder, "bucket"), suffix)
         elif row not in found and size in sizes:
             place, suffix = sizes[size]
@@ -80,15 +82,15 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
 
 
 def _is_nameless(search: OwnerSearch, claim: Claim) -> bool:
-    """Tell whether only the tensor of a block is known, and C++ holds it."""
+    """Return whether a claim names only a tensor that C++ code holds, without a variable."""
     is_first = search.reach.parents[claim.place] < 0 and claim.kind is HolderKind.RUNNING
     return is_first and is_tensor(search.reach.objects[claim.place])
 
 
 def _pools(search: OwnerSearch) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield the private pools, with the places of the objects that own them."""
+    """Yield the ids of private pools, each with the index of the object that owns the pool."""
     for place in search.reach.found["pool"]:
-        pool: Any = torch._C._MemPool.id  # on the class, a descriptor
+        pool: Any = torch._C._MemPool.id  # a descriptor of the class
         first, second = pool.__get__(search.reach.objects[place])
         yield (first, second), place
     for place in search.reach.found["cuda graph"]:
@@ -96,18 +98,20 @@ def _pools(search: OwnerSearch) -> Iterator[tuple[tuple[int, int], int]]:
             first, second = torch._C._CUDAGraph.pool(search.reach.objects[place])
             yield (first, second), place
         except RuntimeError:
-            continue  # nothing was captured, or it was reset
+            continue  # this graph captured nothing or was reset
 
 
 def _sizes_cast(search: OwnerSearch) -> Iterator[tuple[int, tuple[int, str]]]:
-    """Yield the sizes of the copies of parameters that autocast caches until its block ends, with their places."""
+    """Yield the sizes of the parameter copies that autocast caches until its block ends, with the parameter's
+    module.
+    """
     width = torch.get_autocast_dtype("cuda").itemsize
     for place in reversed(search.reach.found["module"]):
         module: nn.Module = search.reach.objects[place]
         for name, tensor in tensors_in_table(module, "_parameters"):
             if tensor.dtype is torch.float32 and is_of(tensor, (nn.Parameter,)) and tensor.requires_grad:
                 size = -(-tensor.numel() * width // _SEED_BYTES) * _SEED_BYTES
-                text = f" -> {name_of(type(module))}.{name}, which autocast has cast and keeps, by its size"
+                text = f" -> {name_of(type(module))}.{name}, a copy that autocast caches, recognised by its size"
                 yield size, (place, text)
 
 
@@ -116,7 +120,9 @@ def _type_text(search: OwnerSearch, place: int) -> str:
 
 
 def _workspaces_wanted() -> set[int]:
-    """Return the workspace sizes that the user has set, in KiB: ":4096:2:16:8" for cuBLAS, a number for cuBLASLt."""
+    """Return the workspace sizes in bytes that the user has set, in KiB: ":4096:2:16:8" for cuBLAS, a number for
+    cuBLASLt.
+    """
     pairs = re.findall(r":(\d{1,9}):(\d{1,9})", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     of_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
     return {

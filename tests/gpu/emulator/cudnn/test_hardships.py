@@ -210,7 +210,7 @@ def test_without_its_compiler_an_estimate_takes_the_place_of_what_is_compiled(
         environment=with_cudnn | {VARIABLE: str(without_compiler(cudnn, tmp_path / "packages"))},
     )
     assert sources in ({"table": 4}, {"cudnn": 4})  # cuDNN 9.26 compiles none of these
-    assert [reason for reason in reasons if "NVRTC is not installed beside it; pip install" in reason] == reasons
+    assert [reason for reason in reasons if "NVRTC is not installed with it; for cuDNN" in reason] == reasons
     assert bool(reasons) == ("table" in sources)
 
 
@@ -223,7 +223,7 @@ def test_a_header_of_another_version_is_not_believed(cudnn: Path, with_cudnn: di
     (folder / "include" / "cudnn_version.h").write_text("\n".join(lines))
     taken, reasons = answer(CONVOLVED, environment=with_cudnn | {VARIABLE: str(tmp_path / "packages")})
     assert list(taken) == ["table"]
-    assert any("its header says that it is 91203" in reason for reason in reasons)
+    assert any("the version is 91203 in its header" in reason for reason in reasons)
 
 
 def test_where_there_is_no_cudnn_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -232,9 +232,11 @@ def test_where_there_is_no_cudnn_what_is_missing_is_named(monkeypatch: pytest.Mo
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr("site.getsitepackages", list)
-    assert why_none(torch) == "cuDNN is not installed beside torch"
+    assert why_none(torch) == "cuDNN is not installed with torch"
     monkeypatch.setenv(VARIABLE, str(tmp_path / "named"))
-    assert why_none(torch).startswith(f"{VARIABLE} names {tmp_path / 'named'}, which has no nvidia/cudnn/lib/libcudnn")
+    assert why_none(torch).startswith(
+        f"{VARIABLE} is {tmp_path / 'named'}, which does not contain nvidia/cudnn/lib/libcudnn"
+    )
     library = tmp_path / "named" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
     library.parent.mkdir(parents=True)
     library.touch()
@@ -243,7 +245,7 @@ def test_where_there_is_no_cudnn_what_is_missing_is_named(monkeypatch: pytest.Mo
             library.parents[1].joinpath("include").mkdir(exist_ok=True)
             library.parents[1].joinpath("include", "cudnn_version.h").write_text(text)
         assert find_cudnn(torch) is None
-        assert why_none(torch).endswith("cudnn_version.h does not say which cuDNN it is")
+        assert why_none(torch).endswith("cudnn_version.h does not contain cuDNN's version")
 
 
 HEADER = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR {}\n#define CUDNN_PATCHLEVEL 0\n"

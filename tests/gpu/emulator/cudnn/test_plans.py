@@ -200,7 +200,9 @@ def test_without_cudnn_it_is_said_once(tmp_path: Path) -> None:
         environment={"ULLAGE_CUDNN_CACHE": str(tmp_path / "answers"), VARIABLE: ""},
     )
     assert sources in (["table"], ["unknown"], ["table", "unknown"])
-    assert reasons[0].startswith("cuDNN is not installed beside torch; pip install --no-deps --target FOLDER ")
+    assert reasons[0].startswith(
+        "cuDNN is not installed with torch; for cuDNN's own plans: pip install --no-deps --target FOLDER "
+    )
     assert len([reason for reason in reasons if "not installed" in reason]) == 1
     assert not (tmp_path / "answers").exists()
 

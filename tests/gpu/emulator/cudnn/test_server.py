@@ -130,7 +130,7 @@ def test_a_library_that_cannot_be_loaded_is_the_reason(tmp_path: Path) -> None:
         planner = Planner(setup_of(library=path, why_not="", cache=str(tmp_path / "answers")))
         for _ in range(2):
             answer = planner.answer(f"heuristics\n{QUESTION}")
-            assert answer.startswith("unknown cuDNN cannot be asked: ")
+            assert answer.startswith("unknown cuDNN cannot be used: ")
     assert not (tmp_path / "answers").exists()
 
 

@@ -181,7 +181,7 @@ def test_a_damaged_row_is_named(folder: Path, row: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", ",".join(COLUMNS).encode()])
 def test_a_file_that_is_no_table_is_named(folder: Path, data: bytes) -> None:
     """So is a folder without one."""
-    with pytest.raises(TableError, match="holds no table"):
+    with pytest.raises(TableError, match="contains no table"):
         estimate(question(), version=91900, capability=75)
     (folder / "9.19.csv").write_bytes(data)
     with pytest.raises(TableError, match=r"9\.19\.csv"):

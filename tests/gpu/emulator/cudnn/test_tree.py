@@ -85,11 +85,11 @@ def test_what_is_written_is_read(tree: tuple[Node, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "a question of 0 descriptors"),
-        ("17\n" * 4097, "a question of 4097 descriptors"),
-        ("17 902:3:1,2\n15 801:15:1\n", "line 2 of a question refers to a line that does not come before it"),
-        ("15 801:15:-1\n", "line 1 of a question refers to a line that does not come before it"),
-        ("17\n17 902:3\n", "line 2 of a question cannot be read: '17 902:3'"),
+        ("", "a query of 0 descriptors"),
+        ("17\n" * 4097, "a query of 4097 descriptors"),
+        ("17 902:3:1,2\n15 801:15:1\n", "line 2 of a query refers to a line that does not come before it"),
+        ("15 801:15:-1\n", "line 1 of a query refers to a line that does not come before it"),
+        ("17\n17 902:3\n", "line 2 of a query cannot be read: '17 902:3'"),
     ],
 )
 def test_what_is_no_tree_says_where(text: str, reason: str) -> None:

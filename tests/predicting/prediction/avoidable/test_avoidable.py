@@ -24,7 +24,7 @@ HELD = {
     "batches_kept": "previous",
     "closure_of_hook": "features",
     "dict_of_metrics": "metrics['scores']",
-    "garbage_of_cycle": "a cycle of references",
+    "garbage_of_cycle": "a reference cycle",
     "gradients_copied": "copies[*]",
     "last_few": "queue[*]",
     "micro_batches": "scores",

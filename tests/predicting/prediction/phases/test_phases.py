@@ -71,7 +71,7 @@ def test_memory_that_runs_out_is_named_with_its_phase(predict: Predict, which: s
     run = predict("runs_out.py", which, options=("--total-memory", "1GiB"))
     assert run.code == 1, run.error
     number = 1 + next(at for at, text in enumerate((SCRIPTS / "runs_out.py").read_text().splitlines()) if line in text)
-    wanted = f"the script ran out of memory in {which}, at line {number} of runs_out.py: it asked for 1.00 GiB"
+    wanted = f"the script ran out of memory in {which}, at line {number} of runs_out.py: it requested 1.00 GiB"
     assert run.prediction["reason"].startswith(wanted)
 
 
@@ -104,7 +104,7 @@ def test_until(predict: Predict) -> None:
     assert [step["step"] for step in run.prediction["steps"]] == [1, 2, 3]
     assert run.phases["evaluation"]["first_step"] == 2
     run = predict("generates.py", "outer", options=("--until", "save"))
-    assert "no saving was reached: the script ended before it" in run.prediction["notes"]
+    assert "the script ended before it reached saving" in run.prediction["notes"]
     wrong = predict("plain.py", options=("--until", "lunch"))
     assert wrong.code == 2
     assert "--until 'lunch' is not known; expected one of eval, save, end" in wrong.error

@@ -92,7 +92,9 @@ def _taken(build: Build, faults: Faults, change: Callable[[World], None] = lambd
         except ullage.UsageError as error:
             return f"refused: {error}", {}
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            notes = [note for note in getattr(error, "__notes__", []) if "Memory was truly full" not in note]
+            notes = [
+                note for note in getattr(error, "__notes__", []) if "were allocated when a request for" not in note
+            ]
             notes.sort(key=lambda note: note.startswith("Gradients accumulated"))  # the reason comes first
             text = "" if isinstance(error, torch.OutOfMemoryError) else str(error)
             return f"refused: {' '.join([text, *notes]).strip()}", {}
@@ -111,9 +113,11 @@ def _compared(outcome: str, left: Left, expected: Left) -> str:
     values = [{name: one for name, one in some.items() if not name.startswith("random")} for some in (expected, left)]
     if "split into" in outcome and not differences(*values, within=_rounding(left)):
         return "equal in parts"
-    if "each part draws random numbers of its own" in outcome:
+    if "each part draws its own random numbers" in outcome:
         return "own random numbers"
-    return "told" if "which is not put back" in outcome.replace("faults, which", "") else f"OTHER ({outcome})"
+    return (
+        "told" if "which the guard does not restore" in outcome.replace("faults, which", "") else f"OTHER ({outcome})"
+    )
 
 
 def _rounding(left: Left) -> float:

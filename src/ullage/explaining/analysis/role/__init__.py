@@ -1,4 +1,4 @@
-"""What each block of a recorded run was for: told by stacks, lives and sizes, without the script."""
+"""Inference of the role of each block in a recorded run from stacks, lifetimes and sizes, without the script."""
 
 from ullage.explaining.analysis.role.role import ROLES, RoleColumns, Sureness, roles_of
 from ullage.explaining.analysis.role.share import RoleShare, role_shares

@@ -1,8 +1,9 @@
-"""The forward line behind what backward allocates: its threads have no frames of Python.
+"""The forward line for memory that backward allocates, because autograd's threads have no Python frames.
 
-Autograd runs operations in the reverse order of forward. Where C++ frames name them (`AddmmBackward0::apply`, and in
-forward `at::_ops::addmm`), the n-th from the end of one belongs to the n-th of the other. Without such names lives tell
-less surely: what an operation has kept for backward is freed when its own part of backward has run.
+Autograd runs operations in the reverse order of forward. If C++ frames name the operations (`AddmmBackward0::apply`,
+and in forward `at::_ops::addmm`), the n-th operation from the end of backward corresponds to the n-th of forward.
+Without these names, lifetimes give a less certain answer: a block that an operation saved for backward is freed when
+the backward of that operation has run.
 """
 
 import re
@@ -27,11 +28,11 @@ _FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 
 def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
-    """Return the stack in forward behind blocks of backward, and how sure it is.
+    """Return the forward stack for blocks that backward allocated, and how certain it is.
 
     Args:
         recording: the run.
-        wanted: keys of blocks. Of no use are those that have a line of the user's, or no operation on their stack.
+        wanted: keys of blocks. Blocks with a line of user code, or without an operation on their stack, give no result.
     """
     chosen = frozenset(wanted)
     if not chosen:
@@ -47,7 +48,7 @@ def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, 
 
 
 class _Matching:
-    """Matches what backward passes allocate with what forward passes did."""
+    """A matcher of the blocks that backward passes allocate with the blocks that forward passes allocate."""
 
     def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
         self._stacks: RecordedStacks = recording.history.stacks
@@ -56,7 +57,7 @@ class _Matching:
         self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield blocks of those backward passes in which `moments` are, each with a stack of forward, and how sure."""
+        """Yield (block, forward stack, certainty) for the backward passes that contain one of `moments`."""
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
         for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
@@ -71,7 +72,9 @@ class _Matching:
     def _of_span(
         self, forward: Sequence[int], inside: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        """Match one backward pass; what checkpointing ran again in it is the forward pass of what follows there."""
+        """Match the blocks of one backward pass; a forward that checkpointing reruns in it is matched with the blocks
+        that follow.
+        """
         again: list[int] = []
         backward: list[int] = []
         for key in inside:
@@ -103,7 +106,7 @@ class _Matching:
                 continue
             at = bisect_right(spots, index)
             if not self._of(key).backward and at and spots[at - 1] == index - 1:
-                # The engine's own: it sums up what the operation before has returned.
+                # A block allocated by the engine itself: it sums the results of the previous operation.
                 told[key] = told[known[at - 1]]
                 known.insert(at, key)
                 spots.insert(at, index)
@@ -111,7 +114,7 @@ class _Matching:
                 continue
             beside = {told[each] for each in known[max(0, at - 1) : at + 1]}
             after = bisect_right(moments, int(self._lives.born[key]))
-            if len(beside) == 1:  # on both sides, or the last there is
+            if len(beside) == 1:  # the same on both sides, or there is only one
                 yield key, beside.pop(), Sureness.GUESS
             elif key in guessed:
                 yield key, guessed[key], Sureness.GUESS
@@ -121,12 +124,12 @@ class _Matching:
                 yield key, told[known[at - 1]], Sureness.GUESS
 
     def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """When backward frees what forward has made: operation and key, in order."""
+        """Return (operation, key) for each free in backward of a block that forward allocated, in order."""
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
-        """Match operations of backward with those of forward, the last with the first."""
+        """Match backward operations with forward operations: the last one of forward with the first one of backward."""
         for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
             calls = self._runs(forward, partial(self._is_called, name), is_split=True)
             for is_split in (False, True):
@@ -137,7 +140,7 @@ class _Matching:
                     break
             else:
                 nodes = self._runs(backward, partial(self._is_backward, name), is_split=False)
-                if len(nodes) < len(calls):  # the first ones of forward may need no gradient
+                if len(nodes) < len(calls):  # the first forward operations may need no gradient
                     for node, call in zip(nodes, reversed(calls), strict=False):
                         yield from ((key, int(self._stack[call[0]]), Sureness.GUESS) for key in node)
 
@@ -149,7 +152,9 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Neighbours that belong to one name; `is_split`: the same stack twice, or another line, begins the next."""
+        """Return runs of adjacent blocks that belong to one operation name; with `is_split`, a repeated stack or a
+        different line starts a new run.
+        """
         found: list[list[int]] = []
         is_open = False
         for key in keys:
@@ -177,18 +182,18 @@ class _Matching:
 
 @dataclass(frozen=True, slots=True)
 class _OperationStack:
-    """What a stack tells of an operation."""
+    """The properties of an operation that a stack shows."""
 
     names: frozenset[str]
-    """The operations on it, as forward calls them."""
+    """The names of the forward operations on the stack."""
     backward: str
-    """The operation whose backward it is; empty if none's."""
+    """The name of the operation whose backward the stack shows; empty if there is none."""
     is_engines: bool
-    """Whether autograd's engine runs it, in C++."""
+    """Whether the autograd engine runs the operation in C++."""
     place: Frame | None
-    """The innermost line of Python's."""
+    """The innermost Python frame."""
     has_line: bool
-    """Whether a line is the user's own."""
+    """Whether the stack contains a line of user code."""
 
     @classmethod
     def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
@@ -200,5 +205,7 @@ class _OperationStack:
 
 
 def _plain(name: str) -> str:
-    """An operation's name as both sides have it: `_log_softmax` and `LogSoftmax` are "logsoftmax"."""
+    """Return an operation name in the form common to forward and backward: `_log_softmax` and `LogSoftmax` become
+    "logsoftmax".
+    """
     return name.replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""The lives of a program's blocks, the passes of a training step between them, and counterparts one pass before."""
+"""The lifetimes of a program's blocks, the passes of a training step, and equivalent blocks of the previous pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLives:
-    """When each block was allocated and freed: operations, by the program's key."""
+    """The operations at which each block was allocated and freed, indexed by the key of the block."""
 
     born: Column
-    """-1: before recording began, or not at all."""
+    """-1 if the block was allocated before recording began, or never."""
     freed: Column
-    """`NEVER` where it was not."""
+    """`NEVER` if the block was not freed."""
     order: Column
-    """The keys that operations allocate, in their order."""
+    """The keys that operations allocate, in order of allocation."""
 
     @classmethod
     def of(cls, program: Program, keys: int) -> "KeyLives":
-        """Read the program."""
+        """Return the lifetimes of the blocks of a program."""
         born, freed = np.full(keys, -1, np.int64), np.full(keys, NEVER, np.int64)
-        # What brings about the state at the beginning was there before.
+        # The operations that set up the initial state allocate blocks from before the recording.
         made = np.flatnonzero(program.op == Op.ALLOCATE)
         made = made[made >= program.setup]
         ended = np.flatnonzero(program.op == Op.FREE)
@@ -38,23 +38,23 @@ class KeyLives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """When passes began and ended: operations, each column ascending."""
+    """The operations at which passes start and end; each column is in ascending order."""
 
     forward_starts: Column
     backward_starts: Column
     backward_ends: Column
     """The last allocation of each backward pass."""
     after_backward: Column
-    """The first allocation after each backward pass; `NEVER` where none follows."""
+    """The first allocation after each backward pass; `NEVER` if there is none."""
     has_modules: bool
-    """Whether any forward pass was seen."""
+    """Whether the recording contains a forward pass of a module."""
 
 
 def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
-    """Find the passes in the order of allocations.
+    """Return the passes found in the order of allocations.
 
     Args:
-        lives: the blocks' lives.
+        lives: the lifetimes of the blocks.
         part: the `Pass` of each block, by key.
         begins: whether a block is the first gradient of a backward pass, by key.
     """
@@ -64,7 +64,7 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
     has_modules = bool(is_forward.any())
     forward_starts = at[is_forward & ~np.append(False, is_forward[:-1])]
     is_backward = is_one_of(kinds, (Pass.BACKWARD, Pass.RECOMPUTED))
-    # Between two backward passes there is a forward one, or the first gradient of the second.
+    # Two backward passes are separated by a forward pass or by the first gradient of the second one.
     parts = is_forward if has_modules else kinds == Pass.OUTSIDE
     number = np.cumsum(parts | begins[order])
     mine = np.flatnonzero(is_backward)
@@ -79,7 +79,7 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
         )
     changes = np.flatnonzero(np.diff(number[mine])) + 1
     first, last = mine[np.append(0, changes)], mine[np.append(changes - 1, len(mine) - 1)]
-    # The gradient of the loss is made just before the engine runs.
+    # The gradient of the loss is allocated just before the engine runs.
     starts = np.where((first > 0) & begins[order][np.maximum(first - 1, 0)], at[np.maximum(first - 1, 0)], at[first])
     following = np.append(at, NEVER)[last + 1]
     return Passes(
@@ -92,35 +92,36 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
 
 def next_of(moments: Column, at: Column) -> Column:
-    """For each operation the first of `moments` above it, `NEVER` where there is none."""
+    """Return for each operation the first element of `moments` above it; `NEVER` if there is none."""
     return np.append(moments, NEVER)[np.searchsorted(moments, at, side="right")]
 
 
 def previous_of(moments: Column, at: Column) -> Column:
-    """For each operation the last of `moments` at or below it, -1 where there is none."""
+    """Return for each operation the last element of `moments` at or below it; -1 if there is none."""
     return np.insert(moments, 0, -1)[np.searchsorted(moments, at, side="right")]
 
 
 def counterparts(
     chosen: Mask, *, lives: KeyLives, passes: Passes, part: Column, stack: Column, size: Column, stays: Mask
 ) -> Iterator[tuple[int, int]]:
-    """Yield blocks and the counterpart of each, which was freed: (key, key).
+    """Yield (key, counterpart) pairs: a block, and the equivalent block of an earlier pass that was freed.
 
-    How long a block would have lived that was alive when the run failed is not known; how long its counterpart did is.
+    The lifetime of a block that was alive at the failure is not known; the lifetime of its counterpart is.
 
     Args:
         chosen: the blocks to find a counterpart for.
-        lives: when blocks were allocated and freed.
-        passes: the passes of steps.
+        lives: the lifetimes of the blocks.
+        passes: the passes of the steps.
         part: the `Pass` of each block.
-        stack: the stack of each block; -1: none was recorded.
-        size: the size of each block.
-        stays: blocks that libraries take once, so that a later pass does not allocate them again.
+        stack: the stack of each block; -1 if no stack was recorded.
+        size: the size of each block in bytes.
+        stays: blocks that libraries allocate only once, so that a later pass does not allocate them again.
     """
     order = lives.order[~stays[lives.order]]
-    order = order[np.isin(stack[order], np.unique(stack[order[chosen[order]]]))]  # all others are no counterparts
+    order = order[np.isin(stack[order], np.unique(stack[order[chosen[order]]]))]  # no other block can be a counterpart
     born = lives.born[order]
-    # What comes from one stack is counted within its pass; what has no stack, within backward as a whole.
+    # Blocks of one stack are counted within their pass; blocks without a stack are counted within the whole of
+    # backward.
     inside = is_one_of(part[order], (Pass.BACKWARD, Pass.RECOMPUTED))
     number = np.where(
         inside,
@@ -128,7 +129,7 @@ def counterparts(
         np.searchsorted(passes.backward_starts, born, side="right"),
     )
     turns = np.unique(number[chosen[order]])
-    is_near = np.isin(number, np.append(turns, turns - 1))  # all others are in no pass that is compared
+    is_near = np.isin(number, np.append(turns, turns - 1))  # other blocks are in no pass that is compared
     missed: list[int] = []
     place: dict[tuple[int, int, int], int] = {}
     found: dict[tuple[int, int, int, int], int] = {}
@@ -152,7 +153,7 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield blocks with the last one before each that was freed, of the same stack and size."""
+    """Yield each block with the last freed block before it that has the same stack and size."""
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

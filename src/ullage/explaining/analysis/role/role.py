@@ -1,8 +1,9 @@
-"""The role of every block of a recorded run, and how sure that is.
+"""The role of every block of a recorded run, and how certain that role is.
 
-What made a block (`maker`) and how long it lived (`life`) decide together: what a forward pass makes and backward still
-finds is an activation; what an optimizer's step makes and leaves is its state. Where neither tells, sizes may: a
-gradient has its parameter's. A script's own names play no part, except that a function called `forward` is one.
+Two properties decide together: the part of the step that allocated the block (`maker`), and its lifetime (`life`). A
+block that a forward pass allocates and that is alive in backward is an activation. A block that an optimizer's step
+allocates and leaves is optimizer state. If neither property decides, sizes may: a gradient has the size of its
+parameter. Names in the script do not matter, except for functions called `forward`.
 """
 
 from collections import Counter
@@ -21,33 +22,35 @@ from ullage.recorded.program import Column, is_one_of
 
 ROLES: Final = tuple(Role)
 _CUBLAS_BYTES: Final = 8_519_680
-"""cuBLAS's workspace for each stream and thread, before compute capability 9.0."""
+"""The size in bytes of cuBLAS's workspace for each stream and thread, before compute capability 9.0."""
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
-"""cuBLASLt's, and what both take from compute capability 9.0 on: sizes that tensors have, too."""
+"""Sizes in bytes: cuBLASLt's workspace, and the workspace of cuBLAS and cuBLASLt from compute capability 9.0 on.
+Tensors also have these sizes.
+"""
 
 
 class Sureness(IntEnum):
-    """How sure a role is."""
+    """The degree of certainty of a role."""
 
     CERTAIN = 0
-    """PyTorch's own functions are on the stack, and the block's life agrees."""
+    """PyTorch's own functions are on the stack, and the lifetime of the block agrees."""
     LIKELY = 1
-    """The life and the size say so."""
+    """The lifetime and the size of the block indicate the role."""
     GUESS = 2
-    """The life was not seen whole, or nothing but a size says so."""
+    """The lifetime was not recorded completely, or only the size indicates the role."""
 
     @property
     def word(self) -> str:
-        """The word that a report shows."""
+        """The name of this degree of certainty in reports."""
         return {Sureness.CERTAIN: "certain", Sureness.LIKELY: "likely", Sureness.GUESS: "a guess"}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleColumns:
-    """The role of each block, by the program's key."""
+    """The role of each block, indexed by the key of the block in the program."""
 
     role: Column
-    """Indices of `ROLES`."""
+    """Indices into `ROLES`."""
     sureness: Column
 
     def role_of(self, key: int) -> Role:
@@ -55,17 +58,17 @@ class RoleColumns:
         return ROLES[int(self.role[key])]
 
     def sureness_of(self, key: int) -> Sureness:
-        """Return how sure it is."""
+        """Return how certain the role of a block is."""
         return Sureness(int(self.sureness[key]))
 
 
 def roles_of(recording: Recording) -> RoleColumns:
-    """Return the role of every block of a run, as far as it is recorded: up to the request that failed, if one did."""
+    """Return the role of every block of a run, up to the request that failed if there is one."""
     return _Roles(recording).decide()
 
 
 class _Roles:
-    """Decides roles rule by rule: a block keeps the first one that it gets."""
+    """A rule-based classifier: each block keeps the first role that a rule assigns to it."""
 
     def __init__(self, recording: Recording) -> None:
         rebuilt = recording.rebuilt
@@ -85,7 +88,7 @@ class _Roles:
         self._sureness = np.full(keys, Sureness.GUESS, np.int64)
 
     def decide(self) -> RoleColumns:
-        """Apply the rules, the surest first."""
+        """Return the roles after applying the rules, the most certain rules first."""
         seen = self._lives.born >= 0
         self._owned(seen)
         self._workspaces(seen)
@@ -107,16 +110,16 @@ class _Roles:
     def _flag(self, flag: Mask) -> Mask:
         return np.asarray(flag[self._stack], bool)
 
-    # ---- what libraries take
+    # ---- blocks of libraries
 
     def _workspaces(self, seen: Mask) -> None:
         lives, order, makers = self._lives, self._lives.order, self._makers
         self._is(seen & self._flag(makers.is_workspace), Role.WORKSPACES, Sureness.CERTAIN)
-        # Taken and given back with no other allocation between: nothing was computed from it into a block of its own.
+        # Blocks that are freed before the next allocation: no other block was computed from them.
         following = np.full(len(self._size), NEVER, np.int64)
         following[order[:-1]] = lives.born[order[1:]]
         passing = seen & (lives.freed < following) & ~self._has_parameters_size()
-        # The result is allocated just before, by the same call.
+        # The same call allocates its result just before.
         before = np.full(len(self._size), -1, np.int64)
         before[order[1:]] = order[:-1]
         same_call = (before >= 0) & (self._stack[before] == self._stack)
@@ -125,23 +128,28 @@ class _Roles:
         named = inside & (self._stack >= 0)
         self._is(named & by_cudnn, Role.WORKSPACES, Sureness.CERTAIN)
         self._is(named & self._flag(makers.is_generated), Role.WORKSPACES, Sureness.LIKELY)
-        if by_cudnn.any():  # and backward has no frames that name an operation
+        if by_cudnn.any():  # and no backward frames name an operation
             unnamed = passing & (self._part == Pass.BACKWARD) & ~self._flag(makers.is_named)
             self._is(unnamed, Role.WORKSPACES, Sureness.LIKELY)
         self._is(seen & self._of_cublas(), Role.WORKSPACES, Sureness.LIKELY)
 
     def _has_parameters_size(self) -> Mask:
-        """Blocks as large as a parameter: in backward such a one is added to a gradient."""
+        """Return which blocks have the size of a parameter; in backward, blocks of these sizes are added to
+        gradients.
+        """
         return np.isin(self._size, np.unique(self._size[self._role == ROLES.index(Role.PARAMETERS)]))
 
     def _of_cublas(self) -> Mask:
-        """Blocks of the sizes that cuBLAS and cuBLASLt take, once for each thread and stream, and never give back."""
+        """Return which blocks have a size that cuBLAS or cuBLASLt allocates once per thread and stream and never
+        frees.
+        """
         order, makers = self._lives.order, self._makers
         found = np.zeros(len(self._size), bool)
         computes = is_one_of(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
         is_made = self._flag(makers.is_parameter) | self._has_parameters_size()
         kept = computes & (self._lives.freed[order] == NEVER)
-        # Kept over a whole backward pass, or into the second forward pass after it where there is none of backward.
+        # A workspace is kept over a whole backward pass. Without backward, it is kept into the second following forward
+        # pass.
         ended, starts = self._passes.after_backward, self._passes.forward_starts
         born = self._lives.born[order]
         if len(ended):
@@ -155,13 +163,13 @@ class _Roles:
             in_backward = is_one_of(self._part[order[mine]], (Pass.BACKWARD, Pass.RECOMPUTED))
             _, first = np.unique(in_backward, return_index=True)
             found[order[mine[first]]] = True
-            if size == _CUBLAS_BYTES:  # and cuBLASLt's, which the same call may take
+            if size == _CUBLAS_BYTES:  # cuBLASLt's workspace may be allocated by the same call
                 beside = mine[first][mine[first] + 1 < len(order)]
                 same = kept[beside + 1] & (self._stack[order[beside + 1]] == self._stack[order[beside]])
                 found[order[beside[same & (self._stack[order[beside]] >= 0)] + 1]] = True
         return found
 
-    # ---- what modules and optimizers own
+    # ---- blocks of modules and optimizers
 
     def _owned(self, seen: Mask) -> None:
         born, freed = self._lives.born, self._lives.freed
@@ -176,7 +184,8 @@ class _Roles:
     def _optimizer(self, seen: Mask) -> None:
         lives = self._lives
         mine = seen & (self._part == Pass.OPTIMIZER)
-        # Outside of every step: a closure's forward pass is within one, and backward may run steps of its own.
+        # Allocations outside of every step. A closure's forward pass is inside a step, and backward may run its own
+        # steps.
         outside = is_one_of(self._part, (Pass.OUTSIDE, Pass.FORWARD)) & ~self._flag(self._makers.in_optimizer)
         others = lives.born[lives.order[outside[lives.order]]]
         following = next_of(others, lives.born)
@@ -201,12 +210,14 @@ class _Roles:
         self._is(waits & without_gradients, Role.TEMPORARIES, Sureness.LIKELY)
         if self._trains:
             self._is(waits, Role.ACTIVATIONS, Sureness.LIKELY)
-        self._is(waits, Role.ACTIVATIONS, Sureness.GUESS)  # or a cache of keys and values
+        self._is(waits, Role.ACTIVATIONS, Sureness.GUESS)  # or a key-value cache
         self._is(mine, Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
 
     def _is_cut_short(self) -> Mask:
-        """Blocks that were alive when a request failed and the program went on: that may be why they were freed."""
+        """Return which blocks were alive when a request failed and the program continued; the error may be why they
+        were freed.
+        """
         lives, recording = self._lives, self._recording
         failed = recording.rebuilt.ops_of(np.flatnonzero(recording.history.action == Action.OOM))
         failure = next_of(failed[failed < len(recording.program)], lives.born)
@@ -229,14 +240,17 @@ class _Roles:
         self._is(between & (survives | waits), Role.ACTIVATIONS, Sureness.LIKELY)
         self._is(between, Role.TEMPORARIES, Sureness.LIKELY)
         self._is(mine & after_forward & in_backward, Role.ACTIVATIONS, Sureness.LIKELY)
-        # Beside a module's parameters those that stand alone are made with an object, or there are none of modules.
+        # If modules have parameters, standalone parameters are created in an `__init__`; otherwise they may be created
+        # anywhere.
         alone = self._flag(self._makers.in_init) | (not (self._role == ROLES.index(Role.PARAMETERS)).any())
         self._parameters_by_size(mine & (freed == NEVER) & alone)
         self._is(mine & (freed > forward), Role.INPUTS, Sureness.LIKELY)
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.LIKELY)
 
     def _parameters_by_size(self, kept: Mask) -> None:
-        """Blocks that are kept for good, made by no module, of which each has a gradient of its size."""
+        """Assign the role of parameters to blocks that are never freed, that no module allocated, and that each have a
+        gradient of their size.
+        """
         if not len(self._passes.backward_starts):
             return
         left = _count(self._size[self._gradients()])
@@ -246,7 +260,7 @@ class _Roles:
         self._role[chosen], self._sureness[chosen] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
 
     def _gradients(self) -> Mask:
-        """Blocks that the first whole backward pass leaves behind."""
+        """Return which blocks the first complete backward pass leaves behind."""
         passes, born = self._passes, self._lives.born
         start, end, after = (
             int(column[0]) for column in (passes.backward_starts, passes.backward_ends, passes.after_backward)
@@ -265,18 +279,18 @@ class _Roles:
         own = np.clip(np.searchsorted(passes.backward_ends, born, side="left"), 0, len(passes.backward_ends) - 1)
         end, after = passes.backward_ends[own], passes.after_backward[own]
         self._is(mine & self._flag(self._makers.is_gradient) & (freed > end), Role.GRADIENTS, Sureness.CERTAIN)
-        # Kept for a backward pass through the backward pass, and freed there.
+        # Kept for a double backward pass, and freed in it.
         later = next_of(passes.backward_starts, np.maximum(end, born))
         later_end = np.append(passes.backward_ends, -1)[np.minimum(own + 1, len(passes.backward_ends))]
         self._is(mine & (freed > later) & (freed < later_end), Role.ACTIVATIONS, Sureness.LIKELY)
         has_parameters = bool((self._role == ROLES.index(Role.PARAMETERS)).any())
         fits = self._has_parameters_size() | (not has_parameters)
-        again = next_of(passes.forward_starts, end) > later  # backward through backward: no forward pass between
+        again = next_of(passes.forward_starts, end) > later  # double backward: no forward pass between
         self._is(mine & again & (freed > later) & (later != NEVER) & ~fits, Role.ACTIVATIONS, Sureness.LIKELY)
         is_over = after != NEVER
         self._is(mine & (freed > after) & is_over & fits, Role.GRADIENTS, Sureness.CERTAIN)
         self._is(mine & (freed > after) & is_over, Role.GRADIENTS, Sureness.LIKELY)
-        # Let go of before anything else is allocated, as zero_grad does after a step that needs no memory.
+        # Freed before the next allocation, as zero_grad does after an optimizer step that allocates nothing.
         left = np.zeros(len(passes.backward_ends), bool)
         left[own[mine & (freed > after) & is_over & fits]] = True
         let_go = mine & (freed > end) & fits & ~left[own]
@@ -288,7 +302,7 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """The oldest of some blocks, as many of each size as there are parameters without a gradient."""
+        """Return the oldest of the chosen blocks: as many of each size as there are parameters without a gradient."""
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
         left.subtract(_count(self._size[has]))
@@ -298,7 +312,9 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first of some blocks, of each size as many as are left."""
+        """Return the first keys whose sizes still have a count above 0 in `left`, and lower that count for each of
+        them.
+        """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):
             if left[size] > 0:
@@ -306,10 +322,10 @@ class _Roles:
                 found.append(key)
         return found
 
-    # ---- where a run failed
+    # ---- failed runs
 
     def _as_one_pass_before(self, seen: Mask) -> None:
-        """Give what was alive at the failure the role of what the same code allocated a pass before."""
+        """Assign to blocks that were alive at the failure the role of the equivalent blocks of the previous pass."""
         stays = self._lives.freed == NEVER
         stays &= self._role == ROLES.index(Role.WORKSPACES)
         unsure = seen & (self._lives.freed == NEVER) & (self._sureness != Sureness.CERTAIN)
@@ -327,7 +343,7 @@ class _Roles:
             if self._role[before] >= 0 and self._sureness[before] != Sureness.GUESS and not is_cut_short[before]:
                 self._role[key], self._sureness[key] = self._role[before], Sureness.LIKELY
 
-    # ---- what was there before recording began
+    # ---- blocks from before the recording
 
     def _there_before(self, before: Mask) -> None:
         freed, passes = self._lives.freed, self._passes
@@ -346,9 +362,11 @@ class _Roles:
         self._kept_from_before(before & (freed == NEVER))
 
     def _kept_from_before(self, kept: Mask) -> None:
-        """Split what was kept all the time: of each size as many parameters as gradients, then the optimizer's state.
+        """Assign roles to blocks that existed during the whole recording. For each size, there are as many parameters
+        as gradients; the remaining blocks are optimizer state.
 
-        A training step's blocks are of these kinds, and the state has its parameter's size, once or several times.
+        The long-lived blocks of a training step are of these kinds, and optimizer state has one or several blocks of
+        its parameter's size.
         """
         gradients = self._role == ROLES.index(Role.GRADIENTS)
         turn = np.searchsorted(self._passes.backward_ends, self._lives.born, side="left")
@@ -366,9 +384,10 @@ class _Roles:
 
 
 def _age_of(recording: Recording, keys: int) -> Column:
-    """Rank the blocks that were there before by what their addresses say of their age, the oldest first.
+    """Return the age rank of blocks from before the recording, inferred from their addresses; 0 is the oldest block.
 
-    Linux's driver places each new segment below the ones before it, Windows' above; within one, addresses ascend.
+    The Linux driver places each new segment below the previous ones, the Windows driver above them. Within a segment,
+    addresses ascend.
     """
     start = sorted(recording.program.start, key=lambda segment: segment.address)
     history = recording.history

@@ -1,4 +1,6 @@
-"""The roles at the moment that matters, in bytes, each with how sure it is; and what lowers the one that is most."""
+"""The memory of each role at the failed request or at the peak, its certainty, and advice on reducing the largest
+role.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,20 +12,22 @@ from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.role import RoleColumns, Sureness
 
 _MOST: Final = 0.4
-"""The least share of what was allocated from which a role is named as most of it."""
+"""The least share of allocated memory that a role must have to be named in the heading."""
 _CHANGES: Final[Mapping[Role, str]] = {
-    Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this card lower them, a smaller batch does not",
-    Role.GRADIENTS: "parameters that need no training (LoRA) have none, and a smaller batch does not lower them",
-    Role.OPTIMIZER_STATE: "an optimizer that keeps less (SGD, Adafactor, 8-bit Adam) or sharding lowers it, a smaller "
+    Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this GPU reduce them; a smaller batch does not",
+    Role.GRADIENTS: "frozen parameters (LoRA) have none; a smaller batch does not reduce them",
+    Role.OPTIMIZER_STATE: "an optimizer with less state (SGD, Adafactor, 8-bit Adam) or sharding reduces it; a smaller "
     "batch does not",
-    Role.ACTIVATIONS: "they shrink with the batch and the length of its items, and with checkpointing",
-    Role.INPUTS: "they shrink with the batch; what a step does not use yet can wait on the host",
+    Role.ACTIVATIONS: "a smaller batch, shorter inputs and activation checkpointing reduce them",
+    Role.INPUTS: "a smaller batch reduces them; inputs that a step does not use yet can stay on the host",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleShare:
-    """A role at the moment that matters; bytes after rounding, which add up to what was allocated."""
+    """The memory of a role at the failed request or at the peak, in bytes after rounding; all roles add up to the
+    allocated bytes.
+    """
 
     role: Role
     bytes: int
@@ -34,13 +38,15 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """How sure the greater part of these bytes is."""
+        """The degree of certainty that most of these bytes have."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the roles that held memory at the moment that matters, the largest first; none where nothing tells any."""
+    """Return the roles that held memory at the failed request or at the peak, largest first; empty if no role is
+    known.
+    """
     sizes: Counter[tuple[Role, Sureness]] = Counter()
     counts: Counter[Role] = Counter()
     for block in recording.held():
@@ -65,7 +71,9 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
 
 
 def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
-    """The role that is most of what was allocated, with its percentage; None where none is, or that is a guess."""
+    """Return the role with most of the allocated memory and its percentage; None if no role has enough or if it is a
+    guess.
+    """
     total = sum(share.bytes for share in roles)
     if not roles or roles[0].bytes < _MOST * total:
         return None
@@ -76,17 +84,19 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return what a headline says of the role that is most of the memory: ", 65 % ACTIVATIONS", or nothing."""
+    """Return the end of a heading that names the role with most of the memory, such as ", 65 % ACTIVATIONS"; may be
+    empty.
+    """
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence about what lowers the role that is most of the memory; empty where none is."""
+    """Return a sentence on reducing the role with most of the memory; empty if no role has enough."""
     found = _most(roles)
     if found is None:
         return ""
     share, percent = found
     name = share.role.label.capitalize()
     verb = "is" if share.role is Role.OPTIMIZER_STATE else "are"
-    return f" {name} {verb} {percent} % of it: {_CHANGES[share.role]}."
+    return f" {name} {verb} {percent} % of this peak: {_CHANGES[share.role]}."

@@ -1,1 +1,1 @@
-"""The explanation of an error's text or a log: one cause, with figures that add up to the card."""
+"""The explanation of an error message or a log: one cause, with figures that add up to the GPU's memory."""

@@ -1,6 +1,7 @@
-"""The figures that a text has about a card's memory, completed so that they add up to the card.
+"""The figures of a GPU's memory in an error message, completed so that they add up to the GPU's total memory.
 
-The module does not know why a request failed."""
+This module does not decide why a request failed.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,41 +11,42 @@ from ullage.recorded.message.message import Message, OtherProcess
 from ullage.recorded.message.wording import MessageKind
 
 _ROUNDING_BYTES: Final = 64 * MIB
-"""Tolerance for sums: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly
-different moments."""
+"""A tolerance for sums in bytes: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
+from slightly different times.
+"""
 CONTEXT_BYTES: Final = 2 * GIB
-"""Upper bound of a context with the libraries' workspaces and NCCL's buffers."""
+"""The largest plausible size in bytes of a CUDA context with the workspaces of libraries and NCCL's buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The parts of a card in bytes: allocated + cached + outside + others + unnamed + free = total."""
+    """The parts of a GPU's memory in bytes: allocated + cached + outside + others + unnamed + free = total."""
 
     total_bytes: int
     free_bytes: int
     allocated_bytes: int
     cached_bytes: int
     outside_bytes: int
-    """Bytes of this process outside PyTorch's allocator: the context and libraries."""
+    """The bytes that this process uses outside PyTorch's allocator: the CUDA context and libraries."""
     others_bytes: int
-    """Bytes of other processes."""
+    """The bytes that other processes use."""
     unnamed_bytes: int
-    """Used bytes that the text assigns to no process: the context, other libraries, other processes."""
+    """The used bytes that the message attributes to no process: the CUDA context, other libraries, other processes."""
     own_number: int | None = None
-    """The process number by which the driver lists this very process, where it runs in a container."""
+    """The process ID under which the driver lists the failing process itself, if that process runs in a container."""
     spilt_bytes: int = 0
-    """Bytes that PyTorch holds beyond what is used of the card: Windows or WSL keeps them in system memory."""
+    """The bytes that PyTorch holds in excess of the used GPU memory: Windows or WSL keeps them in host memory."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes that PyTorch has reserved: allocated and cached."""
+        """The bytes that PyTorch has reserved: allocated plus cached."""
         return self.allocated_bytes + self.cached_bytes
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the account of a message; None where the total, the free or the allocated bytes are missing.
+    """Return the account of a message; None if the total, the free or the allocated bytes are missing.
 
-    None too where they are another program's, or contradict each other.
+    The result is also None if the figures are from a program other than PyTorch or contradict each other.
     """
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:
@@ -59,7 +61,7 @@ def account_of(message: Message) -> Account | None:
     if process is not None and process + _ROUNDING_BYTES >= allocated + cached:
         outside = min(rest, max(0, process - allocated - cached))
         others = rest - outside
-        # A few bytes of rounding are nobody's process.
+        # A few bytes from rounding do not indicate another process.
         if not listed and others <= _ROUNDING_BYTES:
             outside, others = rest, 0
         unnamed = 0
@@ -80,9 +82,11 @@ def account_of(message: Message) -> Account | None:
 
 
 def _own(message: Message, reserved_bytes: int, used_bytes: int) -> OtherProcess | None:
-    """Find this process among the others: in a container the driver knows it by a number that PyTorch does not.
+    """Return the failing process in the list of other processes: in a container, the driver knows it by an ID that
+    PyTorch does not have.
 
-    It is the one without which too little is used to hold what PyTorch has, or the one that has just a context more.
+    The process is recognized in two ways. Without it, too little memory would be used to hold PyTorch's reserved
+    memory; or its memory exceeds PyTorch's by no more than a context.
     """
     if message.process_bytes is not None or not reserved_bytes:
         return None

@@ -1,4 +1,4 @@
-"""The judgement of PyTorch's own out-of-memory errors, by their figures."""
+"""Verdicts on PyTorch's own out-of-memory errors, from the figures in the message."""
 
 from dataclasses import replace
 from typing import Final
@@ -10,21 +10,21 @@ from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate, hold_less
 from ullage.recorded.message.message import Message
 
-_MOST_NAMED: Final = 3  # other processes that are named
-_NOTABLE_ONE_IN: Final = 10  # of the card, one part in so many: what other processes hold and is worth a verdict
+_MOST_NAMED: Final = 3  # the number of other processes that are listed by ID
+_NOTABLE_ONE_IN: Final = 10  # 1 / 10 of the GPU's memory: the least use by other processes that deserves a verdict
 _ROUNDING_BYTES: Final = 16 * MIB
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
-"""The most that Intel's driver gives out in one allocation, unless it is told otherwise."""
+"""The largest single allocation that Intel's driver allows by default, in bytes."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
 def judge_allocator(message: Message, account: Account | None, *, libraries_bytes: int = CONTEXT_BYTES) -> TextVerdict:
-    """Judge a request that the allocator could not satisfy.
+    """Return the verdict on a request that PyTorch's allocator could not satisfy.
 
     Args:
         message: the message.
-        account: its figures, completed.
-        libraries_bytes: the most that libraries outside PyTorch's allocator hold where nothing is wrong.
+        account: the completed figures of the message.
+        libraries_bytes: the most memory that libraries outside PyTorch's allocator normally hold.
     """
     verdict = _judge(message, account, libraries_bytes)
     if account is None:
@@ -37,16 +37,16 @@ def judge_allocator(message: Message, account: Account | None, *, libraries_byte
         and account.others_bytes >= account.total_bytes // _NOTABLE_ONE_IN
     ):
         notes.append(
-            f"other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: "
-            "ending them, or another card, would have helped too"
+            f"other processes hold {text_of_bytes(account.others_bytes)} of the GPU{_numbers(message, account)}: "
+            "ending them or using another GPU would also have helped"
         )
     return replace(verdict, notes=(*notes, *verdict.notes))
 
 
 def _spilt(account: Account) -> str:
     return (
-        f"PyTorch counts {text_of_bytes(account.spilt_bytes)} more than the card has in use: Windows and WSL keep that "
-        "in the machine's memory (shared GPU memory), which is slow; on Linux it is memory that was given back without "
+        f"PyTorch counts {text_of_bytes(account.spilt_bytes)} more than are used on the GPU: Windows and WSL keep such "
+        "memory in the host (shared GPU memory), which is slow; on Linux it is memory that was released without "
         "PyTorch's knowledge (vLLM's sleep mode)"
     )
 
@@ -79,11 +79,11 @@ def _judge(message: Message, account: Account | None, libraries: int) -> TextVer
 
 
 def _bare(message: Message) -> TextVerdict:
-    asked = f", {text_of_bytes(message.requested_bytes)} of it asked for" if message.requested_bytes else ""
+    asked = f" for a request of {text_of_bytes(message.requested_bytes)}" if message.requested_bytes else ""
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        sentence=f"Memory ran out on the card{asked}; the text has no figures that say why.",
-        notes=("give the whole message: it goes on with what was allocated, what was free and what the card has",),
+        sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
+        notes=("give the whole message: the rest has the allocated, the free and the total memory",),
     )
 
 
@@ -92,14 +92,14 @@ def _held(message: Message) -> int:
 
 
 def _room(message: Message) -> int:
-    """The most that there may have been: what was free and cached, else the card."""
+    """Return the largest possible capacity: PyTorch's memory plus the free memory, or else the GPU's total memory."""
     if message.free_bytes is not None:
         return _held(message) + message.free_bytes
     return message.total_bytes or 0
 
 
 def _without_free(message: Message, requested: int) -> TextVerdict:
-    """Judge a text that does not say what was free on the card."""
+    """Return the verdict on a message without the free memory of the GPU."""
     total, held = message.total_bytes, _held(message)
     if total is None:
         return _bare(message)
@@ -107,8 +107,8 @@ def _without_free(message: Message, requested: int) -> TextVerdict:
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"Memory was truly full: PyTorch had {text_of_bytes(message.allocated_bytes)} of "
-                f"{text_of_bytes(total)} allocated when {text_of_bytes(requested)} more were asked for."
+                f"PyTorch had {text_of_bytes(message.allocated_bytes)} of {text_of_bytes(total)} allocated when a "
+                f"request for {text_of_bytes(requested)} failed."
             ),
             remedies=(hold_less(message.allocated_bytes, message.allocated_bytes + requested - total),),
         )
@@ -116,12 +116,12 @@ def _without_free(message: Message, requested: int) -> TextVerdict:
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            f"{text_of_bytes(requested)} were refused on a card of {text_of_bytes(total)}{had}; the text does not say "
-            "what was free."
+            f"A request for {text_of_bytes(requested)} was refused on a GPU with {text_of_bytes(total)}{had}; the "
+            "message does not contain the free memory."
         ),
         notes=(
-            "look for other programs on the card; for WSL or Windows, which give out less than the card has; and for "
-            "the rest of the message, if it was cut",
+            "check for other programs on the GPU, for WSL or Windows, which provide less than the GPU has, and for "
+            "the rest of the message if it was cut",
         ),
     )
 
@@ -130,12 +130,12 @@ def _contradictory(requested: int, free: int, total: int) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"The driver's figures contradict each other: {text_of_bytes(free)} free on a card of "
-            f"{text_of_bytes(total)}, and {text_of_bytes(requested)} refused; they are of two memories."
+            f"The driver's figures contradict each other: {text_of_bytes(free)} free on a GPU with "
+            f"{text_of_bytes(total)}, but {text_of_bytes(requested)} refused. They refer to two different memories."
         ),
         notes=(
-            "a chip that shares the machine's memory (an APU) has a fixed part for the card (in the BIOS: UMA frame "
-            "buffer) and borrows the rest (amdgpu's GTT); the free memory is of both",
+            "an APU uses a fixed part of host memory for the GPU (in the BIOS: UMA frame buffer) and borrows more "
+            "(amdgpu's GTT); the free memory includes both",
         ),
     )
 
@@ -144,18 +144,18 @@ def _intel_largest(requested: int) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"A limit of Intel's driver, not the card: {text_of_bytes(requested)} were asked for at once, and one "
-            "allocation may be 4 GiB at most."
+            f"A limit of Intel's driver refused the request, not the GPU's memory size: {text_of_bytes(requested)} "
+            "were requested at once, and a single allocation may have at most 4 GiB."
         ),
         remedies=(
-            estimate("UR_L0_USE_RELAXED_ALLOCATION_LIMITS=1, set before the program starts", "lifts that limit"),
+            estimate("UR_L0_USE_RELAXED_ALLOCATION_LIMITS=1, set before the program starts", "removes that limit"),
             estimate("compute in parts, each tensor below 4 GiB", f"{text_of_bytes(requested)} at once"),
         ),
     )
 
 
 def _limit(message: Message) -> TextVerdict | None:
-    """Return the verdict for a limit of the allocator below the card's size; None where there was none."""
+    """Return the verdict for an allocator limit below the GPU's memory size; None without such a limit."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     requested, allowed, free = message.requested_bytes, message.allowed_bytes, message.free_bytes
     if allowed is None or held is None or requested is None or held + requested + _ROUNDING_BYTES <= allowed:
@@ -172,12 +172,13 @@ def _limit(message: Message) -> TextVerdict | None:
                 f"({text_of_bytes(held)} + {text_of_bytes(requested)}) / {text_of_bytes(message.total_bytes)}",
             )
         )
-    room = f" and {text_of_bytes(free)} were free on the card" if free is not None else ""
+    room = f", while {text_of_bytes(free)} were free on the GPU" if free is not None else ""
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"A limit, not the card: PyTorch may hold {text_of_bytes(allowed)}, held {text_of_bytes(held)} and asked "
-            f"for {text_of_bytes(requested)} more{room} (per_process_memory_fraction)."
+            f"A limit refused the request, not the GPU's memory size: PyTorch may reserve {text_of_bytes(allowed)}, "
+            f"had reserved {text_of_bytes(held)} and requested {text_of_bytes(requested)} more{room} "
+            "(per_process_memory_fraction)."
         ),
         remedies=tuple(remedies),
     )
@@ -187,8 +188,8 @@ def _larger_than_the_card(message: Message, requested: int, total: int) -> TextV
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"One request is larger than the whole card: {text_of_bytes(requested)} were asked for at once, and the "
-            f"card has {text_of_bytes(total)}."
+            f"A single request exceeds the memory of the whole GPU: {text_of_bytes(requested)} were requested at "
+            f"once, and the GPU has {text_of_bytes(total)}."
         ),
         remedies=(
             estimate(
@@ -196,44 +197,49 @@ def _larger_than_the_card(message: Message, requested: int, total: int) -> TextV
                 f"{text_of_bytes(requested)} / {text_of_bytes(total)}",
             ),
         ),
-        notes=("a tensor of unexpected shape (a broadcast, an attention matrix) is the usual reason",),
+        notes=("the usual reason is a tensor with an unexpected shape (a broadcast, an attention matrix)",),
     )
 
 
 def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdict:
-    had = f"{text_of_bytes(free)} were free on the card when {text_of_bytes(requested)} were refused"
+    had = f"{text_of_bytes(free)} were free on the GPU when {text_of_bytes(requested)} were refused"
     if message.wording == "custom_pool":
-        return TextVerdict(cause=Cause.CANNOT_TELL, sentence=f"The memory pool's own allocator refused: {had}.")
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL, sentence=f"The memory pool's own allocator refused the request: {had}."
+        )
     if message.is_expandable:
         return TextVerdict(
             cause=Cause.ADDRESS_SPACE,
-            sentence=f"Address space may have run out, not memory: {had}, with expandable segments on.",
-            notes=("a limit of the system (ulimit -v, a container) gives the same error",),
+            sentence=f"Address space may have run out, not memory: {had}, and expandable segments were on.",
+            notes=("a system limit (ulimit -v, a container's limit) causes the same error",),
         )
     return TextVerdict(
         cause=Cause.LIMIT,
-        sentence=f"Not the card's size: {had}, so something else limits this process.",
+        sentence=(
+            f"A limit refused the request, not the GPU's memory size: {had}, so something else limits this process."
+        ),
         notes=(
-            "look for: WSL or Windows, which give out less than the card has; a part of a card (MIG, vGPU); another "
-            "process that had the memory at that moment; a limit of the container",
+            "possible limits: WSL or Windows, which provide less than the GPU has; a GPU partition (MIG, vGPU); "
+            "another process that held the memory at that time; a container's limit",
         ),
     )
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict where memory outside PyTorch would have sufficed.
+    """Return the verdict if memory outside PyTorch would have been enough for the request; otherwise None.
 
-    With `most`, only where there is more of it than PyTorch has."""
+    With `most`, that memory must also exceed PyTorch's own.
+    """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
     least = max(account.reserved_bytes, notable) if most else notable
     unnamed = max(0, account.unnamed_bytes - CONTEXT_BYTES // 2)
     if account.others_bytes >= max(missing, least):
         return _of_others(
-            f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: "
-            f"without them {text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and "
-            f"{text_of_bytes(requested)} were asked for.",
-            "end the other processes, or use another card (CUDA_VISIBLE_DEVICES)",
+            f"Other processes hold {text_of_bytes(account.others_bytes)} of the GPU{_numbers(message, account)}. "
+            f"Without them, {text_of_bytes(account.free_bytes + account.others_bytes)} would be free for the "
+            f"{text_of_bytes(requested)} requested.",
+            "end the other processes, or use another GPU (CUDA_VISIBLE_DEVICES)",
             account.others_bytes,
             account,
         )
@@ -241,16 +247,16 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
         return _of_others(
             f"This process holds {text_of_bytes(account.outside_bytes)} outside of PyTorch's allocator, which itself "
             f"has {text_of_bytes(account.reserved_bytes)}: other libraries, NCCL, or another framework.",
-            "limit or leave out the other library",
+            "limit the other library's memory, or remove the library",
             account.outside_bytes,
             account,
         )
     if unnamed >= max(missing, least):
         return _of_others(
-            f"{text_of_bytes(account.unnamed_bytes)} of the card are used and are not PyTorch's, which has "
-            f"{text_of_bytes(account.reserved_bytes)}: other processes, or other libraries in this one; the text does "
-            "not say which.",
-            "see with nvidia-smi who is on the card, and end it or use another card",
+            f"{text_of_bytes(account.unnamed_bytes)} of the GPU are used outside of PyTorch, which has "
+            f"{text_of_bytes(account.reserved_bytes)}: by other processes, or by other libraries in this process; the "
+            "message does not say which.",
+            "list the GPU's processes with nvidia-smi, and end them or use another GPU",
             account.unnamed_bytes,
             account,
         )
@@ -258,7 +264,9 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
 
 def _numbers(message: Message, account: Account) -> str:
-    """Return the numbers of other processes, the largest first, in brackets; nothing where none is listed."""
+    """Return the IDs of other processes in brackets, ordered by their memory, largest first; empty if none are
+    listed.
+    """
     listed = [process for process in message.other_processes if process.number != account.own_number]
     listed.sort(key=lambda process: -process.used_bytes)
     named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
@@ -277,7 +285,7 @@ def _of_others(sentence: str, action: str, size: int, account: Account) -> TextV
 def _in_pieces(message: Message, requested: int, free: int, cached: int) -> TextVerdict:
     allocated = message.allocated_bytes
     usable = free + cached
-    sums = f"{text_of_bytes(free)} free on the card and {text_of_bytes(cached)} cached by PyTorch"
+    sums = f"{text_of_bytes(free)} free on the GPU and {text_of_bytes(cached)} cached by PyTorch"
     variable = _OWN_VARIABLE.get(message.backend or "")
     line = f"export {variable}=expandable_segments:True; " if variable else ""
     expandable: tuple[Remedy, ...] = (
@@ -286,7 +294,7 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
         else (
             estimate(
                 "expandable_segments:True",
-                f"{line}if every cached byte could be used: {text_of_bytes(free)} + {text_of_bytes(cached)} - "
+                f"{line}if all cached memory were usable: {text_of_bytes(free)} + {text_of_bytes(cached)} - "
                 f"{text_of_bytes(requested)} = {text_of_bytes(usable - requested)} to spare",
             ),
         )
@@ -295,20 +303,20 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"Memory was truly full: with {text_of_bytes(allocated)} allocated, {text_of_bytes(requested)} more "
-                f"would just have fitted if packed without a gap ({sums}), with "
-                f"{text_of_bytes(usable - requested)} left."
+                f"{text_of_bytes(allocated)} were allocated when a request for {text_of_bytes(requested)} failed; "
+                f"packed without gaps, everything would just fit ({sums}), with {text_of_bytes(usable - requested)} "
+                "to spare."
             ),
             remedies=(hold_less(allocated, requested - free), *expandable),
         )
-    notes = ["the failure shows that no piece was large enough; a snapshot shows which tensors lie between the pieces"]
+    notes = ["no free piece was large enough; a snapshot shows which tensors are between the pieces"]
     if message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE:
-        notes.append("the text is of torch 2.0 or older: expandable_segments came with torch 2.1")
+        notes.append("this message is from torch 2.0 or older; expandable_segments requires torch 2.1")
     return TextVerdict(
         cause=Cause.FRAGMENTED,
         sentence=(
-            f"Memory was there, but not in one piece: {text_of_bytes(requested)} were asked for, with {sums}; the "
-            "cached memory is cut up by tensors that are alive."
+            f"The free memory was fragmented: {text_of_bytes(requested)} were requested in one piece, with {sums}. "
+            "Live tensors divide the cached memory into smaller pieces."
         ),
         remedies=expandable,
         notes=tuple(notes),
@@ -321,29 +329,31 @@ def _full(message: Message, account: Account | None, requested: int, free: int) 
     if allocated is None:
         return TextVerdict(
             cause=Cause.TRULY_FULL if cached is not None else Cause.CANNOT_TELL,
-            sentence=f"Memory ran out: {text_of_bytes(requested)} were asked for and {text_of_bytes(free)} were free.",
+            sentence=(
+                f"GPU memory ran out: {text_of_bytes(requested)} were requested and {text_of_bytes(free)} were free."
+            ),
         )
-    even = f"even with every cached byte, {text_of_bytes(missing)} are missing" if cached is not None else ""
+    even = f"even after releasing all cached memory, {text_of_bytes(missing)} are missing" if cached is not None else ""
     total = f" of {text_of_bytes(message.total_bytes)}" if message.total_bytes else ""
     notes = []
     if message.private_pools_bytes:
         notes.append(
-            f"{text_of_bytes(message.private_pools_bytes)} belong to CUDA graphs or memory pools; nothing else can "
-            "use them"
+            f"{text_of_bytes(message.private_pools_bytes)} belong to CUDA graphs or memory pools, which alone can use "
+            "them"
         )
     remedies = [hold_less(allocated, missing)]
     if message.total_bytes is not None:
-        # Where some of it was not on the card, all of it and the request have to be.
+        # If some of PyTorch's memory was not on the GPU, all of it and the request must fit on the GPU.
         is_spilt = account is not None and account.spilt_bytes
         on_card, more = (allocated, requested) if is_spilt else (message.total_bytes, missing)
         needed = -(-(on_card + more) // GIB)
         arithmetic = f"{text_of_bytes(on_card)} + {text_of_bytes(more)}"
-        remedies.append(estimate(f"a card of {needed} GiB or more", arithmetic))
+        remedies.append(estimate(f"a GPU with {needed} GiB or more", arithmetic))
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"Memory was truly full: {text_of_bytes(allocated)}{total} were allocated when {text_of_bytes(requested)} "
-            f"more were asked for with {text_of_bytes(free)} free{'; ' + even if even else ''}."
+            f"{text_of_bytes(allocated)}{total} were allocated when a request for {text_of_bytes(requested)} failed "
+            f"with {text_of_bytes(free)} free{'; ' + even if even else ''}."
         ),
         remedies=tuple(remedies),
         notes=tuple(notes),
@@ -358,23 +368,23 @@ def _apple(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"Memory was truly full: PyTorch held {text_of_bytes(message.allocated_bytes)} and other Metal allocations "
-            f"{text_of_bytes(other)} of the {text_of_bytes(message.allowed_bytes)} that are allowed, when "
-            f"{text_of_bytes(message.requested_bytes)} more were asked for."
+            f"PyTorch held {text_of_bytes(message.allocated_bytes)} and other Metal allocations held "
+            f"{text_of_bytes(other)} of the {text_of_bytes(message.allowed_bytes)} allowed when a request for "
+            f"{text_of_bytes(message.requested_bytes)} failed."
         ),
         remedies=(
             hold_less(message.allocated_bytes, missing),
             estimate(
                 "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, set before the program starts",
-                "lifts the limit; the memory is the machine's, and macOS then swaps or ends programs",
+                "removes the limit; the GPU shares the host's memory, so macOS then swaps or ends programs",
             ),
         ),
-        notes=("other Metal allocations are of other libraries and caches in this process, and of the driver",),
+        notes=("other Metal allocations belong to other libraries and caches in this process, and to the driver",),
     )
 
 
 def judge_preempted(message: Message) -> TextVerdict:
-    """Judge a request that was refused before the driver was asked (throw_on_cudamalloc_oom, torch 2.12)."""
+    """Return the verdict on a request that was refused without a driver call (throw_on_cudamalloc_oom, torch 2.12)."""
     held, allowed, requested = message.reserved_bytes, message.allowed_bytes, message.requested_bytes
     if (limit := _limit(message)) is not None:
         return limit
@@ -383,13 +393,13 @@ def judge_preempted(message: Message) -> TextVerdict:
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"Refused before the driver was asked: PyTorch held {text_of_bytes(held)} of the card's "
-                f"{text_of_bytes(message.total_bytes)} and asked for {asked} more (throw_on_cudamalloc_oom is on)."
+                f"PyTorch refused the request without calling the driver: it held {text_of_bytes(held)} of the GPU's "
+                f"{text_of_bytes(message.total_bytes)} and requested {asked} more (throw_on_cudamalloc_oom is on)."
             ),
         )
     return TextVerdict(
         cause=Cause.LIMIT,
-        sentence=f"A limit, not the card: {asked} would have passed per_process_memory_fraction, so the driver was not "
-        "asked.",
-        notes=("the warning above the error has the figures (Preemptively rejecting allocation): give the whole log",),
+        sentence=f"A limit refused the request, not the GPU's memory size: {asked} would have exceeded "
+        "per_process_memory_fraction, so the driver was not called.",
+        notes=("give the whole log: the warning before the error has the figures (Preemptively rejecting allocation)",),
     )

@@ -1,4 +1,4 @@
-"""Arrange the explanation of a text into a report: what first, in which words."""
+"""Conversion of the explanation of an error message into a report: the order of its sections, and their titles."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ _RANKS_SHOWN: Final = 16
 
 
 def describe_text(text: TextExplanation) -> Report:
-    """Make the report of a text's explanation."""
+    """Return the report of an error message's explanation."""
     return Report(
         headline=text.headline,
         tone=Tone.UNSURE if text.cause is Cause.CANNOT_TELL else Tone.BAD,
@@ -32,20 +32,20 @@ def _sections(text: TextExplanation) -> Iterator[Section]:
         yield meter
     if text.remedies:
         yield Table(
-            title="What may help: estimates from the figures of the text, not proved",
+            title="What may help: estimates from the figures in the message, not proved",
             columns=("change", "because"),
             rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in text.remedies),
         )
     if text.ranks:
         yield _ranks(text.ranks)
-    places = [f"line {found.row} of the text"]
+    places = [f"line {found.row} of the input"]
     if found.rank is not None:
         places.append(found.rank)
     if found.place is not None:
         places.append(f"{found.place}: {found.statement}" if found.statement else found.place)
-    yield Quote(title="What it said", text=found.message.text, place=", ".join(places))
+    yield Quote(title="The error message", text=found.message.text, place=", ".join(places))
     if text.notes:
-        yield Remarks(title="To know", items=text.notes)
+        yield Remarks(title="Notes", items=text.notes)
 
 
 def _card(account: Account, device: int | None) -> Meter:
@@ -61,7 +61,7 @@ def _card(account: Account, device: int | None) -> Meter:
         ),
     ]
     return Meter(
-        title=f"The card{f' {device}' if device is not None else ''}, as the text rounds it",
+        title=f"Memory of {f'GPU {device}' if device is not None else 'the GPU'}, as rounded in the message",
         total_bytes=account.total_bytes,
         total_label="total",
         parts=tuple(part for part in parts if part.size_bytes),
@@ -70,24 +70,26 @@ def _card(account: Account, device: int | None) -> Meter:
 
 
 def _spilt(account: Account) -> Meter:
-    """What PyTorch counts, where that is more than the card has in use."""
+    """Return the memory that PyTorch counts, if it is more than the used memory of the GPU."""
     return Meter(
-        title=f"What PyTorch counts, on a card of {text_of_bytes(account.total_bytes)}",
+        title=f"Memory that PyTorch counts, on a GPU with {text_of_bytes(account.total_bytes)}",
         total_bytes=account.reserved_bytes,
         total_label="reserved by PyTorch",
         parts=(
             SizedPart(
-                label="on the card",
+                label="on the GPU",
                 size_bytes=account.reserved_bytes - account.spilt_bytes,
-                remark="all that is in use there",
+                remark="all used memory of the GPU",
             ),
-            SizedPart(label="not on the card", size_bytes=account.spilt_bytes, remark="shared memory, or given back"),
+            SizedPart(label="not on the GPU", size_bytes=account.spilt_bytes, remark="shared GPU memory, or released"),
         ),
     )
 
 
 def _server(server: ServerMemory) -> Meter | None:
-    """What a server of models has written of its memory, added up; None where it has not told enough."""
+    """Return the memory of a model server as its log reports it, split into parts; None if the log has too few
+    figures.
+    """
     kv_cache = max(0, server.kv_cache_bytes or 0)
     both = server.peak_torch_bytes if server.weights_bytes is None and server.activation_bytes is None else None
     parts = (
@@ -96,18 +98,18 @@ def _server(server: ServerMemory) -> Meter | None:
         SizedPart(label="non-torch", size_bytes=server.non_torch_bytes or 0, remark="context, NCCL, libraries"),
         SizedPart(label="activation peak", size_bytes=server.activation_bytes or 0, remark="of the largest batch"),
         SizedPart(label="CUDA graphs", size_bytes=server.graphs_bytes or 0),
-        SizedPart(label="KV cache", size_bytes=kv_cache, remark="what the budget leaves"),
+        SizedPart(label="KV cache", size_bytes=kv_cache, remark="the rest of the budget"),
     )
     told = tuple(part for part in parts if part.size_bytes > 0)
     whole = sum(part.size_bytes for part in told)
     if len(told) < 2:
         return None
     total = server.total_bytes if server.total_bytes is not None and server.total_bytes >= whole else None
-    budget = f", budget {server.utilization:g} of the card" if server.utilization is not None else ""
+    budget = f", budget {server.utilization:g} of the GPU" if server.utilization is not None else ""
     return Meter(
-        title=f"What {server.program} had planned of one card, by its own log{budget}",
+        title=f"Memory that {server.program} planned to use on one GPU, from its log{budget}",
         total_bytes=total or whole,
-        total_label="the card" if total else "in all",
+        total_label="the GPU" if total else "in all",
         parts=told,
         rest_label=f"not planned by {server.program}" if total else "",
     )
@@ -117,13 +119,13 @@ def _ranks(ranks: tuple[RankVerdict, ...]) -> Table:
     shown = ranks[:_RANKS_SHOWN]
     more = f" (the first {len(shown)} of {len(ranks)})" if len(ranks) > len(shown) else ""
     return Table(
-        title=f"Each rank by its own message{more}",
-        columns=("rank", "cause", "asked for", "free"),
+        title=f"The cause for each rank, from its own message{more}",
+        columns=("rank", "cause", "requested", "free"),
         rows=tuple(
             TableRow(
                 cells=(
                     verdict.rank,
-                    verdict.cause.value.replace("_", " "),
+                    verdict.cause.heading.lower(),
                     _size(verdict.message.requested_bytes),
                     _size(verdict.message.free_bytes),
                 ),

@@ -1,7 +1,7 @@
-"""The reason why memory ran out, from an error's text or a log: one cause, and numbers that add up to the card.
+"""The explanation of an out-of-memory error from its message or a log: one cause, and figures that add up to the GPU.
 
-A text has sums and no addresses: it can show that memory was there, and never who cut it into pieces. Every remedy is
-an estimate with its arithmetic; a snapshot lets `ullage.explaining.analysis.explain` prove them.
+A message has sums but no addresses. It can show that enough memory was free, but not which blocks divide it. Every
+remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.analysis.explain` can prove remedies.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,18 +24,18 @@ from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
-_RANKS_SHOWN: Final = 3  # ranks that are named
+_RANKS_SHOWN: Final = 3  # the number of ranks that are listed
 _MOST_BYTES: Final = 1 << 50
-"""More than any machine has."""
+"""A number of bytes that exceeds the memory of any machine."""
 _MOST_BEYOND_THE_CARD_BYTES: Final = 512 * GIB
-"""More than Windows and WSL lend a card of the machine's memory."""
+"""A number of bytes that exceeds what Windows and WSL lend a GPU from host memory."""
 _TOLERANCE: Final = 0.01
-"""Part by which two figures may differ that are rounded to a hundredth of their unit."""
+"""The relative difference that two figures may have if each is rounded to a hundredth of its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """What one rank, worker or card of several ran out of, by its own message."""
+    """The cause for one of several ranks, workers or GPUs, from its own message."""
 
     rank: str
     message: Message
@@ -45,28 +45,28 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextExplanation(Explanation):
-    """The explanation of a text, with the message that it explains."""
+    """The explanation of an error message or a log, with the message that it explains."""
 
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """Every rank that ran out, where there are several."""
+    """The verdict for each rank that ran out of memory, if there are several."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
-    """Explain a text such as an error's or a log's.
+    """Explain an error message or a log.
 
     Raises:
-        UsageError: the text says nothing about memory running out.
+        UsageError: the text contains no out-of-memory error.
     """
     return explain_messages(scan(pieces_of(text)), source=source)
 
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
-    """Explain what `ullage.recorded.message.log.scan` found: the first message that is certain decides.
+    """Explain the messages that `ullage.recorded.message.log.scan` found; the first certain message decides.
 
     Raises:
-        UsageError: there is no message.
+        UsageError: `messages` is empty.
     """
     together = Messages.of(messages)
     found = together.deciding
@@ -95,24 +95,24 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
 def _headline(verdict: TextVerdict, message: Message) -> str:
     is_machines = message.kind in (MessageKind.HOST, MessageKind.KILLED) or message.said.get("place") == "CPU"
     if verdict.cause is Cause.DISGUISED and is_machines:
-        return "THE MACHINE'S MEMORY"
-    return verdict.cause.value.replace("_", " ").upper()
+        return "HOST MEMORY RAN OUT"
+    return verdict.cause.heading
 
 
 def _refusal(source: str, mention: Mention | None) -> str:
     if mention is not None:
         return (
-            f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
-            f"cannot judge: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
+            f"{source} mentions memory running out at line {mention.row}, in an error message that ullage does not "
+            f"know: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
         )
     return (
-        f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
-        "PyTorch, CUDA, the system or another program; give the whole error, or a snapshot"
+        f"{source} contains no out-of-memory error that ullage knows, neither of PyTorch, CUDA or the system nor of "
+        "another program; give the whole error, or a snapshot"
     )
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Judge each rank by its own message; nothing where there is one rank only."""
+    """Return the verdict for each rank from its own message; empty if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -125,18 +125,21 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Say how many ranks ran out, and which of them did so for another reason than the first."""
+    """Yield notes on how many ranks ran out of memory, and which of them have another cause than the first rank."""
     if not ranks:
         return
     least = "at least " if together.rest.failures else ""
     names = [verdict.rank for verdict in ranks]
     others = {verdict.cause: verdict for verdict in reversed(ranks) if verdict.cause is not ranks[0].cause}
     alike = "" if others else ", all for the same reason"
-    yield f"{least}{len(ranks)} ranks or workers ran out ({_some(names)}){alike}; the first decides"
+    yield (
+        f"{least}{len(ranks)} ranks or workers ran out of memory ({_some(names)}){alike}; this report explains the "
+        "first"
+    )
     for cause, one in reversed(others.items()):
         differing = [verdict.rank for verdict in ranks if verdict.cause is cause]
         verb = "differs" if len(differing) == 1 else "differ"
-        yield f"{_some(differing)} {verb}: {cause.value.replace('_', ' ')}. {one.sentence}"
+        yield f"{_some(differing)} {verb}: {cause.heading.lower()}. {one.sentence}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -163,7 +166,7 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures of the text and those that follow from them; in bytes unless a name says otherwise."""
+    """Return the figures of the message and those computed from them; in bytes unless a name says otherwise."""
     figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,
@@ -194,17 +197,19 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a text whose figures cannot be; None if they can.
+    """Return the verdict on a message with impossible figures; None if the figures are possible.
 
-    The request may be of any size: a wrong shape asks for what no machine has.
+    The request may have any size, because a wrong shape can request more memory than any machine has.
     """
     why = _why(message, server)
     if why is None:
         return None
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        sentence=f"The figures of the text are impossible, so nothing can be concluded from it: {why}.",
-        notes=("give the text as the program wrote it; torch.cuda.mem_get_info() says what a card has, while it can",),
+        sentence=f"The figures in the message are impossible, so nothing can be concluded from it: {why}.",
+        notes=(
+            "give the message exactly as the program wrote it; torch.cuda.mem_get_info() returns the GPU's memory size",
+        ),
     )
 
 
@@ -214,7 +219,7 @@ def _why(message: Message, server: ServerMemory | None) -> str | None:
         *((field.name, getattr(server, field.name, None)) for field in fields(ServerMemory)),
     ]
     if any(name == "total_bytes" and size == 0 for name, size in figures):
-        return "the card has 0 bytes"
+        return "the GPU has 0 bytes"
     for name, size in figures:
         if name.endswith("_bytes") and isinstance(size, int) and size > _MOST_BYTES:
             return f"{text_of_bytes(size)} are more than any machine has"
@@ -225,5 +230,5 @@ def _why(message: Message, server: ServerMemory | None) -> str | None:
         return f"{text_of_bytes(allocated)} are allocated of {text_of_bytes(reserved)} reserved"
     held = max(reserved or 0, (allocated or 0) + (message.unallocated_bytes or 0))
     if total is not None and held > 4 * total + _MOST_BEYOND_THE_CARD_BYTES:
-        return f"PyTorch holds {text_of_bytes(held)} of a card of {text_of_bytes(total)}"
+        return f"PyTorch holds {text_of_bytes(held)} on a GPU with {text_of_bytes(total)}"
     return None

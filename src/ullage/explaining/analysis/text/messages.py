@@ -1,6 +1,6 @@
-"""The messages of a text, taken together: how many there are, and which decides, of the whole text and of each rank.
+"""A collection of the messages in a log: their counts, and the deciding message of the whole log and of each rank.
 
-The module judges none of them.
+This module does not decide causes.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
-"""The two calls that give a snapshot next time: the first at the start, the second where the error is caught."""
+"""The two calls that write a snapshot next time: the first at the start, the second where the error is caught."""
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
@@ -27,29 +27,29 @@ _NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
 
 @dataclass(slots=True, kw_only=True)
 class Messages:
-    """Counts of a text's messages, and the few that decide."""
+    """The counts of a log's messages, and the messages that decide the explanation."""
 
     deciding: FoundMessage | None = None
     warning: Message | None = None
-    """The last warning before the deciding message, of the same allocator."""
+    """The last warning before the deciding message that the same allocator printed."""
     failures: int = 0
     repeated: int = 0
-    """Number of failures whose text is identical to the first one's."""
+    """The number of failures whose message is identical to the first."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message that decides for each rank, by the mark of its lines."""
+    """The deciding message of each rank, by the label that marks the lines of the rank."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
-    """The same for each card, of messages whose lines are not marked."""
+    """The deciding message of each GPU, from lines without a rank label."""
     killed: FoundMessage | None = None
-    """The first message that the system ended a process for lack of its own memory."""
+    """The first message that the system ended a process because host memory ran out."""
     rest: Unread = _NOTHING_UNREAD
-    """Counts of the messages that were not read."""
+    """The counts of the messages that were not parsed."""
     mention: Mention | None = None
-    """A place that speaks of memory running out in words that are not known."""
+    """A line that mentions memory running out in an unknown form."""
 
     @classmethod
     def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
-        """Go through what `ullage.recorded.message.log.scan` finds."""
+        """Return the collection of everything that `ullage.recorded.message.log.scan` finds."""
         together = cls()
         for found in messages:
             if isinstance(found, Unread):
@@ -61,7 +61,7 @@ class Messages:
         return together
 
     def add(self, found: FoundMessage) -> None:
-        """Take one more message."""
+        """Add one message to the collection."""
         message = found.message
         if message.kind is MessageKind.WARNING:
             self.warnings += 1
@@ -70,7 +70,7 @@ class Messages:
                 self.deciding = self.deciding or found
             return
         if self.failures == 0 and self.rest.warnings:
-            self.warning = None  # the last one before this failure was only counted
+            self.warning = None  # the last message before this failure was only counted
         self.failures += 1
         if message.kind is MessageKind.KILLED and message.is_certain:
             self.killed = self.killed or found
@@ -86,7 +86,7 @@ class Messages:
         if found.rank is not None:
             where, name = self.ranks, found.rank
         elif found.message.device is not None:
-            where, name = self.cards, f"card {found.message.device}"
+            where, name = self.cards, f"GPU {found.message.device}"
         else:
             return
         if name in where or len(where) < _MOST_RANKS:
@@ -95,11 +95,11 @@ class Messages:
 
     @property
     def each(self) -> dict[str, FoundMessage]:
-        """What decides for each rank; where no line is marked, for each card."""
+        """The deciding message of each rank; if no line has a rank label, of each GPU."""
         return self.ranks or self.cards
 
     def with_warning(self, message: Message) -> Message:
-        """Add to an error the figures that it lacks, from the warning that the allocator printed before it."""
+        """Return a failure's message, with missing figures from the warning that the allocator printed before it."""
         before = self.warning
         if message.wording != "preempted" or before is None or before.wording != "preempting":
             return message
@@ -111,37 +111,39 @@ class Messages:
         )
 
     def notes(self, found: FoundMessage) -> tuple[str, ...]:
-        """Return what else the text contains, and how to get a snapshot next time."""
+        """Yield notes on the rest of the log, and on how to get a snapshot next time."""
         notes = []
         total = self.failures + self.rest.failures
-        if total > max(1, len(self.each)):  # what each rank said is in a table of its own
-            some = "them" if total == self.failures else f"the {self.failures} that were read"
-            again = f", {self.repeated} of {some} word for word the same" if self.repeated else ""
+        if total > max(1, len(self.each)):  # the ranks' messages are in a separate table
+            some = "them" if total == self.failures else f"the {self.failures} that were parsed"
+            again = f", {self.repeated} of {some} identical" if self.repeated else ""
             number = total if total == self.failures else f"at least {total}"
             notes.append(
-                f"{number} messages of memory running out{again}; this is about the one at line {found.row}: "
-                "what fails after a first failure is often its consequence"
+                f"{number} out-of-memory messages{again}; this report explains the one at line {found.row}, because "
+                "later failures are often consequences of the first"
             )
         if self.killed is not None and found.message.kind is MessageKind.ALLOCATOR and self.killed.row > found.row:
             notes.append(
-                f"line {self.killed.row} is of the machine's own memory, which ran out as well: that is no consequence "
-                "of the card's, and the run may have got over the card's"
+                f"line {self.killed.row} reports that host memory ran out too: that is not a consequence of the GPU "
+                "error, and the run may have recovered from the GPU error"
             )
         if self.warnings and self.failures and self.warning is not None and self.warning.wording in _OF_PYTORCH:
             warnings = self.warnings + self.rest.warnings
-            notes.append(f"before that the allocator gave its cache back and asked again ({warnings} warnings)")
+            notes.append(
+                f"before that, the allocator returned its cache to the driver and retried ({warnings} warnings)"
+            )
         if _snapshot_helps(found):
             notes.append(
-                f"a text does not say who held the memory: call {RECORDING[0]} at the start and {RECORDING[1]} where "
-                "the error is caught, then ullage explain oom.pickle"
+                f"an error message does not show what held the memory: call {RECORDING[0]} at the start and "
+                f"{RECORDING[1]} where the error is caught, then run ullage explain oom.pickle"
             )
         return tuple(notes)
 
 
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with what stands before its repetition, where nothing stood before itself.
+    """Return a message with the lines before its repetition, if the message itself has no lines before it.
 
-    Some allocators write an error into the log when they raise it, and the traceback follows.
+    Some allocators write an error to the log when they raise it; the traceback follows later.
     """
     if first.context or first.place is not None:
         return first
@@ -149,14 +151,16 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Tell whether a message decides rather than one above it: what is certain goes before what is likely."""
+    """Return whether a message decides instead of an earlier message: a certain message takes precedence over a likely
+    one.
+    """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
     return found.message.is_certain and not current.message.is_certain
 
 
 def _snapshot_helps(found: FoundMessage) -> bool:
-    """Tell whether a snapshot of PyTorch's allocator would say more than the text."""
+    """Return whether a snapshot of PyTorch's allocator would show more than the message."""
     message = found.message
     if message.kind in _NO_SNAPSHOT_HELPS or message.backend in _NO_SNAPSHOT_OF:
         return False

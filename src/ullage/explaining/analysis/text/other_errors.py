@@ -1,4 +1,4 @@
-"""Errors other than those of PyTorch's allocator: of CUDA, its libraries, host memory and addresses."""
+"""Verdicts on errors that do not come from PyTorch's allocator: CUDA, its libraries, host memory and address space."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,61 +24,63 @@ _NAMES: Final = {
 _VULKAN: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
-        "Vulkan's driver had no memory of the card left for a program that asks it directly; the text has no figures."
+        "The Vulkan driver had no GPU memory left for a program that requests it directly; the message has no figures."
     ),
-    remedies=(estimate("a smaller tile, image, batch or model", "less is needed at once, whatever the program is"),),
-    notes=("other programs may hold the card, the screen's among them",),
+    remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
+    notes=("other programs may use the GPU, including the desktop",),
 )
-"""The verdict on a driver that PyTorch does not use: programs ask it for their buffers themselves."""
+"""The verdict on errors of the Vulkan driver. PyTorch does not use it; other programs request their buffers from it."""
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
-        "NVIDIA's kernel driver got no memory; its line in the system's log does not say whether of the card or of "
-        "the machine, how much, nor for which process."
+        "NVIDIA's kernel driver could not get memory; its line in the system log does not say whether GPU or host "
+        "memory ran out, how much was requested, or for which process."
     ),
     remedies=(
         estimate(
             "a lower gpu_memory_utilization, mem_fraction_static or batch",
-            "on a machine with unified memory (GB10 in DGX Spark, Jetson) the card's share is the machine's, too",
+            "on a machine with unified memory (GB10 in DGX Spark, Jetson), the GPU shares the host's memory",
         ),
     ),
     notes=(
-        "with unified memory there is no error that a program could catch: the machine may stop. Leave it 10 GiB, "
-        "and watch free -h, since nvidia-smi has no figures there",
-        "what ran then is told by the lines around it: dmesg -T",
+        "with unified memory, programs get no error that they can catch, and the machine may freeze: leave 10 GiB "
+        "free, and watch free -h, because nvidia-smi has no figures there",
+        "dmesg -T shows the adjacent lines of the system log, and so the programs that ran",
     ),
 )
-"""The verdict on what NVIDIA's kernel driver writes into the system's log."""
+"""The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
 _WITHOUT_NVML: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
-        "The card's memory ran out: PyTorch was about to say so, asked the driver's library (NVML) who holds it, "
-        "and that failed; this assertion is in place of the error, so that there are no figures."
+        "The GPU ran out of memory. Before reporting that, PyTorch asked NVML which processes hold the memory, and "
+        "that query failed. This assertion replaces the out-of-memory error, so no figures are available."
     ),
-    remedies=(estimate("a smaller batch or model", "the driver has refused a request of PyTorch's"),),
+    remedies=(estimate("a smaller batch or model", "the driver refused a request of PyTorch"),),
     notes=(
-        "NVML fails on Jetson, on slices of a card (MIG), under WSL and in some containers",
-        "torch.cuda.memory_summary() where the error is caught has PyTorch's figures",
+        "NVML fails on Jetson, on GPU partitions (MIG), under WSL and in some containers",
+        "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
-"""The verdict on a failure of NVML: PyTorch asks it who is on the card only where the driver has refused a request."""
+"""The verdict on a failed NVML query. PyTorch queries NVML for the GPU's processes only if the driver refused a
+request.
+"""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
-        "No request failed in this text: the driver had no memory, and PyTorch's allocator gave its cache back and "
-        "asked again."
+        "No request failed in this log: the driver had no memory left, so PyTorch's allocator returned its cache and "
+        "retried."
     ),
-    notes=("that costs time: each retry waits for the card and calls the driver for every cached segment",),
+    notes=("retries cost time: each one synchronizes with the GPU and calls the driver for every cached segment",),
 )
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
-    """Judge a message of any kind but the allocator's own.
+    """Return the verdict on a message that does not come from PyTorch's allocator.
 
     Args:
         message: the message.
-        statement: the user's line that raised it, if known.
-        context: what the program was doing, by the names that `ullage.recorded.message.log` finds.
+        statement: the line of user code that raised the error, if known.
+        context: the activities of the program, as names from `ullage.recorded.message.log`.
     """
     if message.kind is MessageKind.DRIVER:
         judge = _DRIVERS.get(message.backend or "")
@@ -95,19 +97,21 @@ def _address_space(message: Message) -> TextVerdict:
         return TextVerdict(
             cause=Cause.ADDRESS_SPACE,
             sentence=(
-                f"Not memory, but a range of addresses is too short: {text_of_bytes(message.requested_bytes)} were "
-                f"asked for at once and an expandable segment is {text_of_bytes(message.reserve_bytes)} long."
+                f"An address range is too short, memory did not run out: {text_of_bytes(message.requested_bytes)} were "
+                f"requested at once, and an expandable segment spans {text_of_bytes(message.reserve_bytes)}."
             ),
             remedies=(
-                estimate(f"expandable_segments_reserve:{needed}G", "at least as long as the largest single tensor"),
+                estimate(f"expandable_segments_reserve:{needed}G", "at least the size of the largest single tensor"),
             ),
         )
     return TextVerdict(
         cause=Cause.ADDRESS_SPACE,
-        sentence="Address space ran out, not memory: no range was left for another expandable segment.",
+        sentence="Address space ran out, not memory: no address range was left for another expandable segment.",
         remedies=(
-            estimate("expandable_segments_reserve:0.5", "half a card's length a segment instead of 9/8"),
-            estimate("use fewer streams", "each has segments of its own"),
+            estimate(
+                "expandable_segments_reserve:0.5", "reserves 1/2 of the GPU's memory size per segment instead of 9/8"
+            ),
+            estimate("use fewer streams", "each stream has its own segments"),
         ),
     )
 
@@ -116,59 +120,69 @@ def _bogus(message: Message) -> TextVerdict:
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "more than 1 EiB"
     return TextVerdict(
         cause=Cause.BOGUS_SIZE,
-        sentence=f"The request makes no sense: {asked} were asked for; look at what computes the size.",
+        sentence=f"The requested size is impossible: {asked}. Check the code that computes it.",
         notes=(
-            "a length read from uninitialised or damaged memory, or a negative one, looks like this (also after NCCL)",
+            "possible reasons: a negative length, or a length read from uninitialised or damaged memory (also after "
+            "NCCL)",
         ),
     )
 
 
 def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
     if (statement is not None and "pin_memory" in statement) or "pinned memory" in context:
-        line = f" ({statement})" if statement is not None else " (the traceback leads there)"
+        line = f" ({statement})" if statement is not None else " (the traceback shows where)"
         return TextVerdict(
             cause=Cause.DISGUISED,
             sentence=(
-                f"The machine's own memory could not be pinned{line}: CUDA's error reads as if it were the card's."
+                f"Host memory could not be pinned{line}, although CUDA's error reads as if GPU memory had run out."
             ),
             remedies=(
-                estimate("pin_memory=False, or less prefetching", "PyTorch rounds pinned memory up to a power of two"),
+                estimate(
+                    "pin_memory=False, or less prefetching",
+                    "PyTorch rounds the size of pinned memory up to a power of two",
+                ),
             ),
         )
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=(
-            "CUDA itself ran out of memory, outside of PyTorch's allocator, and gives no figures: it needed memory "
-            "for its context, for loading kernels, or for pinning host memory."
+            "CUDA itself ran out of memory, outside of PyTorch's allocator: it needed memory for its context, for "
+            "loading kernels, or for pinning host memory. The message has no figures."
         ),
         remedies=(LEAVE_ROOM,),
         notes=(
-            "if it is the first thing that the process does on the card, other processes hold it: see with nvidia-smi",
-            "with pin_memory or cudaHostAlloc in the traceback it is the machine's memory, not the card's",
+            "if this is the first use of the GPU in the process, other processes hold its memory: list them with "
+            "nvidia-smi",
+            "if the traceback has pin_memory or cudaHostAlloc, host memory ran out, not GPU memory",
         ),
     )
 
 
 def _level_zero(message: Message) -> TextVerdict:
-    """Judge an error of Intel's driver (Level Zero): one that PyTorch did not get as an error of memory."""
-    less = estimate("a smaller batch, image or model", "Intel's driver often answers so where PyTorch's cards raise")
+    """Return the verdict on an error of Intel's driver (Level Zero) that PyTorch did not recognize as an out-of-memory
+    error.
+    """
+    less = estimate(
+        "a smaller batch, image or model", "Intel's driver often returns this error when GPU memory runs out"
+    )
     if message.is_certain:
         return TextVerdict(
             cause=Cause.DISGUISED,
             sentence=(
-                "Intel's driver (Level Zero) had no memory of the card left, outside of PyTorch's allocator; the text "
-                "has no figures."
+                "Intel's driver (Level Zero) had no GPU memory left, outside of PyTorch's allocator; the message has "
+                "no figures."
             ),
             remedies=(less,),
         )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            "Intel's driver (Level Zero) says that it is out of resources: most often the card's memory, but a kernel "
-            "that needs too many registers or too much shared memory is told the same; the text has no figures."
+            "Intel's driver (Level Zero) reports that it is out of resources. This usually means GPU memory, but a "
+            "kernel that needs too many registers or too much shared memory causes the same error; the message has "
+            "no figures."
         ),
         remedies=(less,),
-        notes=("torch.xpu.memory_summary() before that line shows how full the card was",),
+        notes=("torch.xpu.memory_summary() before that line shows how full the GPU was",),
     )
 
 
@@ -178,15 +192,16 @@ def _library(message: Message) -> TextVerdict:
     name = _NAMES.get(message.backend or "", message.backend or "a library")
     if message.is_certain:
         sentence = (
-            f"Disguised: {name} got no memory for itself, because PyTorch's allocator or others had taken the card."
+            f"{name} could not allocate its own memory, because PyTorch's allocator or other programs had taken the "
+            "GPU's memory."
         )
     else:
         sentence = (
-            f"Likely disguised: {name} says that it could not start or found no way to compute, which most often means "
-            "that the card was full."
+            f"{name} reports that it could not start or found no algorithm, which usually means that the GPU's memory "
+            "was full."
         )
     doubt = (
-        "it can also mean an earlier error of a kernel, or libraries that do not go together: print "
+        "other possible reasons: an earlier kernel error, or incompatible libraries; print "
         "torch.cuda.mem_get_info() before that line"
     )
     notes = () if message.is_certain else (doubt,)
@@ -194,11 +209,11 @@ def _library(message: Message) -> TextVerdict:
 
 
 def _host(message: Message) -> TextVerdict:
-    asked = f": {text_of_bytes(message.requested_bytes)} were asked for" if message.requested_bytes else ""
+    asked = f": {text_of_bytes(message.requested_bytes)} were requested" if message.requested_bytes else ""
     if message.wording == "shared_memory":
         return TextVerdict(
             cause=Cause.LIMIT,
-            sentence="Not the card: /dev/shm, through which the workers of a DataLoader hand over batches, is full.",
+            sentence="/dev/shm is full, not the GPU: DataLoader workers pass batches through it.",
             remedies=(
                 estimate("docker run --shm-size=8g, or fewer workers", "batches in flight = workers x prefetch_factor"),
             ),
@@ -206,24 +221,24 @@ def _host(message: Message) -> TextVerdict:
     if message.wording == "paging_file":
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence="The machine's own memory ran out, not the card's: Windows can promise no more of it.",
+            sentence="Host memory ran out, not GPU memory: Windows cannot commit more of it.",
             remedies=(
-                estimate("a larger paging file", "what Windows can promise is the machine's memory and that file"),
-                estimate("fewer DataLoader workers", "each loads CUDA's libraries, which count in full"),
+                estimate("a larger paging file", "Windows can commit the host's memory plus that file"),
+                estimate("fewer DataLoader workers", "each worker loads CUDA's libraries, which count in full"),
             ),
         )
     if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
         return TextVerdict(
             cause=Cause.BOGUS_SIZE,
-            sentence=f"The request makes no sense{asked} of the machine's memory; look at what computes its size.",
+            sentence=f"The requested size is impossible for host memory{asked}. Check the code that computes it.",
         )
     return TextVerdict(
         cause=Cause.DISGUISED,
-        sentence=f"The machine's own memory ran out, not the card's{asked}.",
+        sentence=f"Host memory ran out, not GPU memory{asked}.",
         notes=(
-            "Java's own limit counts as that: -Xmx raises it"
+            "Java's own limit counts as host memory: -Xmx raises it"
             if message.wording == "java"
-            else "a limit of the container or the batch system counts as the machine's memory",
+            else "a limit of the container or the batch system counts as host memory",
         ),
     )
 
@@ -232,18 +247,21 @@ def _killed(message: Message) -> TextVerdict:
     if message.is_certain:
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence="The machine's own memory ran out, not the card's, and the system killed the process.",
+            sentence="Host memory ran out, not GPU memory, and the system killed the process.",
             remedies=(
-                estimate("fewer DataLoader workers, smaller prefetch, or a larger limit of the job", "each has a copy"),
+                estimate(
+                    "fewer DataLoader workers, smaller prefetch, or a higher memory limit for the job",
+                    "each worker has a copy",
+                ),
             ),
         )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            "The process was killed from outside (SIGKILL: exit code 137 or -9); most often the system did it because "
-            "the machine's memory, not the card's, was full."
+            "The process was killed from outside (SIGKILL: exit code 137 or -9), usually by the system because host "
+            "memory, not GPU memory, was full."
         ),
-        notes=("dmesg -T | grep -i kill says whether it did; a scheduler or a person kills with the same signal",),
+        notes=("dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",),
     )
 
 
@@ -254,10 +272,10 @@ def _on_chip(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"Not the card's memory: a {who} kernel needs {needed} of the chip's own fast (shared) memory a block, "
-            f"and the chip has {has}; freeing memory does not help."
+            f"The chip's shared memory is too small, not the GPU's memory: a {who} kernel needs {needed} per block, "
+            f"and the chip has {has}. Freeing GPU memory does not help."
         ),
-        remedies=(estimate("smaller blocks, or fewer num_stages", "shared memory grows with both"),),
+        remedies=(estimate("smaller blocks, or fewer num_stages", "both reduce the use of shared memory"),),
     )
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a text: the one cause, a sentence, and what would help."""
+"""The verdict on an error message: one cause, a sentence, and what may help."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ _SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextVerdict:
-    """The cause, the first sentence, estimates of what would help, and what else to know."""
+    """The cause, the first sentence, the estimates of what may help, and the notes of an explanation."""
 
     cause: Cause
     sentence: str
@@ -21,23 +21,23 @@ class TextVerdict:
 
 
 def estimate(name: str, arithmetic: str) -> Remedy:
-    """Return a remedy that nothing proves: a setting or an action, and the arithmetic behind it."""
+    """Return a remedy without proof: a setting or an action, and the arithmetic that supports it."""
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)
 
 
 def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
-    """Return the estimate of how much less the run would have to hold.
+    """Return an estimate of how much less memory the run would have to hold.
 
     Args:
-        allocated_bytes: what it held.
-        missing_bytes: what was missing; zero or less where the text's rounding hides it.
+        allocated_bytes: the memory that the run held.
+        missing_bytes: the memory that was missing; 0 or less if rounding in the message hides it.
     """
     if missing_bytes <= 0:
         return estimate(
             "use 1 % less memory at the peak: a smaller batch, or checkpointing",
-            f"less is missing than the text's figures show, with {text_of_bytes(allocated_bytes)} allocated",
+            f"the missing memory is less than the message's rounding, with {text_of_bytes(allocated_bytes)} allocated",
         )
     share = -(-100 * missing_bytes // (allocated_bytes + missing_bytes))
     return estimate(
@@ -46,8 +46,8 @@ def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
     )
 
 
-SEE_NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
+SEE_NVIDIA_SMI: Final = "other programs may use the GPU: list them with nvidia-smi"
 LEAVE_ROOM: Final = estimate(
     "torch.cuda.set_per_process_memory_fraction(0.9)",
-    "a tenth of the card stays free for allocations outside PyTorch",
+    "leaves a tenth of the GPU's memory free for allocations outside PyTorch",
 )

@@ -1,10 +1,10 @@
-/* Where the driver puts memory, which decides what PyTorch reserves up to torch 2.11: of equally large free blocks it
- * takes the one with the lower address. Seen in recordings of real cards (docs/emulator.md, "Memory"):
+/* The addresses at which the driver places memory. They affect what PyTorch reserves up to torch 2.11: among free blocks
+ * of equal size, it chooses the one with the lower address. Seen in recordings of real GPUs (docs/emulator.md, "Memory"):
  *
  *   Linux    Address space is taken in chunks of whole 32 MiB, each put as high as it goes below the top. A segment
- *            lies at its chunk's bottom, and what is left of chunks serves later segments first, from the lowest
- *            address up. A chunk without segments is given back.
- *   Beside the host   The same, and what the process itself maps lies between the chunks, as on a real machine.
+ *            is placed at its chunk's bottom, and later segments first use what is left of chunks, from the lowest
+ *            address up. A chunk without segments is freed.
+ *   Next to the host   The same, and what the process itself maps lies between the chunks, as on a real machine.
  *   WSL      The lowest gap, without chunks; the driver's own memory lies between the segments (below).
  *   Windows  The lowest gap.
  *
@@ -17,13 +17,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Who reads a recording tells the system by its addresses: Linux gives addresses above 2^44, WSL and Windows below. All
- * cards together have one of two stretches, so that each card's addresses are on its system's side. */
+/* A reader of recordings recognizes the system by its addresses: Linux gives addresses above 2^44, WSL and Windows below. All
+ * GPUs together have one of two stretches, so that each GPU's addresses are on its system's side. */
 static const uint64_t FIRST_ADDRESS = 0x0a0000000000, LINUX_FIRST_ADDRESS = (uint64_t)1 << 44;
 static const uint64_t LAST_ADDRESS = ((uint64_t)1 << 44) + ((uint64_t)64 << 40);
 static const size_t CHUNK_BYTES = (size_t)32 << 20;
 
-/* Sorted by address: a card has thousands of segments at most. */
+/* Sorted by address: a GPU has thousands of segments at most. */
 struct ranges {
   struct range *item;
   size_t count, capacity;
@@ -46,7 +46,7 @@ static bool is_placed_as_linux(int device) {
   return placement == PLACEMENT_LINUX || placement == PLACEMENT_LINUX_HOST;
 }
 
-/* A card's part of its stretch. Fixed at the first use: a script may show fewer of its cards later. */
+/* A GPU's part of its stretch. Fixed at the first use: a script may show fewer of its GPUs later. */
 static uint64_t span_of(bool is_linux) {
   static uint64_t cards;
   if (!cards) cards = (uint64_t)card_count();
@@ -65,7 +65,7 @@ int card_device_of(uint64_t address) {
   return device < (uint64_t)card_count() ? (int)device : -1;
 }
 
-/* Nothing else of this process may get addresses that look like the card's. Where the host refuses so large a
+/* Nothing else of this process may get addresses that look like the GPU's. Where the host refuses so large a
  * reservation (a limit on address space), the numbers alone still do. */
 static void reserve_space(void) {
   static bool is_reserved;
@@ -75,8 +75,8 @@ static void reserve_space(void) {
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 }
 
-/* Where values are computed on the host, what the card hands out is the host's memory, at the card's own addresses: a page
- * takes room when it is first written, and gives it back with its range. */
+/* Where values are computed on the host, the GPU's memory is host memory, at the GPU's own addresses: a page
+ * takes host memory when it is first written, and frees it with its range. */
 static bool holds_values;
 void card_hold_values(void) { holds_values = true; }
 bool card_holds_values(void) { return holds_values; }
@@ -108,7 +108,7 @@ static size_t first_above(const struct ranges *list, uint64_t address) {
   return low;
 }
 
-/* The lowest gap in [start, end) that is large enough; 0 where there is none. */
+/* The lowest gap in [start, end) that is large enough; 0 if none is. */
 static uint64_t lowest_gap(const struct ranges *list, uint64_t start, uint64_t end, size_t size) {
   uint64_t gap = start;
   for (size_t at = first_above(list, start); at < list->count && list->item[at].address < end; at++) {
@@ -131,7 +131,7 @@ static struct chunk *chunk_of(struct chunks *list, uint64_t address) {
   return low < list->count && list->item[low].address <= address ? &list->item[low] : NULL;
 }
 
-/* As high as it goes below the top: into the highest hole that holds it; 0 where there is none. */
+/* As high as it goes below the top: into the highest hole that holds it; 0 if none is. */
 static uint64_t highest_hole(int device, size_t size) {
   const struct chunks *list = &chunks[device];
   uint64_t bottom = device_start(device), top = bottom + device_span(device);
@@ -143,9 +143,9 @@ static uint64_t highest_hole(int device, size_t size) {
 }
 
 /* Where the kernel puts a mapping of this size now, aligned to a chunk: above or below earlier ones as a driver's would be,
- * which asks it in the same way. What the process has mapped since, and given back (a model that moves to the card tensor by
+ * which asks it in the same way. What the process has mapped since, and unmapped (a model that moves to the GPU tensor by
  * tensor leaves holes above), so decides as on a real machine. The mapping holds the place, and cannot be read. The first
- * lies in the middle of the card's span; 0 where the kernel gives none, or one that lies too far from the first. */
+ * lies in the middle of the GPU's span; 0 where the kernel gives none, or one that lies too far from the first. */
 static uint64_t beside_the_host(int device, size_t size, void **host) {
   static uint64_t first;
   uint64_t bottom = device_start(device), span = device_span(device);
@@ -204,10 +204,10 @@ static void leave_chunk(int device, const struct range *range) {
   list->count--;
 }
 
-/* ---- WSL: what the driver takes for itself. Fitted to one recording of a card with 128 multiprocessors (torch 2.11,
- * CUDA 12.8), all 377 segments of which come out at their addresses, and looked at beside two more. The stacks of all
- * threads that the card holds are there when the first segment is made. A kernel that checks an index needs more and has
- * them made anew: what they leave is a hole below the first segment. What bf16 adds (6 MiB) and what other cards do is
+/* ---- WSL: what the driver takes for itself. Fitted to one recording of a GPU with 128 multiprocessors (torch 2.11,
+ * CUDA 12.8), all 377 segments of which get their recorded addresses, and compared with two more. The stacks of all
+ * threads that the GPU holds are there when the first segment is made. A kernel that checks an index needs more and has
+ * them made again: what they leave is a hole below the first segment. What bf16 adds (6 MiB) and what other GPUs do is
  * not known. */
 
 static const size_t STACK_BYTES = 1024 + 32, DEEP_STACK_BYTES = 1280; /* of a thread */

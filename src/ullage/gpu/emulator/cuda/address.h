@@ -1,10 +1,10 @@
-/* Where on a card memory lies: ranges of addresses, put where the driver of a system would put them. */
+/* The addresses of a GPU's memory: ranges, placed where the driver of a system would place them. */
 #ifndef ULLAGE_ADDRESS_H
 #define ULLAGE_ADDRESS_H
 
 #include "card.h"
 
-/* By cudaMalloc, with pages of its own | by cuMemAddressReserve, without | the driver's own, counted as the context's. */
+/* By cudaMalloc, with its own pages | by cuMemAddressReserve, without | the driver's own, counted as the context's. */
 enum range_kind { ALLOCATED, RESERVED, DRIVERS };
 enum driver_event {
   KERNEL_RAN,
@@ -18,13 +18,13 @@ struct range {
 };
 
 /* Sizes are whole pages. The caller holds a lock. */
-uint64_t address_take(int device, size_t size, enum range_kind kind); /* 0: no room */
+uint64_t address_take(int device, size_t size, enum range_kind kind); /* 0: no memory */
 struct range *address_find(uint64_t address);                         /* the range that holds it; NULL: none */
 void address_drop(struct range *range);
 void address_note(int device,
-                  enum driver_event event); /* where the driver takes memory for itself, it lies there now */
+                  enum driver_event event); /* where the driver takes memory for itself, it is there now */
 
-/* Makes room for one item more. */
+/* Makes space for one more item. */
 bool list_grow(void **items, size_t *capacity, size_t count, size_t item_size);
 
 #endif

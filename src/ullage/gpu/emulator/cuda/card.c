@@ -67,7 +67,7 @@ static bool is_deep(const void *function) {
 void card_launch(const void *function) {
   card_note_write();
   bool is_first = atomic_fetch_add(&launches, 1) == 0;
-  if (cards[0].figure[CARD_PLACEMENT] != PLACEMENT_WSL) return; /* nobody else looks at it */
+  if (cards[0].figure[CARD_PLACEMENT] != PLACEMENT_WSL) return; /* only WSL uses it */
   if (!is_first && atomic_load(&deep_ran)) return;
   bool ran = function && is_deep(function);
   if (ran) atomic_store(&deep_ran, true);
@@ -111,7 +111,7 @@ const char *card_kernel_name(const void *function) {
 void *card_new_handle(size_t size) { return calloc(1, size < 16 ? 16 : size); }
 void card_drop_handle(void *handle) { free(handle); }
 
-/* ---- what nobody wrote */
+/* ---- functions that are not implemented */
 
 enum { UNWRITTEN_MAX = 512 };
 static struct {

@@ -59,7 +59,7 @@ ACCEPTS(cublasSetSmCountTarget)
   return SUCCESS;
 }
 
-/* Vectors and matrices between host and card (MAGMA, linked into torch's linear algebra). */
+/* Vectors and matrices between host and GPU (MAGMA, linked into torch's linear algebra). */
 ULLAGE_API int cublasSetVectorAsync(int count, int size, const void *x, int stride, void *y, int step, void *stream) {
   (void)stride, (void)step, (void)stream;
   card_copy(y, x, (size_t)count * (size_t)size);

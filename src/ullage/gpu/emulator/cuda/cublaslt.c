@@ -1,4 +1,4 @@
-/* libcublasLt: one algorithm for every product, which needs no workspace of its own choosing. */
+/* libcublasLt: one algorithm for every product, which needs no workspace. */
 #include "card.h"
 
 #include <string.h>

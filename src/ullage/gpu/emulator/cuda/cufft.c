@@ -18,7 +18,7 @@ enum { SUCCESS = 0, INVALID_PLAN = 1, ALLOC_FAILED = 2 };
 struct plan {
   bool in_use, allocates;
   size_t bytes;
-  uint64_t own_area; /* allocated by cuFFT itself, as it does unless told not to */
+  uint64_t own_area; /* allocated by cuFFT itself, as it does by default */
 };
 static struct plan *plans;
 static int plan_count;

@@ -2,7 +2,7 @@
 #include "card.h"
 
 enum { SUCCESS = 0, INVALID_TYPE = 3 };
-/* cufftType, and the cudaDataType of what goes in and comes out. */
+/* cufftType, and the cudaDataType of input and output. */
 enum { REAL = 0, REAL_DOUBLE = 1, COMPLEX = 4, COMPLEX_DOUBLE = 5 };
 enum { R2C = 0x2a, C2R = 0x2c, C2C = 0x29, D2Z = 0x6a, Z2D = 0x6c, Z2Z = 0x69 };
 

@@ -1,4 +1,4 @@
-/* libcurand: a generator is a handle; what it generates is a launch. What cuRAND keeps on the card for a generator's states is
+/* libcurand: a generator is a handle; what it generates is a launch. What cuRAND keeps on the GPU for a generator's states is
  * not known, and not counted. */
 #include "card.h"
 

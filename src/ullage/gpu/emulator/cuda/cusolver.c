@@ -1,9 +1,9 @@
 /* libcusolver, dense: every factorisation is a launch, every workspace is named in the journal.
  *
- * Sizes are guesses unless they say otherwise; the real ones are known only to a real card. They follow what LAPACK
+ * Sizes are guesses unless they say otherwise; the real ones are known only to a real GPU. They follow what LAPACK
  * documents for the same routine with blocks of 64 columns, and are never 0. Sizes are counted in elements, and in
  * bytes by the 64-bit interface (cusolverDnX...). Host workspace is asked for by geev only, for one copy of the matrix.
- * What a routine tells about its success lies on the card: it reads as 0, which is success. */
+ * What a routine tells about its success lies on the GPU: it reads as 0, which is success. */
 #include "card.h"
 
 #include <limits.h>

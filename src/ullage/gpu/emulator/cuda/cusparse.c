@@ -1,6 +1,6 @@
 /* libcusparse: descriptors keep their shape, every operation is a launch, every buffer is named in the journal.
  *
- * Buffer sizes are guesses, for the real ones are known only to a real card: a small constant for products, one word
+ * Buffer sizes are guesses, for the real ones are known only to a real GPU: a small constant for products, one word
  * for each row or element where an algorithm has to sort, to analyse or to count. How many elements a product of two
  * sparse matrices or their sum has depends on values: it is what was said before the call, else as if no two
  * contributions met. */
@@ -41,7 +41,7 @@ ULLAGE_API const char *cusparseGetErrorString(int status) {
 
 /* ---- handles and descriptors */
 
-struct analysis { /* of a solve or of a product of sparse matrices: the bytes of the buffers it asked for */
+struct analysis { /* of a solve or of a product of sparse matrices: the bytes of the buffers it requested */
   size_t bytes[2];
 };
 

@@ -1,6 +1,6 @@
 /* libcusparseLt: products with 2:4 sparse matrices. Its descriptors lie in the caller's memory (512 bytes or more);
  * the first few bytes of each hold what is asked back. The workspace of a product is 0 here: the real one depends on
- * the algorithm, which only a real card can choose. */
+ * the algorithm, which only a real GPU can choose. */
 #include "card.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* What a card answers about itself, and how many blocks it can hold. */
+/* What a GPU answers about itself, and how many blocks it can hold. */
 #include "runtime.h"
 
-/* CUdevice_attribute, CUDA 13.0: the numbers are the driver's, the answers the card's or a common value. */
+/* CUdevice_attribute, CUDA 13.0: the numbers are the driver's, the answers the GPU's or a common value. */
 int device_attribute(const struct card *card, int device, int attribute) {
   const int64_t *figure = card->figure;
   switch (attribute) {

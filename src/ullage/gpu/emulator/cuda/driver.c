@@ -7,7 +7,7 @@
 
 #include "runtime.h"
 
-/* ---- devices and contexts: one context a device, its size is the card's figure */
+/* ---- devices and contexts: one context a device, its size is the GPU's figure */
 
 static char contexts[MAX_DEVICES];
 static int device_of_context(void *context) {

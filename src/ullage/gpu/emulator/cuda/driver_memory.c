@@ -1,4 +1,4 @@
-/* libcuda: memory of the card, managed and in pools, and copies. */
+/* libcuda: memory of the GPU, managed and in pools, and copies. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -118,7 +118,7 @@ API int cuMemcpyPeerAsync(uint64_t destination, void *to, uint64_t source, void 
   return cuMemcpyPeer(destination, to, source, from, size);
 }
 
-/* struct CUDA_MEMCPY2D: a side is the host's, the card's, an array, or an address of either. */
+/* struct CUDA_MEMCPY2D: a side is the host's, the GPU's, an array, or an address of either. */
 enum { HOST_SIDE = 1, ARRAY_SIDE = 3 };
 struct side {
   size_t x, y;
@@ -151,7 +151,7 @@ API int cuMemcpy2DAsync_v2(const struct rectangle *copied, void *stream) {
   return cuMemcpy2D_v2(copied);
 }
 
-/* ---- fills: a card keeps no values, so of a wider element the lowest byte does for the host's memory */
+/* ---- fills: a GPU keeps no values, so of a wider element the lowest byte does for the host's memory */
 
 #define FILL(bits, type)                                                                                    \
   API int cuMemsetD##bits##_v2(uint64_t address, type value, size_t count) {                                \

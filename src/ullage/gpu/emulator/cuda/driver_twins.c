@@ -61,7 +61,7 @@ TWIN(cuOccupancyAvailableDynamicSMemPerBlock, cudaOccupancyAvailableDynamicSMemP
 TWIN(cuOccupancyMaxPotentialClusterSize, cudaOccupancyMaxPotentialClusterSize)
 TWIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)
 
-/* ---- pools and memory of the host; what allocates on the card is in driver_memory.c, which knows its caller */
+/* ---- pools and memory of the host; what allocates on the GPU is in driver_memory.c, which knows its caller */
 
 TWIN(cuDeviceGetDefaultMemPool, cudaDeviceGetDefaultMemPool) TWIN(cuDeviceGetMemPool, cudaDeviceGetMemPool)
 TWIN(cuDeviceSetMemPool, cudaDeviceSetMemPool) TWIN(cuMemPoolCreate, cudaMemPoolCreate) TWIN(cuMemPoolDestroy, cudaMemPoolDestroy)

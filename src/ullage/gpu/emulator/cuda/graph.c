@@ -107,7 +107,7 @@ API int cudaGraphDestroyNode(struct node *node) {
   card_drop_handle(node);
   return CUDA_SUCCESS;
 }
-/* The nodes of what was captured have no handles of their own: they count as kernels. */
+/* The nodes of what was captured have no handles: they count as kernels. */
 API int cudaGraphNodeGetType(const struct node *node, int *kind) {
   *kind = node ? (int)node->kind : KERNEL;
   return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-/* Sizes that a library tells only to a real card's handle. Nobody here can ask, so each is guessed, and what is noted
- * beside it is how far the guess may be off. Scratch memory follows one another in the allocator's cache: the largest
+/* Sizes that a library reveals only for a real GPU's handle. Each is guessed, together with how far the guess may be off.
+ * Scratch memory follows one another in the allocator's cache: the largest
  * counts. What a forward keeps for its backward adds up: the most that was kept at once counts. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct kept {
 };
 struct book {
   uint64_t count;
-  struct guess expected; /* asked for; it is not kept before its memory was found */
+  struct guess expected; /* requested; it is not kept before its memory was found */
   struct guess_figures scratch, kept, most_kept;
   struct kept *owners;
   int owner_count;
@@ -49,7 +49,7 @@ static void let_go(struct book *book, struct kept *kept) {
   *kept = (struct kept){0};
 }
 
-/* A free place; NULL: no room. Whoever has had any of this memory is gone: it was given anew, and no backward came. */
+/* A free entry; NULL: the table is full. Owners of this memory are gone: it was reused, and no backward came. */
 static struct kept *place_for(struct book *book, uintptr_t start, uintptr_t end) {
   struct kept *unused = NULL;
   for (int i = 0; i < book->owner_count; i++) {

@@ -1,7 +1,7 @@
-/* The host's side of the card: pinned memory, and what is read back.
+/* The host's side of the GPU: pinned memory, and what is read back.
  *
- * A card computes nothing: what is read back is zero, unless somebody who knows what it would be (the package ullage.gpu.values)
- * has said so for the calling thread just before, or computes everything on the host (card_hold_values).
+ * A GPU computes nothing: what is read back is zero, unless the package ullage.gpu.values
+ * has set it for the calling thread just before, or computes everything on the host (card_hold_values).
  */
 #define _GNU_SOURCE
 #include "../../tracing/journal/host.h"
@@ -73,7 +73,7 @@ bool card_is_pinned(const void *address) {
   return found;
 }
 
-/* A real driver has every page of pinned memory there; here only those that somebody has written are. */
+/* A real driver has every page of pinned memory there; here only those that were written are. */
 static int64_t untouched_bytes(const struct pinned *one) {
   enum { PAGES = 1 << 12 };
   unsigned char is_there[PAGES];
@@ -112,8 +112,8 @@ bool card_answered(int64_t *out) {
   return answer.given;
 }
 
-/* Zeros in pinned memory of ours need no pages: those that are there are given back, and the kernel makes zeros of them when
- * somebody looks. What is saved on the host for the backward pass would otherwise be written, byte by byte, in every step. */
+/* Zeros in pinned memory of ours need no pages: existing pages are freed, and the kernel returns zeros when
+ * they are read. What is saved on the host for the backward pass would otherwise be written, byte by byte, in every step. */
 enum { LARGE_READ = 1 << 16 };
 
 static bool is_ours(const char *address, size_t size) {
@@ -139,7 +139,7 @@ static void read_back(void *destination, size_t size) {
   if (answer.given) memcpy(destination, &answer.number, size < sizeof answer.number ? size : sizeof answer.number);
 }
 
-/* While the calling thread runs an operator that the host computes, the card's own copies and fills leave memory alone: they
+/* While the calling thread runs an operator that the host computes, the GPU's own copies and fills leave memory alone: they
  * move what its kernels, which do not run, would have made. */
 static _Thread_local bool leaves_memory;
 void card_leave_memory(bool leaves) { leaves_memory = leaves; }
@@ -164,7 +164,7 @@ void card_sent_is_noted(bool is_noted) { sent_is_noted = is_noted; }
 static pthread_key_t sent_key; /* each thread's own, freed with the thread */
 static pthread_once_t sent_once = PTHREAD_ONCE_INIT;
 
-/* What is remembered is ours, and not the run's: the most that the process had resident is told without it. The kernel says
+/* What is remembered is ours, and not the run's: the peak of resident memory is reported without it. The kernel says
  * how much that was, but not when, so it is asked before and after whatever large is remembered. */
 enum { NOTED_SENT = 1 << 20 };
 static struct {
@@ -237,7 +237,7 @@ bool card_take_sent(uint64_t address, size_t size, void *out) {
   return found;
 }
 
-/* ---- writes of threads that nobody watches */
+/* ---- writes of threads that are not watched */
 
 static _Atomic(thread_is_seen) is_seen;
 static atomic_int seen_key;

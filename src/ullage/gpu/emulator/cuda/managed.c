@@ -1,8 +1,8 @@
-/* Managed memory (cudaMallocManaged): real memory of the host, which the card may use too.
+/* Managed memory (cudaMallocManaged): real memory of the host, which the GPU may use too.
  *
- * On a real card a page moves to where it is touched. What kernels touch is not known here, so an allocation counts on the
- * card when it is prefetched to it, as far as there is room, and until it is prefetched to the host, freed, or the card's
- * own memory needs the room (the driver moves pages out then, the oldest first). Pages of the host are real only once
+ * On a real GPU a page moves to where it is touched. What kernels touch is not known here, so an allocation counts on the
+ * GPU when it is prefetched to it, as far as memory is free, and until it is prefetched to the host, freed, or the GPU's
+ * own allocations need the memory (the driver moves pages out then, the oldest first). Pages of the host are real only once
  * they are written to.
  */
 #define _GNU_SOURCE
@@ -86,7 +86,7 @@ bool card_managed_prefetch(const void *address, size_t size, int device) {
     if (is_first || offset < item->first) item->first = offset;
     if (is_first || offset + size > item->end) item->end = offset + size;
     uint64_t pages =
-        (item->end + PAGE_BYTES - 1) / PAGE_BYTES - item->first / PAGE_BYTES; /* the card's pages are 2 MiB */
+        (item->end + PAGE_BYTES - 1) / PAGE_BYTES - item->first / PAGE_BYTES; /* the GPU's pages are 2 MiB */
     int64_t wanted = (int64_t)(pages * PAGE_BYTES) - item->on_card_bytes;
     if (wanted > room) wanted = room;
     if (wanted < 0) wanted = 0;

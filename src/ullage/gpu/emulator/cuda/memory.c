@@ -1,6 +1,6 @@
-/* Device memory: pages counted against the card's size, and mapped into ranges of addresses (address.c).
+/* Device memory: pages counted against the GPU's size, and mapped into ranges of addresses (address.c).
  *
- * A range is handed out by cudaMalloc (with pages of its own) or by cuMemAddressReserve (without; pages are mapped into
+ * A range is allocated by cudaMalloc (with its own pages) or by cuMemAddressReserve (without; pages are mapped into
  * it later).
  */
 #include "address.h"
@@ -28,7 +28,7 @@ struct mappings {
 static struct mappings mappings;
 static int64_t used[MAX_DEVICES], peak[MAX_DEVICES]; /* without the context */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int64_t *shown; /* where other processes read what is used of each card */
+static int64_t *shown; /* where other processes read what is used of each GPU */
 
 /* Before torch is loaded, or in a process that was just forked, where another thread may have held the lock. */
 void card_show_use(int64_t *memory) { shown = memory; }

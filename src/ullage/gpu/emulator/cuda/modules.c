@@ -1,7 +1,7 @@
 /* libcuda: modules and libraries of code, and their functions and variables.
  *
- * Code is not read: a function is a name, whether the image has it or not. Of a cubin (ELF) the symbols tell how large a
- * variable is; the variables of an image are memory of the card where they fill a page or more, and smaller ones lie in what
+ * Code is not read: a function is a name, whether the image has it or not. Of a cubin (ELF) the symbols give the size of each
+ * variable is; the variables of an image are memory of the GPU where they fill a page or more, and smaller ones lie in what
  * the size of the context covers.
  */
 #define _GNU_SOURCE
@@ -35,7 +35,7 @@ struct module {
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- what a cubin's symbols tell. An image has no size of its own, so the headers are believed. */
+/* ---- what a cubin's symbols contain. An image has no size of its own, so the headers are believed. */
 
 static bool is_cubin(const void *image) {
   enum { CUDA_MACHINE = 190 };
@@ -122,7 +122,7 @@ API int cuModuleGetFunction(struct function **out, struct module *module, const 
   return function ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
 }
 API int cuModuleGetGlobal_v2(uint64_t *address, size_t *size, struct module *module, const char *name) {
-  static const size_t UNKNOWN_BYTES = 0; /* of an image that is no cubin */
+  static const size_t UNKNOWN_BYTES = 0; /* of an image that is not a cubin */
   for (size_t i = 0; module && i < module->variable_count; i++) {
     if (strcmp(module->variables[i].name, name) != 0) continue;
     if (address) *address = module->address + module->variables[i].offset;
@@ -186,7 +186,7 @@ API int cuFuncIsLoaded(int *loaded, struct function *function) {
   return CUDA_SUCCESS;
 }
 
-/* ---- linking: what comes out is as empty as what an image is read for */
+/* ---- linking: the result is as empty as an image */
 
 API int cuLinkCreate_v2(unsigned count, int *options, void **values, void **state) {
   (void)count, (void)options, (void)values;
@@ -246,7 +246,7 @@ API int cuOccupancyMaxActiveClusters(int *clusters, void *function, const void *
   *clusters = (int)card_get(card_current())->figure[CARD_SM_COUNT];
   return CUDA_SUCCESS;
 }
-/* The largest block that the registers of a function allow is the card's; the smallest grid that fills the card. */
+/* The largest block that the registers of a function allow is the GPU's; the smallest grid that fills the GPU. */
 API int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, size_t (*shared_of)(int), size_t shared,
                                          int limit) {
   const struct card *card = card_get(card_current());

@@ -1,4 +1,4 @@
-/* libnccl: a communicator of one process that stands for all ranks. A collective hands out what this rank sent, as if
+/* libnccl: a communicator of one process that stands for all ranks. A collective returns what this rank sent, as if
  * every rank had sent the same. NCCL's own buffers are outside PyTorch's allocator; what they depend on is counted. */
 #include "card.h"
 
@@ -7,7 +7,7 @@
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
 enum { VERSION = 22809 };
-enum { MOST_RANKS = 4096, WORD = 64 }; /* of a communicator, whose peers are told apart */
+enum { MOST_RANKS = 4096, WORD = 64 }; /* of a communicator, whose peers are distinguished */
 struct communicator {
   int ranks, rank;
   bool works; /* it has done something */

@@ -1,5 +1,5 @@
-/* libnvJitLink: what is linked is not read. What comes out is a text in PTX without a function; of such an image the driver gives
- * every function that it is asked for. */
+/* libnvJitLink: what is linked is not read. The result is a text in PTX without a function; for such an image the driver returns
+ * every requested function. */
 #include <string.h>
 
 #include "card.h"

@@ -82,8 +82,8 @@ ULLAGE_API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *info) 
   return status;
 }
 
-/* This emulated card knows the process that asks, and those that ULLAGE_EMULATED_OTHERS names as "PID:BYTES PID:BYTES" (-1
-   for bytes that are not told), for whoever looks at a card that is shared. Their bytes are told and not taken. */
+/* This emulated GPU knows the process that asks, and those that ULLAGE_EMULATED_OTHERS names as "PID:BYTES PID:BYTES" (-1
+   for bytes that are not told), for whoever looks at a GPU that is shared. Their bytes are told and not taken. */
 enum { MOST_PROCESSES = 64 };
 struct process {
   unsigned pid;
@@ -134,7 +134,7 @@ ULLAGE_API int nvmlDeviceGetUtilizationRates(void *handle, unsigned rates[2]) {
   return SUCCESS;
 }
 static int not_supported(void) { return NOT_SUPPORTED; }
-/* nvmlGpuFabricInfoV_t as far as torch reads it; state 0: the card has no fabric. torch 2.13 takes no error for an answer. */
+/* nvmlGpuFabricInfoV_t as far as torch reads it; state 0: the GPU has no fabric. torch 2.13 takes no error for an answer. */
 struct fabric {
   unsigned version;
   unsigned char cluster[16];

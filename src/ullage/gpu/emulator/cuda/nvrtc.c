@@ -1,6 +1,6 @@
 /* libnvrtc: nothing is compiled. A program is a text in PTX that has an entry for each `__global__` function found in its source,
- * under the name that stands there (a C++ name is not mangled), and one for each name that was asked for. Of such an image the
- * driver gives every function that it is asked for. A source with errors compiles too. */
+ * under its name in the source (a C++ name is not mangled), and one for each requested name. For such an image the
+ * driver returns every requested function. A source with errors compiles too. */
 #include "card.h"
 
 #include <ctype.h>

@@ -1,7 +1,7 @@
-/* Memory that others than PyTorch's allocator ask for, by the shared object whose code made the call.
+/* Memory that is requested outside PyTorch's allocator, by the shared object whose code made the call.
  *
- * PyTorch's allocator is libc10_cuda.so. A call through ctypes is libffi's, whoever made it. Bytes are those asked for; the
- * card counts whole pages.
+ * PyTorch's allocator is libc10_cuda.so. A call through ctypes is libffi's, whoever made it. Bytes are those requested; the
+ * GPU counts whole pages.
  */
 #define _GNU_SOURCE
 #include "card.h"
@@ -82,7 +82,7 @@ void card_note_outside(const void *caller, uint64_t address, size_t size, bool m
   pthread_mutex_unlock(&lock);
 }
 
-/* The newest first: what is freed soon was asked for last. */
+/* The newest first: what is freed soon was requested last. */
 void card_forget_outside(uint64_t address) {
   if (!count) return;
   pthread_mutex_lock(&lock);

@@ -1,5 +1,5 @@
 /* The plans that cuDNN ran: for each problem the workspace of the last, and the range of all of them. With
- * `torch.backends.cudnn.benchmark` PyTorch runs many plans of one problem and keeps the fastest, which nobody knows here. */
+ * `torch.backends.cudnn.benchmark` PyTorch runs many plans of one problem and keeps the fastest, which is unknown here. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

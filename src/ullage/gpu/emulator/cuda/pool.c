@@ -1,7 +1,7 @@
 /* Stream-ordered pools (cudaMallocAsync).
  *
- * A pool takes segments from the card and hands out parts of them at 512 bytes' granularity. What is freed can be had again
- * at once, because the card is infinitely fast. At a synchronisation, segments that are wholly free go back to the card as
+ * A pool takes segments from the GPU and allocates parts of them at 512 bytes' granularity. Freed memory can be used again
+ * at once, because the GPU is infinitely fast. At a synchronisation, segments that are wholly free are returned to the GPU as
  * far as the pool holds more than its release threshold (0 from the beginning), as the CUDA programming guide has it.
  *
  * Not documented, and assumed: a segment is 32 MiB, or what is asked for in whole pages; a part is the smallest that fits.
@@ -107,7 +107,7 @@ static struct segment *new_segment(struct pool *pool, size_t size) {
   struct block *blocks = segment ? malloc(16 * sizeof *blocks) : NULL;
   size_t wanted = size > SEGMENT_BYTES ? (size + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1) : SEGMENT_BYTES;
   uint64_t address = blocks ? card_allocate(pool->device, wanted) : 0;
-  if (blocks && !address && wanted > size) { /* less room than a segment: as much as is needed */
+  if (blocks && !address && wanted > size) { /* less memory than a segment: as much as is needed */
     wanted = (size + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
     address = card_allocate(pool->device, wanted);
   }

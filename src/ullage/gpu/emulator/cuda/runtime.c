@@ -1,5 +1,5 @@
 /* libcudart: devices, plain copies, kernels. Memory is in runtime_memory.c, other copies in runtime_copies.c, streams, events
- * and graphs in stream.c, what is asked for more seldom in runtime_more.c. */
+ * and graphs in stream.c, rarely called functions in runtime_more.c. */
 #define _GNU_SOURCE
 #include "runtime.h"
 
@@ -301,7 +301,7 @@ API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, cons
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads, shared);
 }
 
-/* ---- the driver's functions, asked for by name */
+/* ---- the driver's functions, found by name */
 
 API int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                          unsigned long long flags, int *result) {

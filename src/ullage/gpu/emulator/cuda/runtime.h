@@ -56,7 +56,7 @@ struct location {
 /* The device that memory is to go to; -1: the host. */
 static inline int place_of(struct location location) { return location.type == ON_DEVICE ? location.id : -1; }
 
-/* The shared object that called the function it stands in; see outside.c. */
+/* The shared object that called the function that contains it; see outside.c. */
 #define CALLER __builtin_return_address(0)
 
 /* memory_attributes.c: of managed memory, cudaMemRangeGetAttribute and its twin of the driver. */
@@ -73,7 +73,7 @@ long forward(long (**target)(long, long, long, long, long, long, long, long, lon
   }
 
 /* device.c: CUdevice_attribute (the runtime's numbers are the same), how many blocks fit on a multiprocessor, and which
- * compiled code the card would run. */
+ * compiled code the GPU would run. */
 enum { ATTRIBUTE_CLOCK_KHZ = 13, ATTRIBUTE_MEMORY_CLOCK_KHZ = 36, ATTRIBUTE_MEMORY_BUS_WIDTH = 37 };
 int device_attribute(const struct card *card, int device, int attribute);
 int resident_blocks(const struct card *card, int block_threads, size_t shared);

@@ -1,4 +1,4 @@
-/* libcudart: memory of the card, of the host, managed, in pools, in arrays, of another process. */
+/* libcudart: memory of the GPU, of the host, managed, in pools, in arrays, of another process. */
 #include <string.h>
 
 #include "runtime.h"

@@ -1,4 +1,4 @@
-/* libcudart: what is asked for more seldom: limits, flags, occupancy, libraries of code, cooperative launches. */
+/* libcudart: rarely called functions: limits, flags, occupancy, libraries of code, cooperative launches. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +98,7 @@ API int cudaOccupancyMaxActiveClusters(int *clusters, const void *function, cons
 }
 API int cudaOccupancyMaxPotentialClusterSize(int *size, const void *function, const void *config) {
   (void)function, (void)config;
-  *size = 8; /* what every card with clusters can do */
+  *size = 8; /* what every GPU with clusters can do */
   return CUDA_SUCCESS;
 }
 API int cudaGetFuncBySymbol(void **function, const void *symbol) {

@@ -1,4 +1,4 @@
-/* libcudart: streams, events, capture; graphs are in graph.c. The card is infinitely fast: whatever is asked of it is done at once. */
+/* libcudart: streams, events, capture; graphs are in graph.c. The GPU is infinitely fast: whatever is asked of it is done at once. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -21,7 +21,7 @@ struct event {
 };
 
 static struct stream streams[STREAMS];
-static struct stream *used_end = streams + 1; /* the first entry stands for the default stream */
+static struct stream *used_end = streams + 1; /* the first entry represents the default stream */
 static uint64_t captures;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

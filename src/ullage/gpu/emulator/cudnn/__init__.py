@@ -1,5 +1,6 @@
-"""Plans of the real cuDNN without a card: the library runs on the CPU and plans for a card described to it.
+"""Execution plans from the real cuDNN without a GPU: the library runs on the CPU and plans for a GPU described to it.
 
-cuDNN 9.8 and newer plan for a described device ("deviceless", ahead of time). It is asked in a process of its own
-(`planner`), so that whatever happens in it stays there; the emulated cuDNN of `../cuda` sends what torch has built.
+cuDNN 9.8 and newer plan for a described device ("deviceless", ahead of time). cuDNN runs in a separate process
+(`planner`), so that a crash in it does not affect the user's process. The emulated cuDNN of `../cuda` sends it the
+graphs that torch builds.
 """

@@ -1,7 +1,8 @@
-"""The answers of cuDNN on disk: one file for each question, in a folder for its version and the card.
+"""A cache of cuDNN's answers on disk: one file for each query, in a folder for cuDNN's version and the GPU.
 
-Files are written whole and never changed, so any number of processes may use one folder at once; a file that cannot be
-read is no answer. A folder that cannot be written, is another user's, or that others can write to is left alone.
+Files are written atomically and never changed, so any number of processes may use one folder at the same time; a file
+that cannot be read is ignored. A folder is not used if it cannot be written, if it belongs to another user, or if other
+users can write to it.
 """
 
 import hashlib
@@ -12,26 +13,26 @@ from typing import Final
 from ullage.base.own_files import OwnFolder, SharedFolderError
 
 _LARGEST_BYTES: Final = 16 << 20
-_FORMAT_VERSION: Final = "2"  # of what is written; another number, another folder
+_FORMAT_VERSION: Final = "2"  # The version of the file format; each version has its own folder.
 
 
 def default_folder() -> Path:
-    """Return the folder of answers: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
+    """Return the cache folder: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
         return Path(given).absolute()
     return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
 
 
 class Cache:
-    """The cached answers of one cuDNN for one card."""
+    """The cached answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a folder; it is created with the first answer."""
+        """Use a cache folder, which is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return the answer to a question; None where there is none."""
+        """Return cuDNN's cached answer to a query; None if there is none."""
         try:
             with OwnFolder.open(self._folder) as folder:
                 data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)
@@ -39,12 +40,12 @@ class Cache:
             return None
         kept, _, digest = data.rpartition(b"\n")
         asked, separator, answer = kept.partition(b"\n\n")
-        # One that is damaged, or that another question of the same name has written, is no answer.
+        # A damaged file, or a file of another query with the same name, is ignored.
         is_whole = bool(separator) and _digest(kept) == digest and asked == question.rstrip("\n").encode()
         return answer.decode() if is_whole else None
 
     def put(self, question: str, answer: str) -> None:
-        """Store an answer, which ends with a newline."""
+        """Store cuDNN's answer to a query; the answer ends with a newline."""
         if not self._is_open:
             return
         try:
@@ -52,7 +53,7 @@ class Cache:
             with OwnFolder.open_or_make(self._folder) as folder:
                 folder.write_whole(_name_of(question), kept + b"\n" + _digest(kept))
         except (OSError, SharedFolderError):
-            self._is_open = False  # full, or not ours to write: every answer is asked for again
+            self._is_open = False  # The disk is full or not writable: answers are then computed again.
 
 
 def _name_of(question: str) -> str:

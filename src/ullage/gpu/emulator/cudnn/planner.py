@@ -1,18 +1,19 @@
-"""The planner process: it answers questions about cuDNN from the cache, from the library, or from measurements.
+"""The planner process: it answers queries about cuDNN from the cache, from the library, or from measurements.
 
-Started by `client/ask_planner.c` with a `Setup` as JSON, it answers the emulated cuDNN of one process over a socket,
-and ends with that process. A request and a reply are a length (four bytes, little endian) and a text.
+`client/ask_planner.c` starts it with a `Setup` as JSON. It then answers the emulated cuDNN of one process over a
+socket, and ends with that process. Each request and each reply is a length (four bytes, little endian) followed by a
+text.
 
-A request's first line is what is wanted, the rest a question as in `tree`:
+The first line of a request is its kind, and the rest is a query as in `tree`. The kinds and their replies are:
 
     heuristics      -> engines, then a line for each: index;notes;behaviours;knob=value,...
-    plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, of that engine of the same question
-    config          -> the same, of an engine configuration that the caller has put together
-    estimate        -> the same, of what was measured of graphs like it, for where cuDNN cannot be asked
-    estimate all    -> the same, of all engines that PyTorch may take, not of the one that cuDNN ranks first
+    plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, for that engine of the same query
+    config          -> the same, for an engine configuration that the caller has built
+    estimate        -> the same, from measurements of similar graphs, if cuDNN cannot be used
+    estimate all    -> the same, for all engines that PyTorch may choose, not only the one that cuDNN ranks first
 
-and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where
-nothing can be said. Reasons end with what was asked for, in words.
+Instead of each of these, the reply may be `refused STATUS REASON` if cuDNN says that an engine cannot run the graph, or
+`unknown REASON` if no size is known. A reason ends with a description of the graph.
 """
 
 import ctypes
@@ -34,14 +35,15 @@ from ullage.gpu.emulator.cudnn.table import estimate
 from ullage.gpu.emulator.cudnn.tree import describe, parse
 
 _LASTING_STATUSES: Final = range(2000, 4000)
-"""Status codes that never change for a question, such as bad parameters or not supported. Others, such as no memory,
-are not cached on disk."""
+"""Status codes that are the same every time for a query, such as bad parameters or not supported. Others, such as out
+of memory, are not cached on disk.
+"""
 _COMPILATION_FAILED: Final = 4001
-_KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
+_KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept in memory.
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 120
-"""Timeout of one answer; a client waits no longer."""
+"""The timeout of one answer in seconds; a client waits no longer than this."""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
@@ -51,17 +53,18 @@ class Setup:
     """The arguments with which a planner is started."""
 
     library: str
-    """The path of libcudnn.so.9; empty where no cuDNN can plan."""
+    """The path of libcudnn.so.9; empty if no installed cuDNN can plan."""
     why_not: str
-    """The reason why no cuDNN can plan."""
+    """The reason why no installed cuDNN can plan without a GPU."""
     version: int
     before: tuple[str, ...]
-    """Libraries that are loaded first, because cuDNN looks for them by name."""
+    """Libraries that are loaded first because cuDNN looks for them by name."""
     symbols: tuple[str, ...]
-    """Libraries that are loaded first, because cuDNN looks for their functions in the whole process."""
+    """Libraries that are loaded first because cuDNN looks for their functions in the whole process."""
     without_compiler: str
-    """The reason to give where cuDNN finds no engine because its compiler is missing; empty where the compiler is
-    there."""
+    """The reason to report if cuDNN finds no engine because its compiler is missing; empty if the compiler is
+    installed.
+    """
     capability: int
     """Compute capability as a number: 86 for 8.6."""
     device_json: str
@@ -70,25 +73,27 @@ class Setup:
 
     @property
     def tag(self) -> str:
-        """Identifier of what answers depend on besides the card: cuDNN's version, and whether it can compile."""
+        """An identifier of the cuDNN version and whether cuDNN can compile. Together with the GPU, these determine all
+        answers.
+        """
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return the setup as JSON text."""
+        """Return the planner's arguments as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Read a setup from JSON text."""
+        """Return the planner's arguments from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
 
 class Planner:
-    """Answers questions; the library is loaded at the first that is not answered on disk."""
+    """The object that answers queries; it loads cuDNN for the first query whose answer is not on disk."""
 
     def __init__(self, setup: Setup) -> None:
-        """Load nothing yet."""
+        """Create a planner without loading cuDNN."""
         self._setup = setup
         keeps = bool(setup.cache and setup.library)
         self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
@@ -97,7 +102,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Answer a request; never raises."""
+        """Return the answer to a request of the emulated cuDNN; never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")
@@ -109,7 +114,7 @@ class Planner:
             answer = f"refused {error.status} {error}; {_words(question)}\n"
             if error.status not in _LASTING_STATUSES:
                 return answer
-        except Exception as error:  # a question may be anything, and the next one is to be answered
+        except Exception as error:  # A query may contain anything, and the planner must be able to answer the next one.
             return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
         if self._cache and not answer.startswith("unknown") and not answer.endswith(" table\n"):
             self._cache.put(request, answer)
@@ -120,12 +125,15 @@ class Planner:
             return self._estimate(question, of_all_engines=len(wanted) > 1)
         cudnn = self._library()
         if cudnn is None:
-            return f"unknown {self._broken}\n"  # of every graph: said once
+            return f"unknown {self._broken}\n"  # The same text for every graph, so that it is reported once.
         match wanted:
             case ["heuristics"]:
                 found = cudnn.candidates(parse(question))
                 if not found:
-                    raise ValueError(self._setup.without_compiler or "cuDNN has no engine for it: a card raises")
+                    raise ValueError(
+                        self._setup.without_compiler
+                        or "cuDNN has no engine for the graph: with a real GPU, this is an error"
+                    )
                 self._keep(question, [config for _, config in found])
                 lines = [
                     ";".join(
@@ -150,7 +158,9 @@ class Planner:
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Return an estimate from measurements of similar graphs; it is not cached, so that a newer table counts."""
+        """Return an estimate from measurements of similar graphs. It is not cached, so that a newer table takes
+        effect.
+        """
         found = estimate(
             parse(question),
             version=self._setup.version,
@@ -158,8 +168,8 @@ class Planner:
             of_all_engines=of_all_engines,
         )
         if found is None:
-            return f"unknown nothing like it was measured; {_words(question)}\n"
-        # Of all engines some take more than any card has; PyTorch goes on to the next where memory is short.
+            return f"unknown nothing similar was measured; {_words(question)}\n"
+        # Among all engines, some need more memory than any GPU has; PyTorch tries the next engine when memory is short.
         most = max(found.expected_bytes, json.loads(self._setup.device_json).get("totalGlobalMem", 0))
         return f"workspace {found.expected_bytes} {found.low_bytes} {min(found.high_bytes, most)} table\n"
 
@@ -172,11 +182,11 @@ class Planner:
                     ctypes.CDLL(path)
                 cudnn = Cudnn(Path(self._setup.library), self._setup.device_json)
                 if cudnn.version != self._setup.version:
-                    said = f"its header says that it is {self._setup.version}, itself that it is {cudnn.version}"
+                    said = f"the version is {self._setup.version} in its header, but {cudnn.version} in the library"
                     raise CudnnError(0, said)
                 self._cudnn = cudnn
             except (OSError, CudnnError, AttributeError) as error:
-                self._broken = f"cuDNN cannot be asked: {' '.join(str(error).split())}"
+                self._broken = f"cuDNN cannot be used: {' '.join(str(error).split())}"
         return self._cudnn
 
     def _keep(self, question: str, configs: list[Descriptor]) -> None:
@@ -188,7 +198,7 @@ class Planner:
 def _words(question: str) -> str:
     try:
         return describe(parse(question))
-    except Exception:  # words are for a reason that there is already
+    except Exception:  # The description is only an addition to a reason that is already known.
         return "a graph that cannot be read"
 
 
@@ -201,7 +211,8 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
     Args:
         planner: the planner that answers.
         line: the socket for requests and replies.
-        client: the process that asks. Its forks hold the other end too, so that its closing alone does not tell.
+        client: the process id of the client. The client's forks hold the other end of the socket, too, so a closed
+            socket alone does not show that the client has ended.
     """
     while True:
         while not select.select([line], [], [], _POLL_SECONDS)[0]:
@@ -217,7 +228,7 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
 
 
 def _has_ended(client: int) -> bool:
-    """Return whether a process has ended; one that was not reaped counts as ended."""
+    """Return whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -245,12 +256,13 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 def main(setup_json: str, client: int) -> None:
     """Run the planner of a process over the socket at standard input; one byte reports that it is ready."""
-    os.setsid()  # Ctrl-C is not for us: we end when our client does
+    os.setsid()  # Ctrl-C does not end the planner; it ends when its client does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     with suppress(OSError):
         os.chdir("/")
-    os.closerange(3, _MOST_FILES)  # whatever the user has open for children: who reads to its end would wait for us
+    # A reader that waits for the end of an inherited pipe would otherwise wait for the planner.
+    os.closerange(3, _MOST_FILES)
     with socket.socket(fileno=os.dup(0)) as line, suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         line.sendall(b"\n")

@@ -1,7 +1,7 @@
-"""NVIDIA's libcudnn, which plans for a described device. It needs no card, no driver and no CUDA context.
+"""NVIDIA's libcudnn, which can plan for a described device without a GPU, a driver or a CUDA context.
 
-Only the documented interface for ahead-of-time planning is used: a device-properties descriptor
-(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) in the place of a handle. Nothing is run.
+Only cuDNN's documented interface for ahead-of-time planning is used: a device-properties descriptor
+(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) replaces the handle. No plan is executed.
 """
 
 import ctypes
@@ -13,9 +13,9 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN that can plan for a described device, in the form of `cudnnGetVersion`."""
+"""The first cuDNN version that can plan for a described device, in the form of `cudnnGetVersion`."""
 
-# Kinds, attributes and types as in cudnn_graph.h; the ones that stand in a question are in `tree`.
+# Kinds, attributes and types as in cudnn_graph.h; those that occur in a query are in `tree`.
 _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
 _HEURISTICS_RESULTS, _HEURISTICS_DEVICE = 202, 204
 _CONFIG_ENGINE, _CONFIG_KNOBS = 300, 302
@@ -31,7 +31,7 @@ _DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _
 
 
 class CudnnError(Exception):
-    """cuDNN refused a question; the text is cuDNN's own."""
+    """Raised if cuDNN refuses a query; the text is cuDNN's own."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,18 +40,19 @@ class CudnnError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One way to run a graph, in the order of cuDNN's heuristics."""
+    """An engine that can run a graph, in the order of cuDNN's heuristics."""
 
     index: int
     notes: tuple[int, ...]
     """Numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not deterministic or
-    not fp32."""
+    not fp32.
+    """
     behaviours: tuple[int, ...]
     knobs: tuple[tuple[int, int], ...]
 
 
 class Descriptor:
-    """A descriptor of cuDNN, destroyed when nothing refers to it any more."""
+    """A cuDNN descriptor, which is destroyed when it is no longer referenced."""
 
     def __init__(self, library: "Cudnn", kind: int) -> None:
         self._library = library
@@ -65,37 +66,37 @@ class Descriptor:
 
 
 class Cudnn:
-    """The library in this process and the card that it plans for."""
+    """The cuDNN library in this process, and the GPU that it plans for."""
 
     def __init__(self, path: Path, device_json: str) -> None:
-        """Load it.
+        """Load the library.
 
         Args:
             path: the path of libcudnn.so.9.
             device_json: see `card.json_of`.
 
         Raises:
-            CudnnError: it is too old, or does not take the card.
-            OSError: it cannot be loaded.
+            CudnnError: the library is too old, or does not accept the GPU's description.
+            OSError: the library cannot be loaded.
         """
         self.library = ctypes.CDLL(str(path))
         self.library.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(self.library.cudnnGetVersion())
         if self.version < OLDEST:
-            raise CudnnError(0, f"cuDNN {self.version} cannot plan for a described card; {OLDEST} and newer can")
+            raise CudnnError(0, f"cuDNN {self.version} cannot plan for a described GPU; {OLDEST} and newer can")
         self._device = Descriptor(self, _DEVICE)
         self._set(self._device, _DEVICE_JSON, _TYPE_CHAR, list(device_json.encode()))
         self._finalize(self._device)
-        # Read into again and again: a graph may have forty engines, and each room for every kind of knob.
+        # These buffers are reused: a graph may have forty engines, each with space for every kind of knob.
         self._an_engine = Descriptor(self, _ENGINE)
         self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
 
     def check(self, status: int) -> None:
-        """Raise CudnnError for a status other than success."""
+        """Raise CudnnError if cuDNN returned a status other than success."""
         if status:
             text = ctypes.create_string_buffer(_TEXT_BYTES)
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
-            # cuDNN's message, which names places in its sources, is shortened to the reason
+            # cuDNN's message, which includes places in its source code, is shortened to the reason.
             reason = " ".join(text.value.decode(errors="replace").split())[:300]
             raise CudnnError(status, reason or f"status {status}")
 
@@ -103,19 +104,19 @@ class Cudnn:
         """Return the engines of a graph, the best first.
 
         Args:
-            question: whose last descriptor is an engine heuristics descriptor.
+            question: a query whose last descriptor is an engine heuristics descriptor.
 
         Raises:
-            CudnnError: it has none, or refuses the graph.
+            CudnnError: the graph has no engine, or cuDNN refuses the graph.
         """
         heuristics = self.build(question)
         return [(self._engine(config), config) for config in self._configs(heuristics)]
 
     def workspace_bytes(self, config: Descriptor) -> int:
-        """Build the plan of a configuration, and return its workspace.
+        """Build the plan of a configuration, and return its workspace in bytes.
 
         Raises:
-            CudnnError: the engine does not support the graph on this card.
+            CudnnError: the engine does not support the graph on this GPU.
         """
         plan = Descriptor(self, _PLAN)
         self._point(plan, _PLAN_CONFIG, [config])
@@ -124,7 +125,9 @@ class Cudnn:
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
     def build(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the last of a caller's descriptors, such as the configuration of an engine."""
+        """Create the last descriptor of a query, such as an engine configuration, and the descriptors that it refers
+        to.
+        """
         made: list[Descriptor] = []
         for node in tree:
             descriptor = Descriptor(self, node.kind)
@@ -164,7 +167,7 @@ class Cudnn:
         array = (ctypes.c_void_p * len(children))(*(child.pointer.value for child in children))
         count = ctypes.c_int64(len(children))
         self.check(self.library.cudnnBackendSetAttribute(descriptor.pointer, name, TYPE_DESCRIPTOR, count, array))
-        descriptor.kept += children  # cuDNN does not say whether it copies them
+        descriptor.kept += children  # Kept alive, because cuDNN does not document whether it copies them.
 
     def _numbers(self, descriptor: Descriptor, name: int, kind: int, room: int) -> tuple[int, ...]:
         array = _array(kind, [0] * room)
@@ -185,7 +188,7 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Read an attribute's descriptors into given ones; return their number."""
+        """Read the descriptors in a cuDNN attribute into the given descriptors; return their number."""
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))
@@ -198,7 +201,7 @@ class Cudnn:
 def _array(
     kind: int, values: list[int]
 ) -> "ctypes.Array[ctypes.c_int64] | ctypes.Array[ctypes.c_int32] | ctypes.Array[ctypes.c_uint8]":
-    if kind in (TYPE_INT64, 5, _TYPE_FRACTION):  # 5: double, its bits
+    if kind in (TYPE_INT64, 5, _TYPE_FRACTION):  # 5: double, as its bits
         return (ctypes.c_int64 * len(values))(*values)
     if kind in (TYPE_BOOLEAN, _TYPE_CHAR):
         return (ctypes.c_uint8 * len(values))(*values)

@@ -1,4 +1,4 @@
-"""The connection of this process's emulated cuDNN to the real one."""
+"""The connection between this process's emulated cuDNN and the real cuDNN."""
 
 import json
 import sys
@@ -13,24 +13,26 @@ from ullage.gpu.emulator.cudnn.real import OLDEST
 from ullage.gpu.emulator.cudnn.wheel import VARIABLE, CudnnWheel, find_compiler, find_cudnn, why_none
 from ullage.gpu.emulator.torch_build import TorchBuild
 
-# Isolated, without site packages, so nothing of the user's is imported; the command says where this package is.
+# Python runs isolated and without site packages, so that nothing of the user's is imported; the command adds ullage's
+# folder.
 _CODE: Final = (
     "import sys; root, setup, client = sys.argv[1:]; sys.path.append(root); "
     "from ullage.gpu.emulator.cudnn.planner import main; main(setup, int(client))"
 )
 _ROOT: Final = str(Path(__file__).resolve().parents[4])
 
-# What no list of cards has, and what was the same in every program that was found. Of what is described only the
-# compute capability changed cuDNN's answers much; the number of multiprocessors did a little on older cards.
+# These properties are missing in lists of GPUs, and were the same in every program that was found. Of all described
+# properties, only the compute capability changed cuDNN's answers much; the number of multiprocessors changed them a
+# little on older GPUs.
 _CLOCK_KHZ: Final = 1_500_000
 _MEMORY_CLOCK_KHZ: Final = 5_000_000
 _SHARED_PER_BLOCK_BYTES: Final = 48 << 10
-_RESERVED_SHARED_PER_BLOCK_BYTES: Final = 1 << 10  # from compute capability 8.0 on
+_RESERVED_SHARED_PER_BLOCK_BYTES: Final = 1 << 10  # for compute capability 8.0 and newer
 _AMPERE: Final = 8
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Let cuDNN answer for workspaces where it is installed; its process starts with the first question."""
+    """Use cuDNN's own workspace sizes if cuDNN is installed; the planner process starts with the first query."""
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
     builtins = find_compiler(wheel) if wheel else ()
@@ -38,7 +40,7 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
         library=str(wheel.library) if wheel and wheel.version >= OLDEST else "",
         why_not=_why_not(wheel, torch),
         version=wheel.version if wheel else torch.cudnn,
-        # It asks cuBLAS for its version, and the driver and NVRTC to compile and load kernels, which then never run.
+        # cuDNN asks cuBLAS for its version, and the driver and NVRTC to compile and load kernels, which are never run.
         symbols=(str(library.FOLDER / "libullage_card.so"), str(folder / "libullage_cublasLt.so")),
         before=(str(folder / "libcuda.so.1"), *map(str, builtins)),
         without_compiler="" if builtins else _without_compiler(torch),
@@ -49,14 +51,14 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
     if sys.executable:
         library.use_planner(torch.cuda[0], python=sys.executable, code=_CODE, root=_ROOT, setup=setup.to_json())
     else:
-        library.note_reason("sys.executable names no Python that could ask cuDNN")
+        library.note_reason("sys.executable is not set, so the planner process for cuDNN cannot be started")
 
 
 def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
-    """Describe a card as the JSON text that cuDNN's device-properties descriptor takes.
+    """Return a GPU's description as JSON text for cuDNN's device-properties descriptor.
 
     Args:
-        name: the driver's name of the card.
+        name: the driver's name of the GPU.
         figures: the values of `ullage.gpu.emulator.library.FIGURES`.
         cuda_number: 13000 for CUDA 13.0.
     """
@@ -92,15 +94,19 @@ def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
 
 
 def state_of(torch: TorchBuild) -> str:
-    """Return, in words, where the workspaces of this torch's convolutions and attention come from."""
+    """Return the source of the workspace sizes for this torch's convolutions and attention, as text."""
     wheel = wheel_of(torch)
     if wheel is None or wheel.version < OLDEST:
         return f"estimated; {_why_not(wheel, torch)}"
-    return f"cuDNN {wheel.text}'s own" + ("" if find_compiler(wheel) else f", in part; {_without_compiler(torch)}")
+    return f"from cuDNN {wheel.text} itself" + (
+        "" if find_compiler(wheel) else f", in part; {_without_compiler(torch)}"
+    )
 
 
 def version_of(torch: TorchBuild) -> int:
-    """Return the version that the emulated cuDNN reports: the installed one's, or the one that torch requires."""
+    """Return the version that the emulated cuDNN reports: the installed version or, without cuDNN, the version that
+    torch requires.
+    """
     wheel = wheel_of(torch)
     return wheel.version if wheel else torch.cudnn
 
@@ -113,7 +119,7 @@ def wheel_of(torch: TorchBuild) -> CudnnWheel | None:
 def _cache() -> str:
     try:
         return str(default_folder())
-    except RuntimeError:  # there is no home: nothing is kept
+    except RuntimeError:  # The user has no home folder, so answers are not cached.
         return ""
 
 
@@ -121,16 +127,16 @@ def _why_not(wheel: CudnnWheel | None, torch: TorchBuild) -> str:
     if wheel is None:
         return why_none(torch.folder) + _remedy(torch)
     if wheel.version < OLDEST:
-        return f"cuDNN {wheel.text} is too old to plan for a card that is not there (9.8 and newer can){_remedy(torch)}"
+        return f"cuDNN {wheel.text} is too old to plan without a GPU (9.8 and newer can){_remedy(torch)}"
     return ""
 
 
 def _without_compiler(torch: TorchBuild) -> str:
-    return f"cuDNN would compile kernels while it plans, and NVRTC is not installed beside it{_remedy(torch)}"
+    return f"cuDNN compiles kernels while it plans, and NVRTC is not installed with it{_remedy(torch)}"
 
 
 def _remedy(torch: TorchBuild) -> str:
     if not torch.planning:
         return ""
     packages = " ".join(f'"{package}"' for package in torch.planning)
-    return f"; pip install --no-deps --target FOLDER {packages}, and {VARIABLE}=FOLDER, has cuDNN's own plans"
+    return f"; for cuDNN's own plans: pip install --no-deps --target FOLDER {packages}, and set {VARIABLE}=FOLDER"

@@ -1,9 +1,10 @@
-"""Workspaces where cuDNN cannot be asked: estimates from measurements of its plans for similar problems.
+"""Workspace estimates for the case that cuDNN cannot be used, based on measured plans for similar problems.
 
-`tables/VERSION.csv` is written by `benchmarks/cudnn/measure.py`. A row is a class of convolutions; its figures are
-shares of the bytes of input, weights and output. Nothing here is exact: an expected value, which is the median, and the
-range of what was measured, without its upper fortieth: a few engines take a hundred times their tensors. Attention is
-one class forward and one backward, of all its tensors' bytes; other graphs were not measured.
+`benchmarks/cudnn/measure.py` writes `tables/VERSION.csv`. A row is a class of convolutions; its figures are workspace
+sizes as fractions of the bytes of input, weights and output. All of them are estimates: an expected value, which is the
+median, and the measured range without the top 2.5 %, because a few engines need a hundred times the size of their
+tensors. Attention has one class for the forward and one for the backward pass, relative to the bytes of all its
+tensors; other graphs were not measured.
 """
 
 import csv
@@ -47,26 +48,28 @@ OPERATIONS: Final = {
     "convolution, gradient of input": "input",
 }
 ALL_ENGINES: Final = " of all engines"
-_ATTENTION: Final = {2: "attention", 5: "attention backward"}  # by matmuls
+_ATTENTION: Final = {2: "attention", 5: "attention backward"}  # by number of matrix products
 _WHOLE_ATTENTION: Final = {41: "attention", 43: "attention backward"}
 _MATMUL: Final = 19
 _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
-_FIGURE_COLUMNS: Final = 4  # columns of them, at the end
+_FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
 _FLAT_BYTES: Final = 64 << 10
-"""Bytes that an engine needs whatever the tensors, such as for indices; the least width of a range on either side."""
-_FLOAT_ERROR_BYTES: Final = 1e-9  # bytes that floating point may be off
+"""The bytes that an engine needs regardless of the tensors, such as for indices; a range extends at least this far to
+either side.
+"""
+_FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
 
 Key: TypeAlias = tuple[str, ...]
 
 
 class TableError(ValueError):
-    """A table of this installation is damaged or missing; the text says where."""
+    """Raised if a table of this installation is damaged or missing; the text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated workspace of a problem, in bytes."""
+    """The estimated cuDNN workspace of a graph, in bytes."""
 
     expected_bytes: int
     low_bytes: int
@@ -75,7 +78,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The workspaces of a class, each divided by the bytes of its problem's tensors."""
+    """The measured cuDNN workspaces of a class of graphs, each divided by the bytes of its graph's tensors."""
 
     expected: float
     low: float
@@ -85,13 +88,15 @@ class Share:
 def estimate(
     nodes: tuple[Node, ...], *, version: int, capability: int, of_all_engines: bool = False
 ) -> Estimate | None:
-    """Estimate the workspace of a graph; None where nothing like it was measured.
+    """Return the estimated workspace of a graph; None if nothing similar was measured.
 
     Args:
         nodes: the graph, as in `tree`.
-        version: the version of the cuDNN that torch would load, 91900 for 9.19.0; the nearest that was measured counts.
-        capability: 86 for compute capability 8.6; of those measured for a class, the highest that is not above it.
-        of_all_engines: the range is not that of the engine which cuDNN ranks first, but of all that PyTorch may take.
+        version: the cuDNN version that torch would load, 91900 for 9.19.0; the nearest measured version is used.
+        capability: 86 for compute capability 8.6. Among those measured for a class, the highest that is not above it
+            is used.
+        of_all_engines: return the range of all engines that PyTorch may choose, not only of the engine that cuDNN ranks
+            first.
 
     Raises:
         TableError: the table of this installation is damaged or missing.
@@ -123,14 +128,15 @@ def _find(nodes: tuple[Node, ...], version: int, capability: int, *, of_all_engi
 
 
 def classes_of(convolution: Convolution, *, capability: int, of_all_engines: bool = False) -> Iterator[Key]:
-    """Yield the classes that a convolution is in, the narrowest first.
+    """Yield the classes that contain a convolution, the narrowest first.
 
-    First the stride is left out, then the places, then the kernel, then type and layout; direction, dimensions and the
-    kind of groups never are. A class of too few problems is not in the table, so the next wider one is taken. Places
-    are those of the output: with an odd number of them, as of 7 x 7, more engines copy, and with few of them the
-    gradient of weights is summed in more parts.
+    Each wider class leaves out one more property: first the stride, then the number of output positions, then the
+    kernel size, then type and layout. Direction, number of dimensions and the kind of groups are never left out.
+    Classes with too few problems are not in the table; the next wider class is used instead. The number of output
+    positions matters: with an odd number, such as 7 x 7, more engines copy their tensors, and with a small number the
+    gradient of the weights is summed in more parts.
 
-    Of all engines, not of the one that cuDNN ranks first, fewer problems were measured: there are wider classes only.
+    With `of_all_engines`, there are only wider classes, because fewer problems were measured.
     """
     heights = convolution.x[2:], convolution.w[2:]
     over_time = len(heights[0]) <= 1 or (len(heights[0]) == 2 and heights[0][0] == heights[1][0] == 1 < heights[0][1])
@@ -157,9 +163,10 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the class of an attention graph: two matrix products forward, five backward; else nothing.
+    """Yield the class of an attention graph, which has two matrix products forward and five backward; nothing for other
+    graphs.
 
-    cuDNN has an operation for each as a whole, too, which PyTorch uses without a mask.
+    cuDNN also has one operation for all of forward and one for all of backward, which PyTorch uses without a mask.
     """
     whole = next((_WHOLE_ATTENTION[node.kind] for node in nodes if node.kind in _WHOLE_ATTENTION), None)
     if direction := whole or _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
@@ -167,7 +174,7 @@ def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterato
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
-    """Return the bytes of all tensors of a graph that are in memory."""
+    """Return the bytes of all tensors of a graph that are stored in memory."""
     return sum(
         _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
         for node in nodes
@@ -187,14 +194,14 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """Return the tables, the nearest version first; of equally near ones, the newer first."""
+    """Return the tables, the nearest version first; of equally near versions, the newer first."""
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")
         if major.isdigit() and minor.isdigit():
             found[int(major) * 100 + int(minor)] = path
     if not found:
-        raise TableError(f"{FOLDER} holds no table; expected 9.19.csv or the like: install ullage again")
+        raise TableError(f"{FOLDER} contains no table; expected files such as 9.19.csv: install ullage again")
     return [found[one] for one in sorted(found, key=lambda one: (abs(one - version // 100), -one))]
 
 

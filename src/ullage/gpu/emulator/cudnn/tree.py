@@ -1,9 +1,9 @@
-"""Questions to cuDNN as text: descriptors of the backend interface, each with its attributes.
+"""Queries to cuDNN as text: the descriptors of cuDNN's backend interface, each with its attributes.
 
-One line a descriptor, children before parents, the asked-for one last. A line is the descriptor's kind and its
-attributes, `name:type:value,value`, numbers as in cudnn_graph.h (cuDNN 9); a child is the number of its line. Handles
-and addresses are left out, so that the same question is the same text in every process. `client/ask_planner.c`
-writes it.
+Each line is one descriptor. Children come before parents, and the queried descriptor is last. A line contains the
+descriptor's kind and its attributes, `name:type:value,value`, with numbers as in cudnn_graph.h (cuDNN 9); a child is
+given as its line number. Handles and addresses are left out, so that the same query is the same text in every process.
+`client/ask_planner.c` writes this text.
 """
 
 from dataclasses import dataclass
@@ -42,16 +42,16 @@ _TYPES: Final = {
 }
 _MOST_CHARACTERS: Final = 4 << 20  # characters
 _MOST_NODES: Final = 4096
-_FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one of space
+_FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one spatial dimension
 
 
 class TreeError(ValueError):
-    """A text is no question; the error's text says where."""
+    """Raised if a text is not a query to cuDNN; the error's text says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute; floating-point values are stored as their bits."""
+    """One attribute of a cuDNN descriptor; floating-point values are stored as their bits."""
 
     name: int
     type: int
@@ -60,25 +60,25 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One descriptor."""
+    """One cuDNN descriptor of a query."""
 
     kind: int
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return an attribute's values; empty where it was not set."""
+        """Return the values of a descriptor's attribute; empty if the attribute is not set."""
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """Read a question.
+    """Return the descriptors of a query.
 
     Raises:
-        TreeError: a line cannot be read, or refers to one that does not come before it.
+        TreeError: a line cannot be read, or refers to a line that does not come before it.
     """
     lines = text.splitlines()
     if not lines or len(text) > _MOST_CHARACTERS or len(lines) > _MOST_NODES:
-        raise TreeError(f"a question of {len(lines)} descriptors in {len(text)} characters")
+        raise TreeError(f"a query of {len(lines)} descriptors in {len(text)} characters")
     nodes: list[Node] = []
     for number, line in enumerate(lines):
         try:
@@ -86,10 +86,10 @@ def parse(text: str) -> tuple[Node, ...]:
             attributes = tuple(_attribute(word) for word in words)
             node = Node(int(kind), attributes)
         except ValueError:
-            raise TreeError(f"line {number + 1} of a question cannot be read: {line[:80]!r}") from None
+            raise TreeError(f"line {number + 1} of a query cannot be read: {line[:80]!r}") from None
         for attribute in attributes:
             if attribute.type == TYPE_DESCRIPTOR and not all(0 <= child < number for child in attribute.values):
-                raise TreeError(f"line {number + 1} of a question refers to a line that does not come before it")
+                raise TreeError(f"line {number + 1} of a query refers to a line that does not come before it")
         nodes.append(node)
     return tuple(nodes)
 
@@ -100,7 +100,7 @@ def _attribute(word: str) -> Attribute:
 
 
 def describe(nodes: tuple[Node, ...]) -> str:
-    """Return a question in words: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
+    """Return a description of a query: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
     if any(operation.kind in _DIRECTIONS for operation in operations):
         return _convolution(nodes)
@@ -113,7 +113,7 @@ def describe(nodes: tuple[Node, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The figures of a graph that is one convolution; sizes are (batch, channels, ...)."""
+    """The properties of a graph that is one convolution; sizes are (batch, channels, ...)."""
 
     operation: str
     type: str
@@ -127,18 +127,18 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """Number of channel groups; cuDNN infers it from the sizes."""
+        """The number of channel groups of the convolution, inferred from the sizes as cuDNN does."""
         return self.x[1] // self.w[1] if self.w[1] else 1
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of input, weights and output together."""
+        """The bytes of the convolution's input, weights and output together."""
         each = {"fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2}.get(self.type, 1)
         return each * (prod(self.x) + prod(self.w) + prod(self.y))
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the graph's convolution; None where it has none, or one whose tensors do not match."""
+    """Return the graph's convolution; None if there is none, or if its tensors do not match."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]

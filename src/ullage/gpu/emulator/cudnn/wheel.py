@@ -1,4 +1,4 @@
-"""The location of NVIDIA's own libraries, if they are installed beside torch; nothing is loaded."""
+"""The search for NVIDIA's own libraries among the packages installed with torch; nothing is loaded."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable that names a folder with cuDNN's packages, where cuDNN is not installed beside torch."""
+"""The environment variable with the folder of the cuDNN packages, if cuDNN is not installed with torch."""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
-_VERSION_PART_LIMIT: Final = 100  # of a version's number; no part is larger
+_VERSION_PART_LIMIT: Final = 100  # characters of one part of a version number; no part is longer
 _NUMBERS: Final = ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
 
 
@@ -27,17 +27,17 @@ class CudnnWheel:
 
     @property
     def text(self) -> str:
-        """The version as people write it: 9.19.0."""
+        """The version of cuDNN in its usual form: 9.19.0."""
         return f"{self.version // 10000}.{self.version // 100 % 100}.{self.version % 100}"
 
 
-def find_cudnn(beside: Path) -> CudnnWheel | None:
-    """Find the cuDNN that torch would load.
+def find_cudnn(torch_folder: Path) -> CudnnWheel | None:
+    """Return the cuDNN that torch would load.
 
     Args:
-        beside: torch's folder; wheels lie next to it, or in another folder of packages.
+        torch_folder: torch's folder; the wheels are installed next to it, or in another folder of packages.
     """
-    for folder in _folders(beside):
+    for folder in _folders(torch_folder):
         library = (folder / "nvidia" / "cudnn" / _LIBRARY).absolute()
         if library.is_file():
             version = _version_of(folder / "nvidia" / "cudnn" / _HEADER)
@@ -45,27 +45,27 @@ def find_cudnn(beside: Path) -> CudnnWheel | None:
     return None
 
 
-def why_none(beside: Path) -> str:
-    """Return the reason why `find_cudnn` finds none."""
+def why_none(torch_folder: Path) -> str:
+    """Return the reason why `find_cudnn` finds no cuDNN."""
     named = os.environ.get(VARIABLE)
-    text = "cuDNN is not installed beside torch"
+    text = "cuDNN is not installed with torch"
     if named:
-        text = f"{VARIABLE} names {named}, which has no nvidia/cudnn/{_LIBRARY}, and {text}"
-    for folder in _folders(beside):
+        text = f"{VARIABLE} is {named}, which does not contain nvidia/cudnn/{_LIBRARY}, and {text}"
+    for folder in _folders(torch_folder):
         if (folder / "nvidia" / "cudnn" / _LIBRARY).is_file():
-            return f"{folder / 'nvidia' / 'cudnn' / _HEADER} does not say which cuDNN it is"
+            return f"{folder / 'nvidia' / 'cudnn' / _HEADER} does not contain cuDNN's version"
     return text
 
 
-def _folders(beside: Path) -> dict[Path, None]:
+def _folders(torch_folder: Path) -> dict[Path, None]:
     given = [Path(named)] if (named := os.environ.get(VARIABLE)) else []
-    return dict.fromkeys([*given, beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())])
+    return dict.fromkeys([*given, torch_folder.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())])
 
 
 def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
-    """Find the builtins of the NVRTC that cuDNN would load; empty where there is none.
+    """Return the path of the builtins library of the NVRTC that cuDNN would load; empty if there is none.
 
-    NVRTC itself is found by cuDNN, its builtins only where they are loaded already.
+    cuDNN finds NVRTC itself, but finds its builtins library only if that is already loaded.
     """
     packages = cudnn.library.parents[2]
     for folder in (packages / "cu13" / "lib", packages / "cuda_nvrtc" / "lib"):

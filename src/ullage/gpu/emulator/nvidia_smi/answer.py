@@ -1,8 +1,8 @@
-"""What nvidia-smi says of the emulated cards: run as a program of its own, of the standard library alone.
+"""The output of nvidia-smi for the emulated GPUs: a separate program that uses only the standard library.
 
-`ULLAGE_EMULATED_CARD` describes the cards, and `ULLAGE_EMULATED_USE` names the processes that emulate them, as
-"PID:DESCRIPTOR ...": behind a descriptor lies what the process uses of each card (`emulator.emulate`). The forms are
-those that programs read: the table, -L, -q, the queries as CSV.
+`ULLAGE_EMULATED_CARD` describes the GPUs, and `ULLAGE_EMULATED_USE` lists the processes that emulate them, as
+"PID:DESCRIPTOR ...": each file descriptor leads to the process's use of each GPU (`emulator.emulate`). The output
+formats are those that programs parse: the table, -L, -q, and the queries as CSV.
 """
 
 import json
@@ -17,7 +17,7 @@ DRIVER = "580.0"
 CUDA = "13.0"
 HELP = "Please run 'nvidia-smi -h' for help."
 USAGE = """\
-nvidia-smi of an emulated card (ullage). It knows:
+nvidia-smi of an emulated GPU (ullage). Supported options:
   nvidia-smi [-i ID,...]            the table
   nvidia-smi -L                     the names
   nvidia-smi -q [-d TYPE] [-i ID]   a short form
@@ -28,7 +28,7 @@ _BYTES_OF_NUMBER = 8
 
 
 class SmiError(Exception):
-    """Ends with one line and an exit code, as nvidia-smi does."""
+    """Raised to end the program with one line and an exit code, as nvidia-smi does."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -37,7 +37,7 @@ class SmiError(Exception):
 
 @dataclass(frozen=True)
 class User:
-    """A process that uses a card."""
+    """A process that uses an emulated GPU."""
 
     pid: int
     used_bytes: int
@@ -45,7 +45,7 @@ class User:
 
 @dataclass(frozen=True)
 class Card:
-    """One card."""
+    """An emulated GPU in nvidia-smi's output."""
 
     index: int
     name: str
@@ -55,34 +55,36 @@ class Card:
 
     @property
     def used_bytes(self) -> int:
-        """What all its users have taken."""
+        """The bytes that all processes on the GPU use together."""
         return min(self.total_bytes, sum(user.used_bytes for user in self.users))
 
     @property
     def uuid(self) -> str:
-        """As the emulated NVML says it."""
+        """The UUID of the emulated GPU, as the emulated NVML returns it."""
         return f"GPU-756c6c61-6765-0000-0000-{self.index:012x}"
 
     @property
     def bus(self) -> str:
-        """As the emulated NVML reads it."""
+        """The PCI bus id of the emulated GPU, as the emulated NVML accepts it."""
         return f"00000000:{self.index + 1:02X}:00.0"
 
 
-# ---- the cards
+# ---- the GPUs
 
 
 def cards_of(environment: Mapping[str, str]) -> list[Card]:
-    """Return the cards that the environment describes.
+    """Return the GPUs that the environment describes.
 
     Raises:
-        SmiError: it describes none.
+        SmiError: it describes no GPU.
     """
     try:
         told = json.loads(environment["ULLAGE_EMULATED_CARD"])
     except (KeyError, ValueError):
         raise SmiError(
-            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver: no card is emulated here.", 9
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver: this process has no "
+            "emulated GPU.",
+            9,
         ) from None
     used = _used(environment.get("ULLAGE_EMULATED_USE", ""), told["count"])
     figures = told["figures"]
@@ -103,14 +105,14 @@ def cards_of(environment: Mapping[str, str]) -> list[Card]:
 
 
 def _used(text: str, count: int) -> list[tuple[int, list[int]]]:
-    """Return what each process uses of each card, without those that have ended."""
+    """Return each running process's memory use of each GPU, in bytes."""
     found = []
     for part in text.split():
         pid, _, descriptor = part.partition(":")
         path = f"/proc/{pid}/fd/{descriptor}"
         try:
             if not os.readlink(path).startswith("/memfd:ullage-card"):
-                continue  # the process has closed ours, and opened another
+                continue  # The process has closed ullage's descriptor, and opened another file.
             with open(path, "rb") as file:
                 data = file.read(_BYTES_OF_NUMBER * count)
         except OSError:
@@ -193,13 +195,13 @@ _OF_APPS: dict[str, tuple[str, Callable[[Card, User], str]]] = {
 
 
 def query_gpu(fields: str, how: str | None, cards: Sequence[Card]) -> str:
-    """Return the answer to --query-gpu."""
+    """Return the output of `nvidia-smi --query-gpu`."""
     columns = [_field(name.strip(), len(cards)) for name in fields.split(",")]
     return _csv([title for title, _ in columns], [[tell(card) for _, tell in columns] for card in cards], how)
 
 
 def query_apps(fields: str, how: str | None, cards: Sequence[Card]) -> str:
-    """Return the answer to --query-compute-apps."""
+    """Return the output of `nvidia-smi --query-compute-apps`."""
     try:
         columns = [_OF_APPS[name.strip()] for name in fields.split(",")]
     except KeyError as error:
@@ -248,11 +250,11 @@ def _program(pid: int) -> str:
         return "[Not Found]"
 
 
-# ---- for people
+# ---- output for people
 
 
 def table(cards: Sequence[Card]) -> str:
-    """Return what nvidia-smi says without an option."""
+    """Return the output of nvidia-smi without options."""
     rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
     head = f"NVIDIA-SMI {DRIVER} (emulated)".ljust(34) + f"Driver Version: {DRIVER}".ljust(31)
     lines = [
@@ -283,12 +285,12 @@ def table(cards: Sequence[Card]) -> str:
 
 
 def names(cards: Sequence[Card]) -> str:
-    """Return what -L says."""
+    """Return the output of `nvidia-smi -L`."""
     return "\n".join(f"GPU {card.index}: {card.name} (UUID: {card.uuid})" for card in cards)
 
 
 def details(cards: Sequence[Card]) -> str:
-    """Return a short form of what -q says."""
+    """Return a short form of the output of `nvidia-smi -q`."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += _pairs(0, ("Timestamp", time.ctime()), ("Driver Version", f"{DRIVER} (emulated)"), ("CUDA Version", CUDA))
     lines += ["", *_pairs(0, ("Attached GPUs", str(len(cards))))]
@@ -337,10 +339,10 @@ _SETTINGS = ("-pm", "-pl", "-c", "-e", "-r", "-ac", "-rac", "-lgc", "-rgc", "-lm
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Read the arguments.
+    """Parse the arguments.
 
     Raises:
-        SmiError: one is not known.
+        SmiError: an argument is unknown.
     """
     found: dict[str, str] = {}
     rest = list(arguments)
@@ -360,10 +362,10 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what nvidia-smi says, once.
+    """Return the output of nvidia-smi, once.
 
     Raises:
-        SmiError: it ends with an error.
+        SmiError: nvidia-smi would end with an error.
     """
     options = options_of(arguments)
     if "help" in options:
@@ -387,7 +389,7 @@ def _pause(arguments: Sequence[str]) -> float | None:
 
 
 def main() -> None:
-    """Answer the command line."""
+    """Run the command line."""
     arguments = sys.argv[1:]
     try:
         pause, file = _pause(arguments), options_of(arguments).get("file")

@@ -1,8 +1,8 @@
-"""The journal of device memory, read from Python: every allocation and free, in the allocator's own order.
+"""Read the journal of GPU memory from Python: every allocation and free, in the allocator's own order.
 
-The C side (`journal.c`) defines the function through which PyTorch reports allocations to its profiler
-(`c10::reportMemoryUsageToProfiler`, torch 2.6 to 2.15), so it has to be loaded before torch. It knows addresses and
-sizes after rounding; it does not know what was asked for, nor who asked.
+The C part (`journal.c`) defines the function through which PyTorch reports allocations to its profiler
+(`c10::reportMemoryUsageToProfiler`, torch 2.6 to 2.15), so it must be loaded before torch. It receives addresses and
+sizes after rounding, but not the requested sizes.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ _RECENT: Final = 1 << 16  # JOURNAL_RECENT in journal.h
 
 
 class EntryKind(IntEnum):
-    """The kind of a journal entry; `enum journal_kind`."""
+    """The kind of a journal entry; equal to `enum journal_kind`."""
 
     ALLOC = 1
     FREE = 2
@@ -53,7 +53,7 @@ class EntryKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """The phase of the program in which an entry was made."""
+    """The phase of the program in which a journal entry was recorded."""
 
     OTHER = 0
     FORWARD = 1
@@ -66,7 +66,7 @@ _READ_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint64)
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the compiled journal, once."""
+    """Load the compiled journal library, once."""
     path = Path(__file__).parent / "libullage_journal.so"
     if not path.exists():
         raise EmulationError(
@@ -88,7 +88,7 @@ def library() -> ctypes.CDLL:
 
 
 class Journal:
-    """The one journal of this process. Load it (by making one) before torch is imported."""
+    """The journal of this process. Create the object, which loads the C library, before torch is imported."""
 
     def __init__(self) -> None:
         loaded = library()
@@ -99,58 +99,60 @@ class Journal:
         self._library = loaded
         self._callback: Any = None
         self.stacks = JournalStacks(loaded)
-        """Reader of the Python stacks whose numbers are in the column `stack`."""
+        """The reader of the Python stacks whose numbers are in the column `stack`."""
         self.host = HostLedger(loaded, self.stacks)
-        """The count of the host's large pieces of memory."""
+        """The ledger of large allocations of host memory."""
 
     def open(self) -> None:
-        """Start to record; the calling thread counts as the program's main thread."""
+        """Start recording allocations; the calling thread counts as the program's main thread."""
         self._library.journal_open()
 
     def close(self) -> None:
-        """Stop recording. What was recorded stays readable."""
+        """Stop recording allocations; recorded entries stay readable."""
         self._library.journal_close()
 
     def mark(self, number: int = 0) -> int:
-        """Put a mark into the journal; returns its index."""
+        """Add a mark to the journal and return its index."""
         return int(self._mark(number))
 
     def on_value_read(self, callback: Callable[[str, int], None]) -> None:
-        """Call `callback(ops, bytes)` whenever a value is read back from an emulated card."""
+        """Call `callback(ops, bytes)` whenever the script reads a value back from an emulated GPU."""
 
         def received(ops: bytes, size: int) -> None:
             callback(ops.decode(errors="replace"), size)
 
-        self._callback = _READ_CALLBACK(received)  # kept alive for as long as C may call it
+        self._callback = _READ_CALLBACK(received)  # keeps the callback alive for as long as C may call it
         self._library.journal_set_read_callback(self._callback)
 
     def entries(self) -> Entries:
-        """Copy everything recorded so far: one structured array of `ENTRY`."""
+        """Return a copy of all entries recorded so far, as a structured array of `ENTRY`."""
         count = int(self.length())
         entries = np.empty(count, ENTRY)
         copied = int(self._library.journal_read(0, count, entries.ctypes.data))
         return entries[:copied]
 
     def tell_exit_status(self, descriptor: int) -> None:
-        """Have this process write {"event": "exit", "status": N} to a socket when it ends."""
+        """Make this process write {"event": "exit", "status": N} to a socket when it ends."""
         self._library.exit_status_tell(descriptor)
 
     def lost(self) -> int:
-        """Return how many entries the host had no memory for."""
+        """Return the number of entries that were lost because the host had no memory for them."""
         return int(self._library.journal_lost())
 
 
-# --- the latest entries, followed as they happen; they need no journal that is open ---------------------------
+# --- the latest entries, followed as they happen; the journal need not be open --------------------------------
 
 
 class _Entry(ctypes.Structure):
-    """Field for field `struct journal_recent` of journal.h."""
+    """A ctypes structure equal to `struct journal_recent` of journal.h."""
 
     _fields_ = (("address", ctypes.c_uint64), ("size", ctypes.c_int64))
 
 
 class RecentBlocks:
-    """The blocks that are alive, by address, with their sizes after rounding; `forget` is told each that changed."""
+    """The live blocks by address, with their sizes after rounding; `forget` is called with each address that
+    changed.
+    """
 
     def __init__(self, forget: Callable[[int | None], None]) -> None:
         loaded = library()
@@ -158,20 +160,20 @@ class RecentBlocks:
         self._entries = (_Entry * _RECENT).in_dll(loaded, "journal_recent")
         self._seen = self._count.value
         self._forget = forget
-        self._lock = threading.RLock()  # what another thread has put meanwhile is not to be forgotten again
+        self._lock = threading.RLock()  # Contents that another thread has just set must not be forgotten again.
         self._is_taking_in = False
         self._was_interrupted = False
         self.sizes: dict[int, int] = {}
-        """The sizes of the blocks that were allocated since this began."""
+        """The sizes of the blocks that were allocated since this object was created."""
 
     def follow(self) -> None:
-        """Take in what happened since the last call; `forget(None)` says that some of it is lost."""
+        """Process all entries since the last call; `forget(None)` is called if some of them were lost."""
         if self._count.value != self._seen:
             with self._lock:
                 self._take_in()
 
     def lose(self) -> None:
-        """Take all that happened for lost."""
+        """Treat all journal entries so far as lost, and forget everything about their blocks."""
         with self._lock:
             self._was_interrupted = self._is_taking_in
             if not self._is_taking_in:
@@ -181,8 +183,9 @@ class RecentBlocks:
 
     def _take_in(self) -> None:
         if self._is_taking_in:
-            # A signal's handler, or a finalizer, has interrupted this very thread within the loop below. What the loop
-            # has still to forget may be what the handler has written: nothing is known then, before and after.
+            # A signal handler or a finalizer has interrupted this thread inside the loop below. The loop may still have
+            # to forget
+            # addresses that the handler has written, so everything is forgotten, now and again after the loop.
             self.lose()
             return
         self._is_taking_in = True

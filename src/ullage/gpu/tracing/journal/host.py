@@ -1,8 +1,8 @@
-"""The host's large pieces of memory, read from Python: how much at most, and which lines had asked for it.
+"""Read the large allocations of host memory from Python: their peak, and the source lines that requested them.
 
-The C side (`host.c`) counts pinned memory, as the emulated runtime hands it out; tensors on the CPU of 1 MiB and more,
-as PyTorch's allocator takes them (`c10::alloc_cpu`, torch 2.6 to 2.15); and NumPy's arrays of that size, by the table
-of functions that NumPy asks for memory (NEP 49).
+The C part (`host.c`) counts three kinds: pinned memory allocated by the emulated CUDA runtime; CPU tensors of 1 MiB or
+more, as PyTorch's allocator requests them (`c10::alloc_cpu`, torch 2.6 to 2.15); and NumPy arrays of 1 MiB or more,
+through NumPy's table of memory functions (NEP 49).
 """
 
 import ctypes
@@ -16,16 +16,16 @@ from ullage.base.units import KIB
 from ullage.gpu.tracing.journal.stacks import JournalStacks
 from ullage.gpu.tracing.source import Line
 
-_GET_HANDLER: Final = 305  # the place of PyDataMem_GetHandler in NumPy's table of C functions, since 1.22
+_GET_HANDLER: Final = 305  # the index of PyDataMem_GetHandler in NumPy's C function table, since 1.22
 _HANDLER_NAME: Final = b"mem_handler"
-_ALLOCATOR_OFFSET: Final = 128  # in PyDataMem_Handler: after its name and its version
+_ALLOCATOR_OFFSET: Final = 128  # in PyDataMem_Handler, after its name and version
 _KNOWN_HANDLER: Final = b"default_allocator"
 _STATUS: Final = Path("/proc/self/status")
 _FIELDS: Final = {"VmHWM": "peak_bytes", "VmRSS": "bytes", "RssFile": "file_bytes"}
 
 
 class HostKind(IntEnum):
-    """What memory of the host is counted; `enum host_kind` of host.h."""
+    """The kind of host memory; equal to `enum host_kind` of host.h."""
 
     PINNED = 0
     TENSORS = 1
@@ -33,24 +33,26 @@ class HostKind(IntEnum):
 
 
 class _HostUseStruct(ctypes.Structure):
-    """Field for field `struct host_use` of host.h."""
+    """A ctypes structure equal to `struct host_use` of host.h."""
 
     _fields_ = (("bytes", ctypes.c_int64), ("blocks", ctypes.c_uint32), ("stack", ctypes.c_uint32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """What one line had at the peak."""
+    """The host memory that one source line had allocated at the peak."""
 
     line: Line | None
-    """The user's line, or the innermost of a library where none of the user's led there; None: no Python line."""
+    """The user's line, or the innermost library line if no user line is on the stack; None without Python frames."""
     is_users: bool
     bytes: int
     blocks: int
 
 
 class HostLedger:
-    """The one count of this process. Load it, as the journal's library, before torch is imported."""
+    """The ledger of host memory of this process. Load it together with the journal's library, before torch is
+    imported.
+    """
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
         for name in ("host_bytes", "host_peak_bytes", "host_own_bytes"):
@@ -60,30 +62,30 @@ class HostLedger:
         self._library, self._stacks = library, stacks
 
     def open(self) -> None:
-        """Begin to count."""
+        """Start counting large allocations of host memory."""
         allocator = _numpy_allocator()
         if allocator is not None:
             self._library.host_watch_arrays(allocator)
         self._library.host_open()
 
     def close(self) -> None:
-        """Count no longer; what was counted stays readable."""
+        """Stop counting host memory; counted allocations stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
-        """Return how many bytes there are now."""
+        """Return the bytes of host memory of a kind that are allocated now."""
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return how many bytes there were at most at once."""
+        """Return the peak, in bytes, of allocated host memory of a kind."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return what counting itself takes."""
+        """Return the bytes that the ledger of host memory itself uses."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
-        """Return what was there at the peak by line, most first; the bytes sum to the peak's."""
+        """Return the memory at the peak by source line, largest first; the rows sum to the peak."""
         sums: dict[tuple[Line | None, bool], tuple[int, int]] = {}
         use, index = _HostUseStruct(), 0
         while self._library.host_use_at_peak(int(kind), index, use):
@@ -106,7 +108,7 @@ class HostLedger:
 
 
 def _numpy_allocator() -> ctypes.c_void_p | None:
-    """Return the address of the table of functions that NumPy asks for memory; None: it is not as we know it."""
+    """Return the address of NumPy's table of memory functions; None if it has an unknown layout."""
     try:
         core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1
@@ -123,17 +125,17 @@ def _numpy_allocator() -> ctypes.c_void_p | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """What of a process's memory is in the machine's: its pages, whoever else has them too."""
+    """The resident memory of a process in bytes, including pages that other processes share."""
 
     bytes: int
     peak_bytes: int
-    """The most since the process began."""
+    """The highest resident memory in bytes since the process began."""
     file_bytes: int
-    """Pages of files, such as the code of libraries, which every process that maps them shares."""
+    """File-backed pages, such as library code, which all processes that map the file share."""
 
 
 def resident(status: Path = _STATUS) -> Resident:
-    """Read what this process has now; zeros where the kernel does not tell."""
+    """Return the resident memory of this process; zeros if the kernel does not report it."""
     found = dict.fromkeys(_FIELDS.values(), 0)
     try:
         lines = status.read_text().splitlines()

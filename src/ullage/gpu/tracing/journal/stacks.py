@@ -1,8 +1,8 @@
-"""The stacks that the journal records, read from Python: which line asked for memory.
+"""Read the Python stacks that the journal records, to find the line that requested memory.
 
-The C side (`stacks.c`) reads the interpreter's own frames, which costs a fraction of a microsecond and makes no Python
-object. Where they lie is different in every minor version of CPython; `follow` proves the table on a stack that
-Python's own means describe before it is used.
+The C part (`stacks.c`) reads the interpreter's own frames. That takes a fraction of a microsecond and creates no Python
+object. The layout of frames differs in every minor version of CPython. Before the layout table is used, `follow` is
+checked on a stack that Python itself describes.
 """
 
 import ctypes
@@ -16,11 +16,11 @@ from typing import Final
 
 from ullage.gpu.tracing.source import Line, is_librarys, is_users
 
-_COMPARED_FRAMES: Final = 20  # frames, when the table is proved
+_COMPARED_FRAMES: Final = 20  # the number of frames that are compared in this check
 
 
 class _FrameLayout(ctypes.Structure):
-    """struct stacks_layout"""
+    """A ctypes structure equal to `struct stacks_layout`."""
 
     _fields_ = tuple(
         (name, ctypes.c_int32)
@@ -34,7 +34,7 @@ class _FrameLayout(ctypes.Structure):
 
 
 class _StackNode(ctypes.Structure):
-    """struct stacks_node"""
+    """A ctypes structure equal to `struct stacks_node`."""
 
     _fields_ = (
         ("parent", ctypes.c_uint32),
@@ -44,7 +44,7 @@ class _StackNode(ctypes.Structure):
     )
 
 
-# Offsets in CPython's release builds for 64-bit Linux, as offsetof says with the headers of each version:
+# Offsets in CPython's release builds for 64-bit Linux, computed with offsetof from the headers of each version:
 # cpython/pystate.h (PyThreadState, _PyCFrame), internal/pycore_frame.h or pycore_interpframe_structs.h
 # (_PyInterpreterFrame, enum _frameowner), cpython/code.h (PyCodeObject).
 _LAYOUTS: Final = {
@@ -57,7 +57,9 @@ _LAYOUTS: Final = {
 
 
 class JournalStacks:
-    """Reader of the stacks whose numbers (nodes of a tree of calls) stand in the journal's entries."""
+    """The reader of recorded stacks; an entry of the journal has a stack's number, which is a node in a tree of
+    calls.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.stacks_here.restype = ctypes.c_uint32
@@ -66,16 +68,18 @@ class JournalStacks:
         library.stacks_read.restype = ctypes.c_bool
         library.stacks_read.argtypes = [ctypes.c_uint32, ctypes.POINTER(_StackNode)]
         self._library = library
-        with_lock = ctypes.PyDLL(library._name)  # calls that keep the interpreter's lock
+        with_lock = ctypes.PyDLL(library._name)  # for calls that keep the GIL
         with_lock.stacks_watched.restype = ctypes.c_char_p
         self.watched: Callable[[], bytes] = with_lock.stacks_watched
-        """The stack of the watched thread, with no Python object made for its frames: a line of file, line and function
-        for each, innermost first; empty where stacks are not recorded."""
+        """A function that returns the stack of the watched thread without creating Python objects for its frames.
+
+        Each line has file, line and function, innermost first; the result is empty if stacks are not recorded.
+        """
         self._users: dict[int, Line | None] = {0: None}
 
     @cached_property
     def are_recorded(self) -> bool:
-        """Whether stacks are recorded, from the first time that this is asked; False on an interpreter not known."""
+        """Whether stacks are recorded, starting with the first access; False on an unknown interpreter."""
         layout = _LAYOUTS.get(sys.version_info[:2])
         is_release = not (sysconfig.get_config_var("Py_DEBUG") or sysconfig.get_config_var("Py_GIL_DISABLED"))
         if layout is None or not is_release or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
@@ -88,11 +92,11 @@ class JournalStacks:
         return False
 
     def watch(self) -> None:
-        """Have `watched` tell of the calling thread."""
+        """Watch the calling thread, so that `watched` returns its stack."""
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
-        """Return the lines of a stack, innermost first: at most 200."""
+        """Return the source lines of a recorded stack, innermost first, at most 200."""
         return list(self._lines(node))
 
     def _lines(self, node: int) -> Iterator[Line]:
@@ -102,7 +106,7 @@ class JournalStacks:
             node = found.parent
 
     def users_line(self, node: int) -> Line | None:
-        """Find the innermost line of the user's own code."""
+        """Return the innermost line of the user's own code on a stack; None if there is none."""
         path = []
         found = _StackNode()
         while node not in self._users:
@@ -117,7 +121,9 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Find the innermost line of an installed package, torch left out, that a line of the user's has led to."""
+        """Return the innermost line of an installed package other than torch that a user's line has called; None if
+        none.
+        """
         before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
         return next((line for line in before_users if is_librarys(line.file)), None)
 

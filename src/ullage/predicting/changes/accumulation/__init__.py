@@ -1,1 +1,1 @@
-"""Gradients of a batch that is taken in parts."""
+"""Gradient accumulation: forward and backward passes on parts of a batch."""

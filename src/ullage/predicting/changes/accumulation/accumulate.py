@@ -1,4 +1,6 @@
-"""Forward and backward in parts of the batch, whose gradients add up to the batch's own."""
+"""Gradient accumulation: forward and backward passes on parts of the batch, whose gradients add up to the full
+batch's.
+"""
 
 import re
 from typing import Final
@@ -18,20 +20,20 @@ for part in batch.chunk({parts}):
     loss.backward()
 optimizer.step()"""
 _MOST_PARTS: Final = 64
-"""The most parts of a batch: each is a forward and a backward pass, and who needs more has other problems."""
+"""The largest number of parts that a batch is split into. Each part costs a forward and a backward pass."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
-    """Return the edits that take the batch in parts.
+    """Return the source edits that split the batch into parts.
 
     Raises:
-        NotCertain: they cannot be placed.
+        NotCertain: the place of an edit in the source code is uncertain.
     """
     loop = facts.loop
     if takes_argument(facts):
-        raise NotCertain(f"the loop is {loop.library}'s own")
+        raise NotCertain(f"the training loop belongs to {loop.library}")
     if loop.backward is None:
-        raise NotCertain("no line of the user's asks for the backward pass")
+        raise NotCertain("no line of the user's code calls backward")
     is_same = loop.forward is not None and (loop.forward.file, loop.forward.function) == (
         loop.backward.file,
         loop.backward.function,
@@ -51,7 +53,7 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
     )
     source = source_of(passes.file)
     edits = in_parts(source, passes, parts)
-    edited(source, edits)  # raises where one has no certain place
+    edited(source, edits)  # raises NotCertain if an edit does not have a certain place
     return edits
 
 
@@ -71,13 +73,13 @@ def _is_edit(facts: TrainingFacts, setting: str) -> bool:
 def _applicable(facts: TrainingFacts) -> Applicable:
     items = facts.items
     if items is None:
-        return Applicable(why_not="it is not known how many items a batch has")
+        return Applicable(why_not="the number of items in a batch is unknown")
     if items < 2:
-        return Applicable(why_not="the batch has one item")
+        return Applicable(why_not="the batch has only one item")
     most = min(items, _MOST_PARTS)
     settings = [str(1 << power) for power in range(1, most.bit_length()) if items % (1 << power) == 0]
     if not settings:
-        return Applicable(why_not=f"the batch has {items} items, which do not divide into equal parts")
+        return Applicable(why_not=f"the batch has {items} items, which cannot be divided into equal parts")
     if takes_argument(facts) or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
         return Applicable(settings=settings)
     try:
@@ -95,9 +97,9 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _gradients_for(facts: TrainingFacts) -> Gradients:
-    """Return how the gradients compare, by how the loss is made of the batch.
+    """Return how the gradients compare with those of the full batch, from how the loss is reduced over the batch.
 
-    BatchNorm takes its statistics of a part instead of the batch.
+    BatchNorm computes its statistics over a part in place of the full batch, which changes the gradients.
     """
     form, loop = facts.loop.loss, facts.loop
     if facts.model is not None and facts.model.batch_norms > 0:
@@ -108,19 +110,21 @@ def _gradients_for(facts: TrainingFacts) -> Gradients:
         return Gradients.CHANGED if form in (LossForm.MEAN, LossForm.COUNTED) else Gradients.UNKNOWN
     if form is LossForm.MEAN:
         return Gradients.ROUNDING
-    if form is LossForm.SUM:  # which a library divides by the number of parts
+    if form is LossForm.SUM:  # a library divides a summed loss by the number of parts
         return Gradients.CHANGED if takes_argument(facts) else Gradients.ROUNDING
     among_themselves = any(each.rows == each.classes == facts.items for each in facts.losses)
-    if form is not LossForm.COUNTED or among_themselves:  # items are compared with each other: parts compare fewer
+    if (
+        form is not LossForm.COUNTED or among_themselves
+    ):  # the loss compares items with each other, and a part has fewer pairs
         return Gradients.UNKNOWN
-    # The edits weigh parts by their counts of targets.
+    # The edits weight each part by its number of targets.
     if not takes_argument(facts) and counted_loss(facts) is not None and _is_edit(facts, "2"):
         return Gradients.ROUNDING
     return Gradients.CHANGED if _ignores(facts) else Gradients.COUNTS
 
 
 def _ignores(facts: TrainingFacts) -> bool:
-    """Tell whether targets are ignored, as far as can be seen."""
+    """Return whether the loss ignores some targets, as far as the run and the source code show."""
     if facts.loop.ignores_targets or any(each.ignore_index != IGNORED for each in facts.losses):
         return True
     for file in {each.place.file for each in facts.losses}:
@@ -134,7 +138,7 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the one call of the script's whose mean over targets is the loss; None where it is not known."""
+    """Return the only cross-entropy call of the script, if its mean over targets is the loss; otherwise None."""
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:
         return None
@@ -146,14 +150,14 @@ def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
 
 CHANGE: Final = Change(
     key="accumulate",
-    name="accumulation in parts",
-    title_for=lambda setting: f"accumulation in {setting} parts",
+    name="gradient accumulation in parts",
+    title_for=lambda setting: f"gradient accumulation in {setting} parts",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
     gradients_for=_gradients_for,
     explanation=(
-        "forward and backward take a part of the batch at a time, and the gradients add up to those of the batch, by "
-        "the parts' shares in the mean that the loss is"
+        "forward and backward process one part of the batch at a time; each part's loss is weighted by its share, so "
+        "that the gradients add up to those of the full batch"
     ),
     settings_for=_applicable,
     install=_install,

@@ -1,4 +1,4 @@
-"""How accumulation is written for a loop of a library's: its own arguments."""
+"""Gradient accumulation in a library's training loop, written as arguments of the library."""
 
 import ast
 from typing import Final
@@ -16,19 +16,19 @@ _STEPS: Final = {
     "accelerate": "gradient_accumulation_steps",
 }
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The class whose call says how many batches a step takes."""
+"""For each library, the class whose constructor argument sets the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
-    """Tell whether the loop is accumulated by an argument of its library's.
+    """Return whether an argument of the loop's library turns on gradient accumulation.
 
-    Accelerate's is one where the loop stands in `accelerator.accumulate`.
+    For Accelerate this requires that the loop runs inside `accelerator.accumulate`.
     """
     return accumulates(_file(facts)) if facts.loop.library == "accelerate" else facts.loop.library in LIBRARIES
 
 
 def accumulates(file: str) -> bool:
-    """Tell whether a file has a loop in Accelerate's `accumulate`."""
+    """Return whether a file has a loop inside Accelerate's `accelerator.accumulate`."""
     return any(
         isinstance(node, ast.withitem)
         and isinstance(node.context_expr, ast.Call)
@@ -38,7 +38,7 @@ def accumulates(file: str) -> bool:
 
 
 def _tree_of(file: str) -> ast.Module:
-    """Return the tree of a file; an empty one where it is no Python that can be read."""
+    """Return the syntax tree of a Python file; an empty tree if the file is not readable as Python."""
     try:
         return parse(source_of(file))
     except NotCertain:
@@ -46,7 +46,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the recipe for a loop that is accumulated by its library's argument."""
+    """Return the source edits and snippet that set gradient accumulation by an argument of the loop's library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -62,7 +62,7 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the recipe for transformers' arguments: of a call, or of the command line that they are parsed from."""
+    """Return the source edits and snippet for transformers' arguments, given in a call or on the command line."""
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")
@@ -70,7 +70,9 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
         if called_name(each) == name and spans(each, line):
             batch, taken = _divided(facts, each, _BATCH, parts), _multiplied(facts, each, steps, parts)
             if batch is None and not _has(each, _BATCH) and not each.args:
-                batch = _keyword(facts, each, _BATCH, str(items // parts))  # the default, which is divided too
+                batch = _keyword(
+                    facts, each, _BATCH, str(items // parts)
+                )  # the library's default batch size, which is divided too
             edits = [edit for edit in (batch, taken) if edit is not None]
             snippet = ", ".join(f"{edit.keyword}={edit.value}" for edit in edits)
             if len(edits) == 2:
@@ -82,14 +84,14 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
 
 
 def _file(facts: TrainingFacts) -> str:
-    """Return the file whose lines train; "" where there is none of the user's."""
+    """Return the user's file with the training loop; "" if the loop is not in the user's code."""
     loop, call = facts.loop, facts.loop.library_call
     places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
     return next((place.file for place in places if place is not None), "")
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes a batch smaller; None where the call does not say its size."""
+    """Return the edit that divides the batch size; None if the call does not give a batch size."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None
@@ -102,7 +104,7 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that has a step take more batches; None where nobody can be certain how many it takes."""
+    """Return the edit that makes a step use more batches; None if the number of batches per step is uncertain."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None if _has(call, keyword) else _keyword(facts, call, keyword, str(parts))

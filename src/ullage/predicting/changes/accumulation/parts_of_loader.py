@@ -1,9 +1,9 @@
-"""Parts of the batches of a `DataLoader`, each a turn of the script's loop; the step is taken behind the last of them.
+"""Split the batches of a `DataLoader`: each part is one iteration of the script's loop, and only the last part steps.
 
-The loop zeroes gradients, clips, steps and schedules in every turn. What it asks for in the turns in between is left
-out; the loss is multiplied by the part's share where its backward pass is asked for. So do the lines of a person:
-`(loss * share).backward()`, and `if it is the last part:` before the rest. A library whose loop it is gets arguments
-instead: smaller batches, and more of them to a step.
+The loop zeroes gradients, clips, steps and schedules in every iteration. Until the last part, these calls are skipped.
+The loss is multiplied by the part's share of the batch when the script calls backward. Code written by hand does the
+same: `(loss * share).backward()`, and `if it is the last part:` before the other calls. If the loop belongs to a
+library, the library gets arguments instead: smaller batches, and more batches per step.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part that the loop has in hand."""
+    """The part of a batch that the training loop is processing."""
 
     index: int = 0
     count: int = 1
@@ -42,22 +42,22 @@ class _Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether the step may be taken behind this part."""
+        """Whether this is the last part of the batch, after which the optimizer may step."""
         return self.index == self.count - 1
 
 
 class PartsOfLoader:
-    """Cuts what loaders give, and leaves out what only the last part's turn may do."""
+    """Splits the batches that loaders return, and skips the calls that may only run for the last part of a batch."""
 
     def __init__(self, applied: AppliedChange) -> None:
-        """Wrap the loaders, and what a loop does in every turn."""
+        """Wrap the loaders and the functions that a training loop calls in every iteration."""
         self._applied = applied
         self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
         self._depth = 0
-        """The number of loaders that are giving a batch: a loader that hands on what another gives is cut alone."""
+        """The number of nested loaders that are returning a batch. Only the outermost loader splits the batch."""
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -82,7 +82,7 @@ class PartsOfLoader:
         wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Wrap the step of an optimizer's class, around the hooks that PyTorch has put into it."""
+        """Wrap the step of an optimizer class, outside the hooks that PyTorch has added to it."""
         kind = type(optimizer)
         if kind not in self._stepping:
             self._stepping.add(kind)
@@ -94,7 +94,7 @@ class PartsOfLoader:
             original(loss, *arguments, **keywords)
             return
         if turn.has_passed_back:
-            self._applied.fail("the loop asks for several backward passes a batch")
+            self._applied.fail("the loop calls backward several times for one batch")
         is_sum = form_of_loss(loss, reads_saved=False) is LossForm.SUM
         original(loss if is_sum else loss * turn.share, *arguments, **keywords)
         turn.has_passed_back = True
@@ -103,7 +103,7 @@ class PartsOfLoader:
         return self._turn.is_last
 
     def _may_zero(self) -> bool:
-        """Tell whether gradients may be zeroed: before the first part's backward pass, or behind the last one's."""
+        """Return whether gradients may be zeroed: before the first part's backward pass, or after the last part's."""
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
@@ -131,8 +131,8 @@ class PartsOfLoader:
         why = why_whole(batch, is_vouched=True)
         items = form.items
         if why is not None or items is None or form.uneven is not None or items < self._parts:
-            if items is None or items >= self._parts:  # the last batch of an epoch may be a small one
-                self._applied.fail(f"a batch of the loader holds {why or 'rows that are not its items'}")
+            if items is None or items >= self._parts:  # the last batch of an epoch may be smaller
+                self._applied.fail(f"a batch of the loader contains {why or 'rows that do not belong to its items'}")
             self._turn = _Turn()
             yield batch
             return
@@ -146,13 +146,13 @@ class PartsOfLoader:
 
 
 class _LibraryArguments:
-    """Changes what a script asks a library for, at the moment at which it asks."""
+    """Changes the arguments that a script passes to a training library, when the script passes them."""
 
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._parts = int(applied.setting)
         self.has_taken_over = False
-        """Whether a library accumulates, so that nobody else may."""
+        """Whether a library accumulates gradients, so that this change must not do it too."""
         watch_calls("transformers", self._arguments_made, only_users=False)
         watch_calls("lightning", self._trainer_made, only_users=False)
         for module in TRAINERS:
@@ -160,7 +160,7 @@ class _LibraryArguments:
         watch_calls("accelerate", self._accelerator_made)
 
     def _arguments_made(self, arguments: Any, keywords: object) -> None:
-        """Have transformers' arguments ask for a part of the batch, and for as many parts as make it whole."""
+        """Change transformers' arguments to a smaller batch size and more accumulation steps."""
         batch = arguments.per_device_train_batch_size
         if not hasattr(arguments, _MARK) and self._divides(batch):
             setattr(arguments, _MARK, True)
@@ -168,12 +168,12 @@ class _LibraryArguments:
             arguments.gradient_accumulation_steps *= self._parts
 
     def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
-        """Have Lightning's trainer step after several batches; the loaders give smaller ones."""
+        """Make Lightning's trainer step after several batches. The loaders return smaller batches."""
         self.has_taken_over = True
         keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
 
     def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
-        """Have Accelerate step after several batches, where the script's loop stands in its `accumulate`."""
+        """Make Accelerate step after several batches, if the script's loop runs inside its `accumulate`."""
         frame = users_frame()
         if frame is None or not accumulates(frame.f_code.co_filename):
             return
@@ -197,7 +197,7 @@ class _LibraryArguments:
 
     def _divides(self, batch: int) -> bool:
         if batch % self._parts:
-            self._applied.fail(f"a batch of {batch} does not divide into {self._parts} equal parts")
+            self._applied.fail(f"a batch of {batch} cannot be divided into {self._parts} equal parts")
             return False
         self.has_taken_over = True
         self._applied.took_effect()

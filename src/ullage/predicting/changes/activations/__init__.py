@@ -1,1 +1,1 @@
-"""What the forward pass keeps for the backward pass: computed again, never held, or kept on the host."""
+"""Changes to saved activations: recompute them, avoid saving them, or keep them in host memory."""

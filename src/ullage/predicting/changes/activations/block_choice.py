@@ -1,11 +1,11 @@
-"""Which repeated blocks to checkpoint so that enough is saved at the least computation, and settings that name them.
+"""Choose the repeated blocks to checkpoint, so that enough memory is saved with the least recomputation.
 
-Blocks run in their order, and the backward pass goes back from the last one. A block that is checkpointed keeps its
-input alone until the backward pass comes to it, and then, once more, all that it saves: beside what the blocks before
-it have kept. So an early block saves as much as a late one of the same size, and costs less at that moment.
+Blocks run in order, and the backward pass runs from the last block to the first. A checkpointed block keeps only its
+input until its own backward pass. Then it allocates everything that it saves again, at a time when all earlier blocks
+still keep their activations. So an early block saves as much as a late block of the same size, and at a lower peak.
 
-Settings: "all", "every_second", "first:6", and "only:layer1.0-2,layer3.4" by list and number. Blocks are counted
-through all lists in the order in which they are registered.
+Settings: "all", "every_second", "first:6", and "only:layer1.0-2,layer3.4" with list names and block numbers. Blocks are
+counted over all lists, in the order in which the lists are registered.
 """
 
 import re
@@ -16,24 +16,26 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""The number of a list, and a block's place in it."""
+"""A block's position: the index of its list, and its index in the list."""
 _MOST_STATES: Final = 4096
-"""The number of selections that are kept side by side; beyond it the choice is the best of these, which may not be
-the best of all."""
+"""The maximum number of candidate selections that are kept. With more candidates, only the best of these are kept, so
+that the final choice may not be the global optimum.
+"""
 _STEPS: Final = 64
-"""The number of needs, from little to all that can be saved, for which a selection is offered."""
+"""The number of memory targets, from little to everything that can be saved, for which a selection is offered."""
 _State = tuple[int, int, tuple[int, ...]]
-"""The operations, the bytes saved, and the blocks that are chosen."""
+"""A selection of blocks: the recomputed operations, the bytes saved, and the chosen blocks."""
 
 
 def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes: int) -> tuple[int, ...]:
-    """Return the numbers of the blocks to checkpoint, ascending; all that save something where nothing is enough.
+    """Return the numbers of the blocks to checkpoint, in ascending order; all useful blocks if no selection saves
+    enough.
 
     Args:
-        saved_bytes: what each block keeps for the backward pass beside its input and output, in the order in which
-            the blocks run.
-        flops: the floating-point operations of each block's forward pass, which would run once more.
-        needed_bytes: what has to be saved of the peak.
+        saved_bytes: the bytes that each block keeps for the backward pass, without its input and output, in the order
+            in which the blocks run.
+        flops: the floating-point operations of each block's forward pass, which checkpointing runs a second time.
+        needed_bytes: the number of bytes by which the peak has to fall.
     """
     if needed_bytes <= 0:
         return ()
@@ -55,7 +57,7 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections that are worth a run, each with what it saves at the least computation, the least first."""
+    """Return the selections that are worth a run: for each memory target the one with the least recomputation."""
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
         return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
@@ -64,7 +66,7 @@ def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int,
 
 
 def _best(states: Sequence[_State]) -> list[_State]:
-    """Return the selections of which none saves at least as much for no more operations, early blocks first."""
+    """Return the Pareto-optimal selections: none saves as much with fewer operations. Early blocks come first."""
     found: list[_State] = []
     for state in sorted(states, key=lambda each: (each[0], -each[1], each[2])):
         if not found or state[1] > found[-1][1]:
@@ -82,11 +84,11 @@ def positions(setting: str, lists: Sequence[tuple[str, int]]) -> list[Position]:
     """Return the blocks that a setting names.
 
     Args:
-        setting: the setting's text.
-        lists: the path of each list, and the number of its blocks.
+        setting: the setting as text.
+        lists: the path of each block list, and its number of blocks.
 
     Raises:
-        UsageError: it names none, or one that is not there.
+        UsageError: the setting does not name blocks, or names blocks that do not exist.
     """
     every = [(number, place) for number, (_, count) in enumerate(lists) for place in range(count)]
     if setting == ALL:
@@ -108,19 +110,19 @@ def _ranged(part: str, lists: Sequence[tuple[str, int]]) -> list[Position]:
     path = (found[1] or "") if found else ""
     numbers = [number for number, (known, _) in enumerate(lists) if known == path]
     if not found or not numbers:
-        raise UsageError(f"{quoted(part)} is no block of the model; its lists are {_shown(lists)}")
+        raise UsageError(f"{quoted(part)} is not a block of the model; its block lists are {_shown(lists)}")
     first, last = int(found[2]), int(found[3] or found[2])
     if last >= lists[numbers[0]][1] or first > last:
-        raise UsageError(f"{quoted(part)} is out of range; the model's lists are {_shown(lists)}")
+        raise UsageError(f"{quoted(part)} is out of range; the model's block lists are {_shown(lists)}")
     return [(numbers[0], place) for place in range(first, last + 1)]
 
 
 def _shown(lists: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"{path or '(the model)'} with {count}" for path, count in lists) or "none"
+    return ", ".join(f"{path or '(the model)'} with {count} blocks" for path, count in lists) or "none"
 
 
 def setting_of(chosen: Sequence[Position], lists: Sequence[tuple[str, int]]) -> str:
-    """Return the shortest setting that names blocks."""
+    """Return the shortest setting that names the given blocks."""
     every = [(number, place) for number, (_, count) in enumerate(lists) for place in range(count)]
     chosen = sorted(set(chosen))
     if chosen == every:
@@ -138,7 +140,7 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Return blocks as runs that lie side by side in a list: the list's number, the first and the last place."""
+    """Return blocks as runs of adjacent blocks: the index of the list, and the first and the last index in it."""
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):
         if found and found[-1][0] == number and found[-1][2] == place - 1:
@@ -149,7 +151,7 @@ def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
 
 
 def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> str:
-    """Return a Python expression for the blocks that a setting names."""
+    """Return a Python expression that yields the blocks that a setting names."""
     whole = [_path(model, path) for path, _ in lists]
     if setting in (ALL, EVERY_SECOND) or setting.startswith("first:"):
         step = {ALL: "", EVERY_SECOND: "[::2]"}.get(setting, f"[:{setting.removeprefix('first:')}]")
@@ -168,7 +170,7 @@ def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> st
 
 
 def _path(model: str, path: str) -> str:
-    """Return how the module at a path is reached: `model.down[0].blocks`."""
+    """Return the Python expression for the module at a path, such as `model.down[0].blocks`."""
     if not path:
         return model
     parts = path.split(".")

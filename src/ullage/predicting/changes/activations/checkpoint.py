@@ -1,4 +1,4 @@
-"""Activation checkpointing of repeated blocks: what they compute is computed again in the backward pass."""
+"""Activation checkpointing of repeated blocks: the backward pass recomputes their activations."""
 
 import functools
 from typing import Any, Final
@@ -26,24 +26,24 @@ _SWITCH = 'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_ree
 def _settings_for(facts: TrainingFacts) -> Applicable:
     model = facts.model
     if model is None:
-        return Applicable(why_not="no module was called that is trained")
+        return Applicable(why_not="no module was called in training mode with gradients")
     if facts.loop.checkpoints:
         return Applicable(why_not="the script uses activation checkpointing already")
     if model.is_compiled:
-        return Applicable(why_not="the model is compiled, and torch.compile itself decides what a graph keeps")
+        return Applicable(why_not="the model is compiled, and torch.compile decides which activations a graph saves")
     count = sum(each.count for each in model.block_lists)
     if not count:
         return Applicable(
-            why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
+            why_not="the model has no repeated blocks: no list of modules of one class with layers inside"
         )
-    # Blocks are chosen one by one but for an old model of transformers, which has one switch for all.
+    # Blocks are chosen one by one, except for old models of transformers, which have one switch for all blocks.
     if model.transformers_path is not None and not all(each.has_switch for each in model.block_lists):
         return Applicable(settings=(ALL,))
     return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
 
 
 def _settings(model: ModelFacts, count: int) -> list[str]:
-    """Return the blocks to choose, the mildest choice first: by bytes saved for operations, where both are known."""
+    """Return the settings to try, the mildest first: by bytes saved per operation if both numbers are known."""
     lists = [(each.path, each.count) for each in model.block_lists]
     saved = [size for each in model.block_lists for size in each.saved_by_block]
     flops = [number for each in model.block_lists for number in each.flops_by_block]
@@ -59,11 +59,11 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
 
     model, _, is_compiled = model_structure.unwrapped(module)
     if is_compiled or model_structure.has_compiled_part(model):
-        applied.refuse("the model is compiled, and torch.compile itself decides what a graph keeps")
+        applied.refuse("the model is compiled, and torch.compile decides which activations a graph saves")
         return
     lists = model_structure.blocks_of(model)
     if not lists:
-        # A step may call several modules: Lightning's calls the parts of one.
+        # A step may call several modules: Lightning's step calls submodules of the Lightning module.
         if not applied.loop.effects[applied.text]:
             applied.refuse(f"{type(model).__name__} has no repeated blocks")
         return
@@ -75,7 +75,7 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
     _, inner = model_structure.transformers_in(model)
     if inner is not None:
         if not _switch_on(inner, lists, chosen):
-            applied.refuse(f"{type(model).__name__} has no switch for the checkpointing of single blocks")
+            applied.refuse(f"{type(model).__name__} cannot checkpoint single blocks")
             return
     else:
         import torch.utils.checkpoint
@@ -89,7 +89,7 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
-    """Have transformers checkpoint blocks: all of them first, and then not those that were not chosen."""
+    """Turn on checkpointing of all blocks in transformers, then turn it off for the blocks that were not chosen."""
     from ullage.predicting.changes.training.model_structure import has_switch
 
     others = [
@@ -115,7 +115,7 @@ def _title_for(setting: str) -> str:
 
 
 def _added_flops(facts: TrainingFacts, setting: str) -> int:
-    """Return the operations of the forward passes that run twice."""
+    """Return the floating-point operations of the forward passes that checkpointing runs a second time."""
     lists = facts.model.block_lists if facts.model is not None else []
     chosen = positions(setting, [(each.path, each.count) for each in lists])
     return sum(
@@ -124,11 +124,11 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
     )
 
 
-# ---- written by hand
+# ---- source code
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return how blocks are checkpointed in a script."""
+    """Return the source edits and snippet for checkpointing blocks in the user's script."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")
@@ -151,7 +151,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _block_name(place: CodePlace) -> str:
-    """Return a name for the loop's variable that the function does not use yet."""
+    """Return a name for the loop variable that is unused in the function."""
     try:
         return free_name(scope_of(parse(source_of(place.file)), place.function), "block")
     except NotCertain:
@@ -159,7 +159,7 @@ def _block_name(place: CodePlace) -> str:
 
 
 def _lines_for(model: ModelFacts, name: str, setting: str, block: str) -> str:
-    """Return the lines that checkpoint the blocks of a model with a name."""
+    """Return the source lines that checkpoint blocks of the model with the given variable name."""
     lists = [(each.path, each.count) for each in model.block_lists]
     if model.transformers_path is None:
         return (
@@ -182,7 +182,7 @@ CHANGE: Final = Change(
     name="activation checkpointing",
     cost=ChangeCost.TIME,
     gradients=Gradients.SAME,
-    explanation="blocks keep their inputs alone for the backward pass, which computes the rest once more",
+    explanation="the chosen blocks keep only their inputs for the backward pass, which recomputes their activations",
     title_for=_title_for,
     settings_for=_settings_for,
     added_flops=_added_flops,

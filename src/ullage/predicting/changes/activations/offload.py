@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass waits in the host's memory."""
+"""Offload the tensors that autograd saves for the backward pass to host memory."""
 
 from typing import Any, Final
 
@@ -12,14 +12,14 @@ _HEADER: Final = "with torch.autograd.graph.save_on_cpu(pin_memory=True):"
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
     if facts.model is None:
-        return Applicable(why_not="no module was called that is trained")
+        return Applicable(why_not="no module was called in training mode with gradients")
     if facts.model.is_compiled:
-        return Applicable(why_not="the model is compiled, and a compiled graph does not hand out what it keeps")
+        return Applicable(why_not="the model is compiled, and the tensors that a compiled graph saves cannot be moved")
     return Applicable(settings=("on",))
 
 
 def _install(applied: AppliedChange) -> None:
-    """Enter `save_on_cpu` before the forward pass and leave it when the backward pass begins."""
+    """Enter `save_on_cpu` before the forward pass, and leave it when the backward pass begins."""
     loop = applied.loop
     entered: list[Any] = []
 
@@ -34,7 +34,7 @@ def _install(applied: AppliedChange) -> None:
             entered.pop().__exit__(None, None, None)
 
     loop.before_forward.append(enter)
-    loop.before_backward.insert(0, leave)  # what was entered last is left first
+    loop.before_backward.insert(0, leave)  # context managers are left in reverse order
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
@@ -46,10 +46,13 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 CHANGE: Final = Change(
     key="offload",
-    name="saved tensors on the host",
+    name="saved tensors in host memory",
     cost=ChangeCost.TIME,
     gradients=Gradients.SAME,
-    explanation="what the forward pass keeps for the backward pass is copied to the host, and back when it is needed",
+    explanation=(
+        "tensors that the forward pass saves for the backward pass are copied to host memory, and back "
+        "when they are needed"
+    ),
     settings_for=_settings_for,
     install=_install,
     recipe_for=_recipe_for,

@@ -1,4 +1,4 @@
-"""Attention by `scaled_dot_product_attention`, which never holds the scores of all pairs of tokens."""
+"""Attention by `scaled_dot_product_attention`, which does not store the attention scores of all pairs of tokens."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -13,19 +13,19 @@ _CALL: Final = 'set_attn_implementation("sdpa")'
 def _settings_for(facts: TrainingFacts) -> Applicable:
     model = facts.model
     if model is None:
-        return Applicable(why_not="no module was called that is trained")
+        return Applicable(why_not="no module was called in training mode with gradients")
     if model.attention is None:
         if model.scores is not None:
             place = f"{Path(model.scores.file).name}:{model.scores.line}"
             return Applicable(
-                why_not=f"attention is written by hand at {place}, where "
-                "torch.nn.functional.scaled_dot_product_attention would take its place"
+                why_not=f"attention is written by hand at {place}; replace it with "
+                "torch.nn.functional.scaled_dot_product_attention there"
             )
-        return Applicable(why_not="no softmax over all pairs of tokens keeps memory for the backward pass")
+        return Applicable(why_not="the model saves no softmax over all pairs of tokens for the backward pass")
     if model.attention != "eager":
-        return Applicable(why_not=f"attention is computed by {model.attention} already")
+        return Applicable(why_not=f"the model uses attention by {model.attention} already")
     if not model.has_sdpa:
-        return Applicable(why_not=f"transformers has no such attention for {model.kind}")
+        return Applicable(why_not=f"transformers does not support this attention for {model.kind}")
     return Applicable(settings=("on",))
 
 
@@ -35,15 +35,15 @@ def _switch(applied: AppliedChange, module: Any) -> None:
     model, _, _ = model_structure.unwrapped(module)
     _, inner = model_structure.transformers_in(model)
     if inner is None:
-        applied.refuse(f"{type(model).__name__} is no model of transformers")
+        applied.refuse(f"{type(model).__name__} is not a transformers model")
         return
     if not hasattr(inner, "set_attn_implementation"):
-        applied.refuse("this version of transformers cannot change the attention of a model that is there")
+        applied.refuse("this version of transformers cannot change the attention of an existing model")
         return
     try:
         inner.set_attn_implementation("sdpa")
     except ValueError as error:
-        applied.refuse(f"transformers refuses it: {str(error).partition('. ')[0]}")
+        applied.refuse(f"transformers rejects it: {str(error).partition('. ')[0]}")
         return
     applied.took_effect()
 
@@ -63,7 +63,7 @@ CHANGE: Final = Change(
     name="scaled_dot_product_attention",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.ROUNDING,
-    explanation="attention runs in one kernel that does not hold the scores of all pairs of tokens",
+    explanation="attention runs in one kernel that does not store the scores of all pairs of tokens",
     settings_for=_settings_for,
     install=lambda applied: applied.loop.before_first_forward.append(lambda module, _: _switch(applied, module)),
     recipe_for=_recipe_for,

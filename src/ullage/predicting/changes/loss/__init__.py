@@ -1,1 +1,1 @@
-"""Losses of large logits."""
+"""Changes to losses that are computed from large logits."""

@@ -1,4 +1,6 @@
-"""The chunked cross entropy, as it is put into a script. The parent reads its text alone: it has no torch."""
+"""The source code of the chunked cross entropy that is copied into scripts. ullage's main process reads it as text
+only.
+"""
 
 import torch
 import torch.nn.functional

@@ -1,8 +1,8 @@
-"""A loss of large logits that does not hold the log-softmax of all rows: by chunks, or Liger-Kernel's fused one.
+"""A loss that does not store the log-softmax of all rows of large logits: in chunks, or by Liger-Kernel's fused kernel.
 
-Settings: "liger" for models of transformers where Liger-Kernel is installed; a number of rows for a script that calls
-`torch.nn.functional.cross_entropy` itself. By hand the first is a call behind the model's, the second a function of a
-few lines in the script, and its calls in place of the others.
+Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
+`torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model. The
+second is a short function in the script that replaces the script's calls of cross_entropy.
 """
 
 import ast
@@ -33,18 +33,18 @@ _LIGER: Final = "liger"
 _ROWS: Final = 1024
 """The number of rows that are computed at a time."""
 _LARGE: Final = 1 << 20
-"""The number of logits from which on their log-softmax counts as large."""
+"""The minimum number of logits for which their log-softmax counts as large."""
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
 _NAME: Final = "chunked_cross_entropy"
 _LIGER_LOSS: Final = "fused_linear_cross_entropy"
-"""The switch of Liger-Kernel's functions that replaces the loss."""
+"""The argument of Liger-Kernel's functions that turns on replacement of the loss."""
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
     large = _large(facts)
     if not large:
-        return Applicable(why_not="no cross entropy of large logits was computed")
+        return Applicable(why_not="the script computes no cross entropy of large logits")
     settings = [str(_ROWS)] if any(each.is_users and each.rows > _ROWS for each in large) else []
     if _liger_for(facts.model) is not None:
         settings.append(_LIGER)
@@ -59,12 +59,12 @@ def _large(facts: TrainingFacts) -> list[LossFacts]:
 
 def _reason(loss: LossFacts, facts: TrainingFacts) -> str:
     if loss.is_users:
-        return f"the logits have no more than {_ROWS} rows"
+        return f"the logits have at most {_ROWS} rows"
     if facts.model is not None and facts.model.transformers_path is not None:
         if _has_liger():
             return f"Liger-Kernel has no loss for models of type {facts.model.model_type}"
-        return "the loss is computed inside transformers, and Liger-Kernel, which replaces it, is not installed"
-    return f"the script does not call torch.nn.functional.cross_entropy itself at line {loss.place.line}"
+        return "the loss is computed inside transformers, and Liger-Kernel, which could replace it, is not installed"
+    return f"line {loss.place.line} does not call torch.nn.functional.cross_entropy directly"
 
 
 def _install(applied: AppliedChange) -> None:
@@ -75,7 +75,7 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _install_chunks(applied: AppliedChange) -> None:
-    """Have the user's own calls of cross_entropy computed by chunks."""
+    """Compute the user's calls of cross_entropy in chunks."""
     from ullage.predicting.changes.loss.chunked_cross_entropy import chunked_cross_entropy
 
     rows, torch = int(applied.setting), applied.loop.torch
@@ -88,7 +88,7 @@ def _install_chunks(applied: AppliedChange) -> None:
         if is_compiling() or not is_users(sys._getframe(1).f_code.co_filename):
             return original(source, target, *arguments, **keywords)
         if arguments or not keywords.keys() <= allowed or target.is_floating_point():
-            applied.refuse("a call of cross_entropy has arguments that the chunked one does not know")
+            applied.refuse("a call of cross_entropy has arguments that the chunked version does not support")
             return original(source, target, *arguments, **keywords)
         if source.ndim != 2 or source.numel() < _LARGE or source.shape[0] <= rows:
             return original(source, target, *arguments, **keywords)
@@ -99,17 +99,19 @@ def _install_chunks(applied: AppliedChange) -> None:
 
 
 def _apply_liger(applied: AppliedChange, module: Any) -> None:
-    """Replace the loss of a model of transformers, and nothing else of it."""
+    """Replace the loss of a transformers model by Liger-Kernel's, and leave the rest of the model unchanged."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, _ = model_structure.unwrapped(module)
     _, inner = model_structure.transformers_in(model)
     if inner is None or not _has_liger():
-        applied.refuse("Liger-Kernel is not installed" if inner is not None else "it is no model of transformers")
+        applied.refuse(
+            "Liger-Kernel is not installed" if inner is not None else "the model is not a transformers model"
+        )
         return
     try:
         known: dict[str, Any] = importlib.import_module(_LIGER_PATCHES).MODEL_TYPE_TO_APPLY_LIGER_FN
-    except ImportError as error:  # as where transformers is older than it wants
+    except ImportError as error:  # for example if the installed transformers is too old for Liger-Kernel
         applied.refuse(f"Liger-Kernel cannot be imported: {str(error).partition('. ')[0]}")
         return
     kind = inner.config.model_type
@@ -123,16 +125,16 @@ def _apply_liger(applied: AppliedChange, module: Any) -> None:
     applied.took_effect()
 
 
-# ---- written by hand
+# ---- source code
 
 
 def _has_liger() -> bool:
-    """Tell whether Liger-Kernel is installed."""
+    """Return whether Liger-Kernel is installed."""
     return importlib.util.find_spec("liger_kernel") is not None
 
 
 def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
-    """Return the function that replaces a model's loss; None where Liger-Kernel is not installed or has none."""
+    """Return the Liger-Kernel function that replaces a model's loss; None if there is not any."""
     spec = importlib.util.find_spec("liger_kernel") if model is not None and model.model_type else None
     folders = spec.submodule_search_locations if spec is not None else None
     file = Path(next(iter(folders or ()), "")) / "transformers" / "monkey_patch.py"
@@ -141,7 +143,7 @@ def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
 
 @functools.cache
 def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
-    """Return what Liger-Kernel has for each type of model; its text is read, as to import it is to import torch."""
+    """Return Liger-Kernel's function for each model type. Its source is read as text, to avoid importing torch."""
     try:
         body = parse(source_of(file)).body
     except NotCertain:
@@ -160,7 +162,7 @@ def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the arguments of a function that are True or False."""
+    """Return the arguments of a function that have the default value True or False."""
     given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     pairs = [
         *zip(given, function.args.defaults, strict=True),
@@ -170,7 +172,7 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return how the loss is written in a script."""
+    """Return the source edits and snippet for the loss in the user's script."""
     if setting == _LIGER:
         return _liger_recipe(facts.model)
     function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
@@ -182,7 +184,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return how Liger-Kernel's loss is written behind the statement that assigns the model."""
+    """Return the source edits and snippet that call Liger-Kernel after the statement that assigns the model."""
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
@@ -202,7 +204,7 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
 
 
 def _function_text() -> str:
-    """Return the function's source, as it is put into a script."""
+    """Return the source code of the chunked cross entropy, as it is inserted into a script."""
     spec = importlib.util.find_spec(_MODULE)
     text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
@@ -224,21 +226,21 @@ def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
 
 
 def _first_behind_imports(file: str) -> int:
-    """Return the line of the first statement behind the imports at the top of a file."""
+    """Return the line of the first statement after the imports at the top of a file."""
     for statement in parse(source_of(file)).body:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_text and not isinstance(statement, ast.Import | ast.ImportFrom):
             return statement.lineno
-    raise NotCertain("the file has nothing but imports")
+    raise NotCertain("the file contains only imports")
 
 
 CHANGE: Final = Change(
     key="fused_loss",
-    name="loss by chunks",
-    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == _LIGER else "loss by chunks",
+    name="chunked loss",
+    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == _LIGER else "chunked loss",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
-    explanation="the log-softmax of the logits is computed for some rows at a time, and never held for all",
+    explanation="the log-softmax of the logits is computed for some rows at a time, and never stored for all rows",
     settings_for=_settings_for,
     install=_install,
     recipe_for=_recipe_for,

@@ -1,1 +1,1 @@
-"""Optimizers: how they update, what their states take, and when gradients are given back."""
+"""Changes to optimizers: how they update parameters, the size of their states, and when gradients are freed."""

@@ -1,4 +1,4 @@
-"""An optimizer that keeps its states in 8 bits: bitsandbytes' or torchao's, whichever is installed."""
+"""An optimizer with 8-bit states, from bitsandbytes or torchao, whichever is installed."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,14 +14,14 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import of a class of each library, and its name then."""
+"""The import statement of each library's optimizer class, and the name of the class after the import."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
-"""The arguments that choose between implementations, of which the other optimizers have one."""
+"""The arguments that choose between implementations. The 8-bit optimizers have only one implementation."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
 
 
 def _is_there(library: str) -> bool:
-    """Tell whether a library has 8-bit optimizers, without importing it: that would import torch."""
+    """Return whether a library with 8-bit optimizers is installed, without importing it (and so torch)."""
     try:
         spec = find_spec(library)
     except (ImportError, ValueError):
@@ -37,16 +37,16 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
-    """Return a `__new__` that makes the other optimizer: what is of another class is not initialised by this one."""
+    """Return a `__new__` that creates the 8-bit optimizer. Python skips `__init__` for objects of another class."""
     library = applied.setting
 
     def new(cls: Any, *arguments: Any, **keywords: Any) -> Any:
-        if cls is not kind:  # AdamW is an Adam, and somebody's own may be either
+        if cls is not kind:  # AdamW is a subclass of Adam, and the user's class may be a subclass of either
             return object.__new__(cls)
         asked = sorted(name for name in _UNKNOWN & keywords.keys() if keywords[name])
         if asked or len(arguments) > 1:
-            what = asked[0] if asked else "arguments without their names"
-            applied.fail(f"the script gives {kind.__name__} {what}, which the 8-bit one does not take")
+            what = asked[0] if asked else "positional arguments"
+            applied.fail(f"the script gives {kind.__name__} {what}, which the 8-bit optimizer does not accept")
             return object.__new__(cls)
         kept = {name: value for name, value in keywords.items() if name not in _IGNORED | _UNKNOWN}
         try:
@@ -68,7 +68,7 @@ def _applicable(facts: TrainingFacts) -> Applicable:
     if not _eligible(facts):
         return Applicable(why_not="no AdamW or Adam of torch.optim took a step")
     if facts.model is not None and facts.model.wrapper.startswith("FullySharded"):
-        return Applicable(why_not="the model is sharded, and 8-bit states are not kept for shards")
+        return Applicable(why_not="the model is sharded, and 8-bit states do not support sharded parameters")
     there = tuple(library for library in _WRITTEN if _is_there(library))[:1]
     return Applicable(settings=there, why_not="" if there else "neither bitsandbytes nor torchao is installed")
 
@@ -78,7 +78,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     kind = eligible[0].kind if eligible else _KINDS[0]
     edits: list[AddImport | ReplaceCall] = []
     for each in eligible:
-        if each.made is None or each.says_implementation:  # a keyword that the other one does not know
+        if each.made is None or each.says_implementation:  # the 8-bit optimizer does not accept this keyword
             edits = []
             break
         file, line, new = each.made.file, each.made.line, name.format(each.kind)
@@ -92,7 +92,9 @@ CHANGE: Final = Change(
     name="8-bit optimizer",
     cost=ChangeCost.NUMERICS,
     gradients=Gradients.SAME,
-    explanation="the optimizer keeps its averages in 8 bits a number; its updates are rounded, the gradients are not",
+    explanation=(
+        "the optimizer stores its moving averages in 8 bits per number; its updates are rounded, the gradients are not"
+    ),
     settings_for=_applicable,
     install=_install,
     recipe_for=_recipe_for,

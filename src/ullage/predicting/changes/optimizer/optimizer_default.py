@@ -1,4 +1,4 @@
-"""The optimizers' implementation, where a script leaves the choice to PyTorch: fused, or parameter by parameter."""
+"""The implementation of PyTorch's optimizers, if the script does not choose one: fused, or parameter by parameter."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ from ullage.predicting.editing.edit import AddKeyword, Recipe
 
 
 def own_optimizers(optim: Any) -> Iterator[Any]:
-    """Yield the optimizers of torch.optim that have a constructor of their own."""
+    """Yield the optimizer classes of torch.optim that define a constructor."""
     for kind in list(vars(optim).values()):
         is_optimizer = isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
         if is_optimizer and "__init__" in vars(kind):
@@ -20,10 +20,10 @@ def own_optimizers(optim: Any) -> Iterator[Any]:
 
 
 def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
-    """Give every optimizer of torch.optim a keyword argument, unless the script passes it or its alternative."""
+    """Add a keyword argument to every torch.optim optimizer, unless the script passes it or its alternative."""
 
     def init(original: Any, *arguments: Any, **keywords: Any) -> None:
-        # AdamW hands its choice on to Adam, whose __init__ then sees a choice made.
+        # AdamW passes its argument to Adam, whose __init__ then sees that a choice was made.
         if not {"fused", "foreach"} & {name for name, given in keywords.items() if given is not None}:
             keywords[keyword] = value
             applied.took_effect()
@@ -35,7 +35,7 @@ def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
 
 
 def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
-    """Tell whether an optimizer of PyTorch's that has an argument leaves the choice open."""
+    """Return whether an optimizer of PyTorch has the argument, and the script chooses no implementation."""
     own = [each for each in facts.optimizers if _is_own(each)]
     if not own:
         return Applicable(why_not="no optimizer of torch.optim took a step")
@@ -48,7 +48,7 @@ def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
 
 
 def _recipe_for(facts: TrainingFacts, keyword: str, *, value: bool) -> Recipe:
-    """Return the recipe for a keyword argument where the optimizers are made."""
+    """Return the source edits and snippet that add a keyword argument to the calls that create the optimizers."""
     edits = tuple(
         AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=str(value))
         for each in facts.optimizers
@@ -67,7 +67,7 @@ FUSED: Final = Change(
     name="fused optimizer",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.ROUNDING,
-    explanation="one kernel updates all parameters, without temporary lists of them",
+    explanation="one kernel updates all parameters, without temporary lists of tensors",
     excludes=frozenset({"for_loop"}),
     settings_for=functools.partial(_settings_for, "fused"),
     install=lambda applied: _set_default(applied, "fused", value=True),
@@ -78,7 +78,7 @@ FOR_LOOP: Final = Change(
     name="for-loop optimizer",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.ROUNDING,
-    explanation="the optimizer updates parameter by parameter, so that its temporary tensors are those of one",
+    explanation="the optimizer updates one parameter at a time, so that temporary tensors exist for one parameter only",
     excludes=frozenset({"fused"}),
     settings_for=functools.partial(_settings_for, "foreach"),
     install=lambda applied: _set_default(applied, "foreach", value=False),

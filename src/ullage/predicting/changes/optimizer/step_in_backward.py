@@ -1,4 +1,4 @@
-"""An optimizer for every parameter, which steps as soon as its gradient is there: no two gradients live at once."""
+"""One optimizer per parameter, which steps as soon as the gradient is computed: two gradients never exist at once."""
 
 import ast
 import functools
@@ -25,25 +25,25 @@ _LINES: Final = """\
 
 def {step}(parameter):
     stepper, group = {steppers}[parameter]
-    stepper.param_groups[0] |= {{**group, "params": [parameter]}}  # what a scheduler has changed
+    stepper.param_groups[0] |= {{**group, "params": [parameter]}}  # options that a scheduler has changed
     stepper.step()
     stepper.zero_grad()
 
 
-for {parameter} in {steppers}:  # the states are theirs now: a checkpoint has to save each one's state_dict()
+for {parameter} in {steppers}:  # in checkpoints, save the state_dict() of each
     {parameter}.register_post_accumulate_grad_hook({step})
 """
 _WORDS: Final = {"steppers": "steppers", "step": "step_at_once", "parameter": "stepped"}
 
 
 def _install(applied: AppliedChange) -> None:
-    made: set[int] = set()  # those of ours, of which each has one parameter
+    made: set[int] = set()  # optimizers that this change created, which have one parameter each
 
     def split(optimizer: Any) -> None:
         kind = type(optimizer)
         if made or kind.__name__ in _NOT_BY_PARAMETER:
             if not made:
-                applied.fail(f"{kind.__name__} does not update parameter by parameter")
+                applied.fail(f"{kind.__name__} does not update each parameter independently")
             return
         made.add(id(optimizer))
         steppers = {
@@ -62,10 +62,11 @@ def _install(applied: AppliedChange) -> None:
             parameter.register_post_accumulate_grad_hook(step)
         applied.took_effect()
 
-    # Around the constructor of each class: the moment `optimizer_made` is inside of it, before the class is done.
+    # This wraps each class's constructor, because the hook `optimizer_made` runs inside the constructor, before it
+    # returns.
     def init(kind: type, original: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> None:
         original(optimizer, *arguments, **keywords)
-        if type(optimizer) is kind:  # AdamW's constructor calls Adam's
+        if type(optimizer) is kind:  # AdamW's constructor calls Adam's constructor
             split(optimizer)
 
     for kind in own_optimizers(applied.loop.torch.optim):
@@ -80,11 +81,11 @@ def _applicable(facts: TrainingFacts) -> Applicable:
     is_unknown = not first.module.startswith("torch.optim") or first.kind in _NOT_BY_PARAMETER
     return Applicable.unless(
         (len(facts.optimizers) > 1, "several optimizers take steps"),
-        (is_unknown, f"{first.kind} is not known to update parameter by parameter"),
+        (is_unknown, f"{first.kind} may not update each parameter independently"),
         (loop.clips_gradients, "the script clips the gradients of all parameters together"),
-        (loop.has_scaler, "a GradScaler looks at all gradients before the step"),
+        (loop.has_scaler, "a GradScaler checks all gradients before the step"),
         (loop.passes_per_step > 1, "the script adds up the gradients of several backward passes"),
-        (loop.library, f"the loop is {loop.library}'s own"),
+        (loop.library, f"the training loop belongs to {loop.library}"),
         (wrapper, f"{wrapper} exchanges gradients between ranks"),
     )
 
@@ -98,35 +99,35 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(optimizer: OptimizerFacts) -> InsertAfter:
-    """Return the lines behind the statement that makes the optimizer.
+    """Return the edit that adds lines after the statement that creates the optimizer.
 
     Raises:
-        NotCertain: it is not given one name there.
+        NotCertain: the statement does not assign the optimizer to one variable.
     """
     made = optimizer.made
     if made is None:
-        raise NotCertain("no line of the user's makes the optimizer")
+        raise NotCertain("no line of the user's code creates the optimizer")
     source = source_of(made.file)
     tree = parse(source)
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and spans(node, made.line)]
     if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name | ast.Attribute):
-        raise NotCertain("the optimizer is not given one name where it is made")
+        raise NotCertain("the line that creates the optimizer does not assign it to one variable")
     taken = names_of(tree)
     names = {key: next(f"{word}{end}" for end in _ENDS if f"{word}{end}" not in taken) for key, word in _WORDS.items()}
     text = _LINES.format(optimizer=ast.unparse(found[0].targets[0]), **names)
     edit = InsertAfter(file=made.file, line=found[0].lineno, text=text)
-    edited(source, (edit,))  # raises where it has no certain place
+    edited(source, (edit,))  # raises NotCertain if the edit does not have a certain place
     return edit
 
 
 CHANGE: Final = Change(
     key="step_in_backward",
-    name="steps during the backward pass",
+    name="optimizer steps during the backward pass",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
     explanation=(
-        "every parameter has an optimizer of its own, which steps as soon as the gradient is there and lets go of it; "
-        "the optimizer's state_dict is split by parameter"
+        "each parameter has its own optimizer, which steps as soon as the gradient is computed and then frees the "
+        "gradient; state_dict is split by parameter"
     ),
     settings_for=_applicable,
     install=_install,

@@ -1,4 +1,4 @@
-"""Gradients that are given back between steps, where a script keeps them and fills them with zeros."""
+"""Free gradients between steps in scripts that keep them and fill them with zeros."""
 
 import ast
 from typing import Any, Final
@@ -15,7 +15,7 @@ _SNIPPET: Final = "optimizer.zero_grad(set_to_none=True)"
 
 def _install(applied: AppliedChange) -> None:
     def zero_grad(original: Any, owner: Any, *arguments: Any, **keywords: Any) -> None:
-        gives_back = all([*arguments, *keywords.values()])  # set_to_none is all that it takes
+        gives_back = all([*arguments, *keywords.values()])  # set_to_none is its only argument
         applied.took_effect(not gives_back)
         original(owner, set_to_none=True)
 
@@ -24,7 +24,7 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _applicable(facts: TrainingFacts) -> Applicable:
-    why_not = "the script does not keep gradients that it has set to zero"
+    why_not = "the script does not keep zeroed gradients"
     return Applicable.unless((not facts.loop.keeps_zeroed, why_not), settings=("none",))
 
 
@@ -33,28 +33,28 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(facts: TrainingFacts) -> ReplaceExpression:
-    """Return the edit of the call's argument.
+    """Return the edit of the argument of `zero_grad`.
 
     Raises:
-        NotCertain: there is no such call at the line.
+        NotCertain: the line does not call `zero_grad` with `set_to_none=False`.
     """
     place = facts.loop.zero_grad
     if place is None:
-        raise NotCertain("no line calls zero_grad")
+        raise NotCertain("no line of the user's code calls zero_grad")
     calls = calls_at(parse(source_of(place.file)), place.line, "zero_grad")
     values = [value for call in calls for value in [*call.args, *(each.value for each in call.keywords)]]
     if len(values) != 1 or not (isinstance(values[0], ast.Constant) and values[0].value is False):
-        raise NotCertain("zero_grad is not called with False there")
+        raise NotCertain("the line does not call zero_grad with set_to_none=False")
     value = values[0]
     return ReplaceExpression(file=place.file, line=value.lineno, column=value.col_offset, old="False", new="True")
 
 
 CHANGE: Final = Change(
     key="zero_grad",
-    name="gradients given back",
+    name="gradients freed by zero_grad",
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
-    explanation="zero_grad gives the gradients back, so that none are there during the next forward pass",
+    explanation="zero_grad frees the gradients, so that they take no memory during the next forward pass",
     settings_for=_applicable,
     install=_install,
     recipe_for=_recipe_for,

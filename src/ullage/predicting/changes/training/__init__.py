@@ -1,1 +1,1 @@
-"""How a run trains, gathered in its process: its loop, its model, its loss, its optimizers."""
+"""Facts about how a run trains, collected in its process: its loop, model, loss and optimizers."""

@@ -1,4 +1,6 @@
-"""The tensors of a batch, by the names that the function has for them that calls the model. Nothing of them is kept."""
+"""Find the tensors of a batch and their names in the function that calls the model. No reference to a tensor is
+kept.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -13,11 +15,11 @@ _MOST_NAMES = 64
 
 
 def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[BatchTensor]:
-    """Return the tensors that a model is called with, and those beside them that have as many rows.
+    """Return the tensors that a model is called with, and other tensors of the calling function with as many rows.
 
     Args:
-        frame: of the function that calls the model; None where none of the user's does.
-        arguments: what the model is called with.
+        frame: the stack frame of the function that calls the model; None if no user function calls it.
+        arguments: the arguments of the model's call.
     """
     given = [each for each in arguments if each.grad_fn is None and each.ndim and not isinstance(each, nn.Parameter)]
     named = dict(_named(variables_of(frame))) if frame is not None else {}
@@ -34,13 +36,13 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
 
 
 def items_of(arguments: Iterable[Tensor]) -> int | None:
-    """Return the number of rows of what a model is called with; None where it does not agree on one."""
+    """Return the number of rows that all tensors of a model's call have; None if they differ."""
     rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
     return rows.pop() if len(rows) == 1 else None
 
 
 def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
-    """Return the tensors of a function that share their memory with one."""
+    """Return the tensors of a function that share memory with the given tensor."""
     named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
     return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
 
@@ -75,6 +77,6 @@ def _shares(one: Tensor, other: Any) -> bool:
 
 
 def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
-    """Return tensors of both, each name once."""
+    """Return the tensors of both lists, each name once."""
     known = {each.name for each in first}
     return [*first, *(each for each in second if each.name not in known)]

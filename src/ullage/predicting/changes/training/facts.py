@@ -1,6 +1,6 @@
-"""What a run tells about how it trains: its model, its loop, its optimizers. It knows no torch.
+"""Facts about how a run trains: its model, loop and optimizers. This module does not import torch.
 
-A change reads here whether it can be made, and where it would be written. Lines are those of the user's own files.
+From these facts a change decides whether it can be applied, and at which lines. Lines are those of the user's files.
 """
 
 from dataclasses import dataclass, field, replace
@@ -8,54 +8,55 @@ from enum import StrEnum
 from typing import Final
 
 IGNORED: Final = -100
-"""The target that cross entropy ignores where nobody names another."""
+"""The target value that cross entropy ignores by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
-    """A line of the user's code that runs."""
+    """A line of the user's code that was executed."""
 
     file: str
-    """Its absolute path."""
+    """The absolute path of the file."""
     line: int
     function: str
-    """The qualified name of the function; "<module>" at the top of a file."""
+    """The qualified name of the function; "<module>" for module-level code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedObject:
-    """An expression by which a function of the user's reaches an object."""
+    """An expression by which a user function refers to an object."""
 
     name: str
     """The expression, such as "model" or "self.model"."""
     place: CodePlace
-    """The line at which it was used."""
+    """The line at which the expression was used."""
     assigned: CodePlace | None = None
-    """The line that gave it this value last, in the same function; of an attribute of `self`, the only line of its
-    class that assigns it. None where nobody can be certain."""
+    """The line that last assigned the expression in the same function. For an attribute of `self`, the only line of the
+    class that assigns it. None if that line is uncertain.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockList:
-    """The repeated blocks of a model: modules of one class, in one list or sequence."""
+    """The repeated blocks of a model: modules of one class in one list or sequence."""
 
     path: str
-    """The list's path below the model, such as "transformer.h"."""
+    """The path of the list inside the model, such as "transformer.h"."""
     kind: str
-    """The class of its blocks."""
+    """The class name of the blocks."""
     count: int
     parameter_bytes: int
-    """The parameters of one block."""
+    """The size of one block's parameters, in bytes."""
     saved_bytes: int = 0
-    """The memory that a forward pass of one block leaves for its backward pass, on average."""
+    """The memory that the forward pass of one block saves for its backward pass, in mean bytes."""
     forward_flops: int = 0
-    """The floating-point operations of one block's forward pass, by PyTorch's own counter; 0 where not counted."""
+    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter; 0 if not counted."""
     saved_by_block: list[int] = field(default_factory=list)
-    """The same memory of each block, in their order; empty where it was not measured."""
+    """The bytes that each block saves for its backward pass, in the order of the blocks; empty if not measured."""
     flops_by_block: list[int] = field(default_factory=list)
-    """The same operations of each block; empty where they were not counted."""
+    """The floating-point operations of each block's forward pass; empty if not counted."""
     has_switch: bool = False
-    """Whether each block can be checkpointed by transformers' own switch."""
+    """Whether transformers can turn on checkpointing for each block separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,29 +64,31 @@ class ModelFacts:
     """The model that is trained: the module whose call begins the forward pass."""
 
     kind: str
-    """Its class."""
+    """The class name of the model."""
     library: str
-    """The package of its class: "transformers", "torchvision", ...; "" for the user's own."""
+    """The package of the model's class: "transformers", "torchvision", ...; "" for a class of the user's code."""
     names: list[NamedObject]
     block_lists: list[BlockList]
     parameter_bytes: int
     dtypes: list[str]
-    """The types of its parameters, the one with most bytes first: "float32"."""
+    """The data types of the model's parameters, the type with the most bytes first, such as "float32"."""
     attention: str | None = None
-    """The way in which a model of transformers computes attention: "eager", "sdpa", ...; None for others."""
+    """The attention implementation of a transformers model: "eager", "sdpa", ...; None for other models."""
     has_sdpa: bool = False
-    """Whether transformers says of the model that it can compute attention by scaled_dot_product_attention."""
+    """Whether transformers declares that the model supports scaled_dot_product_attention."""
     transformers_path: str | None = None
-    """The path of the model of transformers below this one, "" where it is this one; None where there is none."""
+    """The path of the transformers model inside this model; "" if this model is one itself, None if it contains
+    none.
+    """
     model_type: str = ""
-    """The type that transformers gives that model: "llama"; "" where there is none."""
+    """The model type that transformers gives that model, such as "llama"; "" for other models."""
     scores: CodePlace | None = None
-    """The line whose softmax leaves most memory for the backward pass: attention that is written by hand."""
+    """The line whose softmax saves the most memory for the backward pass; it is attention that is written by hand."""
     is_compiled: bool = False
     batch_norms: int = 0
-    """The number of its modules that use statistics of the whole batch in training."""
+    """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
     wrapper: str = ""
-    """The class that is wrapped around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
+    """The class name of the wrapper around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,38 +96,38 @@ class OptimizerFacts:
     """An optimizer that took a step."""
 
     kind: str
-    """Its class, such as "AdamW"."""
+    """The class name of the optimizer, such as "AdamW"."""
     module: str
-    """The module of its class, such as "torch.optim.adamw"."""
+    """The module that defines the optimizer's class, such as "torch.optim.adamw"."""
     names: list[NamedObject]
     made: CodePlace | None
-    """The user's line that made it."""
+    """The line of the user's code that creates the optimizer."""
     says_implementation: bool = False
-    """Whether the script itself passes foreach or fused."""
+    """Whether the script passes foreach or fused itself."""
     implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
-    """Those of the arguments foreach and fused that the class has."""
+    """The arguments among foreach and fused that the optimizer's class accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTensor:
-    """A tensor that the forward pass is called with, or that the loss is computed from."""
+    """A tensor that is an input of the forward pass or of the loss."""
 
     name: str
-    """Its name in the function that calls the model; "" where it has none."""
+    """The tensor's name in the function that calls the model; "" if it does not have one."""
     shape: list[int]
     dtype: str
 
 
 class LossForm(StrEnum):
-    """How a loss is made of its batch."""
+    """The way in which a loss is reduced over its batch."""
 
     MEAN = "mean"
-    """A mean over items, or over elements of which every item has as many."""
+    """A mean over items, or over elements of which every item has the same number."""
     COUNTED = "counted"
     """A mean over the targets that are not ignored."""
     SUM = "sum"
     OTHER = "other"
-    """Something else: a product, a sum over a number that may be any, a mean over selected elements."""
+    """Any other reduction: a product, a sum divided by an unknown number, a mean over selected elements."""
     UNSEEN = ""
 
 
@@ -134,7 +137,7 @@ class LossFacts:
 
     place: CodePlace
     is_users: bool
-    """Whether that line calls the function itself, and not through a module or a library."""
+    """Whether that line calls the function directly, not through a module or a library."""
     rows: int
     classes: int
     dtype: str
@@ -143,44 +146,43 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
-    """A call of the user's by which a library learns how to train."""
+    """A call in the user's code that configures a training library."""
 
     function: str
-    """The name of the class: "TrainingArguments", "Trainer", "Accelerator"."""
+    """The name of the called class: "TrainingArguments", "Trainer", "Accelerator"."""
     place: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFacts:
-    """What runs from the first call of a module that trains to the backward pass: one of a step's, or the only one."""
+    """The code between the first call of a module in training and the backward pass. A step has one or more."""
 
     forward: CodePlace
-    """The line of the forward pass in the function that asks for the backward pass."""
+    """The line of the forward pass in the function that calls backward."""
     backward: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFacts:
-    """The loop that trains."""
+    """The training loop."""
 
     library: str = ""
-    """The library whose loop it is: "transformers", "lightning", "accelerate"; "" for the user's own."""
+    """The library that runs the loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
     library_call: LibraryCall | None = None
-    """The call that tells it how to train: `TrainingArguments(...)`, Lightning's `Trainer(...)`, `Accelerator(...)`."""
+    """The call that configures training: `TrainingArguments(...)`, Lightning's `Trainer(...)`, `Accelerator(...)`."""
     forward: CodePlace | None = None
-    """The innermost line of the user's that calls the model."""
+    """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line of the forward pass in the function that asks for the backward pass; None where no line of it leads
-    there."""
+    """The line of the forward pass in the function that calls backward; None if that function never calls the model."""
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """Every pair of lines that a step runs; empty where one of them is not in one function with its backward pass."""
+    """All pairs of forward and backward lines of a step; empty if a pair is not in one function."""
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
-    """The number of backward passes between two steps of an optimizer."""
+    """The number of backward passes per optimizer step."""
     autocast: str | None = None
-    """The type of `torch.autocast` in the forward pass: "bfloat16", "float16"; None where there is none."""
+    """The data type of `torch.autocast` in the forward pass: "bfloat16", "float16"; None if autocast is off."""
     has_scaler: bool = False
     clips_gradients: bool = False
     clip: CodePlace | None = None
@@ -190,48 +192,48 @@ class LoopFacts:
     keeps_zeroed: bool = False
     """Whether zero_grad is called with set_to_none=False."""
     loss: LossForm = LossForm.UNSEEN
-    """The form of what the first backward pass begins at."""
+    """The reduction of the loss on which the first backward pass is called."""
     ignores_targets: bool = False
-    """Whether targets are ignored, as far as can be seen: by their values, or since the script says which."""
+    """Whether some targets are ignored, as far as their values or the script's arguments show."""
     share: str = ""
-    """The number by which transformers' loop divides the loss of a part: "counts" of targets, "parts"; "" for none."""
+    """The divisor of a part's loss in transformers' loop: "counts" (of targets) or "parts"; "" if there is none."""
     uses_loader: bool = False
     """Whether the batches come from a `torch.utils.data.DataLoader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVariable:
-    """A variable that keeps memory which nothing uses any more."""
+    """A variable that keeps memory alive after its last use."""
 
     name: str
     place: CodePlace
-    """The line that gives it its value, and its function."""
+    """The line and the function that assign the variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """How a run trains."""
+    """The facts about how a run trains."""
 
     model: ModelFacts | None = None
-    """None where no module was called that is trained."""
+    """The trained model. None if no module was called in training mode with gradients."""
     loop: LoopFacts = field(default_factory=LoopFacts)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     batch: list[BatchTensor] = field(default_factory=list)
     items: int | None = None
-    """The size of the batch; None where the batch's tensors do not agree on one."""
+    """The batch size; None if the batch's tensors have different sizes."""
     losses: list[LossFacts] = field(default_factory=list)
     compute_capability: tuple[int, int] = (0, 0)
-    """The compute capability of the card; (0, 0) where there is none."""
+    """The compute capability of the GPU; (0, 0) if the run did not use a GPU."""
     step_flops: int = 0
-    """The floating-point operations of one step, by PyTorch's own counter; 0 where they were not counted."""
+    """The floating-point operations of one step, from PyTorch's FLOP counter; 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the step before at the peak."""
+    """The variables that keep memory of the previous step alive at the peak."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """Other holders of the step before's memory: attributes, entries of containers."""
+    """Attributes and container entries that keep memory of the previous step alive."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts with the floating-point operations that another run of the script has counted."""
+        """Return these facts with the floating-point operations that were counted in a separate run of the script."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -1,7 +1,6 @@
-"""Gather how a run trains: in the script's process, from the first steps, with hooks that keep no tensor.
+"""Collect facts about training in the script's process, during the first steps, with hooks that keep no tensor alive.
 
-What it keeps are names, lines and numbers. Nothing is allocated on the card, so that the run's bytes are what they
-would be without it.
+It stores names, lines and numbers only. It allocates no GPU memory, so that the run's memory use does not change.
 """
 
 import functools
@@ -47,29 +46,29 @@ from ullage.training.ownership.storage import addresses, tensors_in
 _IMPLEMENTATIONS = ("foreach", "fused")
 _LEAST_SCORES_BYTES = 1 << 20
 _STEPS: int = 3
-"""The number of steps after which nothing new is expected."""
+"""The number of steps after which the hooks expect no new facts."""
 
 
 @dataclass(slots=True)
 class _SeenPass:
-    """A forward pass and what came of it, in indices of the journal."""
+    """A forward pass with its backward pass, as indices into the journal."""
 
     start: int
     backward: int = 0
     spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
-    """The part of each block, by the number of its list and its own."""
+    """The journal span of each block, by the index of its list and its index in the list."""
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class Gatherer:
-    """Watches the first steps of a run, from `install` on; `facts` says what was seen."""
+    """Observes the first steps of a run, beginning with `install`. The method `facts` returns the results."""
 
     def __init__(self, loop: TrainingLoop, journal: Journal) -> None:
         self._loop = loop
         self._journal = journal
         self._steps = 0
         self._model: ModelFacts | None = None
-        """The largest model that was trained."""
+        """The largest model that was trained, by the bytes of its parameters."""
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -79,13 +78,13 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
-        """The user's lines that the first forward pass since the last backward pass was called from."""
+        """The lines of the user's code that called the first forward pass since the last backward pass."""
         self._is_partly_elsewhere = False
-        """Whether a backward pass was asked for in another function than its forward pass."""
+        """Whether a function called backward that did not run the forward pass."""
         self._losses_seen = LossWatch()
 
     def install(self) -> None:
-        """Put the hooks in place; torch has just been imported."""
+        """Install the hooks, right after torch has been imported."""
         loop = self._loop
         loop.gathered = self.facts
         loop.before_first_forward.append(self._first_forward)
@@ -118,7 +117,7 @@ class Gatherer:
         setattr(owner, name, wrapper)
 
     def _note(self, **found: Any) -> None:
-        """Note facts of the loop."""
+        """Store facts about the training loop."""
         self._found = replace(self._found, **found)
 
     @property
@@ -215,7 +214,7 @@ class Gatherer:
             self._note_pass(place_of(frame), begun)
 
     def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
-        """Note the lines of a backward pass, and of what began the forward pass in the same function."""
+        """Store the lines of a backward pass, and of the forward pass in the same function."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
             self._note(backward=backward, forward_in_loop=here[0] if here else None)
@@ -249,7 +248,7 @@ class Gatherer:
             )
         if self._found.step is None and frame is not None:
             self._note(step=place_of(frame))
-        if self._since_step:  # of several optimizers the first counts
+        if self._since_step:  # if there are several optimizers, the first one counts
             self._note(passes_per_step=self._since_step)
             self._since_step = 0
             self._steps += 1
@@ -283,7 +282,7 @@ class Gatherer:
         self._note(clips_gradients=True)
 
     def _watch_checkpoints(self) -> None:
-        """Note that the script checkpoints: inside PyTorch's function, which torch.compile knows by its identity."""
+        """Record that the script uses checkpointing with a hook inside PyTorch's function."""
         module: Any = torch.utils.checkpoint
         self._wrap(module, "_checkpoint_without_reentrant_generator", lambda *_, **__: self._note(checkpoints=True))
         original = module.CheckpointFunction.apply
@@ -322,10 +321,10 @@ class Gatherer:
         if self._batch and self._steps == 0:
             self._batch = merged(self._batch, sharing(frame, target))
 
-    # ---- what was seen
+    # ---- results
 
     def facts(self, entries: Entries) -> TrainingFacts:
-        """Return what was seen; the journal's entries say what blocks have left for the backward pass."""
+        """Return the collected facts. The bytes that blocks save come from the journal's entries."""
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
@@ -361,7 +360,7 @@ class Gatherer:
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
     def _scores(self, entries: Entries, last: _SeenPass) -> CodePlace | None:
-        """Return the line that holds the largest result of a softmax inside the model."""
+        """Return the line that computes the largest softmax inside the model; None if every softmax is small."""
         if not self._journal.stacks.are_recorded:
             return None
         for index, size in largest_of(entries, last.start, last.backward):
@@ -377,14 +376,14 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the package of a class; "" where it is the user's own."""
+    """Return the package of a class; "" if the class is defined in the user's code."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
 
 
 def _library_between(inner: FrameType | None, outer: FrameType) -> str:
-    """Return the library whose loop calls the model: one whose frames stand between the model and the user's."""
+    """Return the library whose loop calls the model, from the stack frames between the model and the user's code."""
     while inner is not None:
         name = str(inner.f_globals.get("__name__", ""))
         if name.startswith("transformers.trainer"):

@@ -1,4 +1,6 @@
-"""The names by which functions of the user's that run reach an object. No code of the user's runs, nothing is kept."""
+"""Find the names by which running user functions refer to an object, without running user code or keeping
+references.
+"""
 
 import ast
 import linecache
@@ -27,12 +29,12 @@ _LIBRARY_WRAPPER = "module"
 
 
 def place_of(frame: FrameType) -> CodePlace:
-    """Return the line of a frame that runs."""
+    """Return the line that a stack frame is executing."""
     return CodePlace(file=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_qualname)
 
 
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of the user's own code from a frame outwards."""
+    """Yield the stack frames of the user's code, from a given frame outwards."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             yield frame
@@ -40,17 +42,17 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def users_frame() -> FrameType | None:
-    """Return the innermost frame of the user's own code that is running."""
+    """Return the innermost stack frame of the user's code that is running."""
     return next(users_frames(sys._getframe(1)), None)
 
 
 def names_of(frame: FrameType | None, wanted: Any, wrapper: Any = None) -> list[NamedObject]:
-    """Return the expressions by which the user's frames reach an object, the innermost frame's first.
+    """Return the expressions by which the user's stack frames refer to an object, the innermost frame first.
 
     Args:
-        frame: where to begin.
+        frame: the innermost frame to search.
         wanted: the object.
-        wrapper: what is wrapped around it, and has it as its attribute `module`; None where nothing is.
+        wrapper: a wrapper that holds the object as its attribute `module`; None if the object is not wrapped.
     """
     found = []
     for each in users_frames(frame):
@@ -70,7 +72,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
             return name
     for name in ("self", *(name for name in variables if name != "self")):
         inside = instance_dict(variables.get(name)) or {}
-        children = inside.get("_modules")  # of a module, which are no attributes of the instance
+        children = inside.get("_modules")  # submodules, which are not attributes in the instance's dictionary
         for attribute, value in [*inside.items(), *(children.items() if isinstance(children, dict) else ())]:
             if value is wanted and attribute.isidentifier():
                 return f"{name}.{attribute}"
@@ -79,7 +81,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that gave a name its value before a line that uses it; None where nobody can be certain."""
+    """Return the line that assigned a name before a line that uses it; None if that line is uncertain."""
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -96,7 +98,7 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the statement behind which a name has the value that it has at a line, whatever way led there."""
+    """Return the last statement that assigns a name on every path to a line."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -108,7 +110,7 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement gives something new: of a function or class, its own name."""
+    """Return the names that a statement assigns. For a function or class definition, this is its name."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)

@@ -1,7 +1,8 @@
-"""How a loss is made of its batch, read from autograd's graph between it and what is reduced to one number.
+"""Determine how a loss is reduced over its batch, from the autograd graph between the loss and the reductions to a
+scalar.
 
-Names of nodes and the numbers that they keep are read alone, and of a divisor on the card where it lies: nothing is
-computed and nothing allocated.
+It reads only names of nodes and the numbers they store. If a divisor is on the GPU, it reads only the divisor's
+address. It computes and allocates nothing.
 """
 
 import sys
@@ -26,33 +27,33 @@ _COUNTED: Final = ("NllLossBackward", "NllLoss2DBackward", "NllLossNdBackward")
 _SELECTS: Final = ("IndexBackward", "MaskedSelectBackward", "TakeBackward")
 _MOST_NODES: Final = 64
 _LOOKED_AT: Final = 12
-"""The depth behind a mean at which a selection of some elements is looked for: each part may have another number."""
+"""The depth below a mean to which a selection of elements is searched; with a selection, parts may differ in size."""
 _MOST_BATCHES: Final = 8
-_MEAN_REDUCTION: Final = 1  # of ATen's enumeration: 0 is none, 2 is the sum
+_MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for the sum
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A node that reduces what the loss is made of, and how it came to the loss."""
+    """A graph node that reduces a term of the loss to a scalar, and the scaling between this node and the loss."""
 
     node: Any
     is_scaled: bool
-    """Whether it is multiplied or divided by a constant."""
+    """Whether the term is multiplied or divided by a constant."""
     is_divided: bool
-    """Whether it is divided by a tensor that nobody here knows."""
+    """Whether the term is divided by an unknown tensor."""
 
 
 def form_of_loss(
     root: Any, *, items: int | None = None, counts: Any = None, has_scaler: bool = False, reads_saved: bool = True
 ) -> LossForm:
-    """Return the form of a loss.
+    """Return how a loss is reduced over its batch.
 
     Args:
-        root: what the backward pass begins at.
-        items: the size of the batch, where it is known.
-        counts: the tensor by which the library divides a sum, of all parts together; None where there is none.
-        has_scaler: whether a loss is multiplied by a GradScaler's factor.
-        reads_saved: whether nobody's hooks would be called if what a node keeps is looked at.
+        root: the tensor on which backward is called.
+        items: the batch size; None if unknown.
+        counts: the tensor by which the library divides a sum over all parts; None if there is none.
+        has_scaler: whether the loss is multiplied by the factor of a GradScaler.
+        reads_saved: whether reading a node's saved tensors calls no hooks.
     """
     node = getattr(root, "grad_fn", None)
     if node is None or root.ndim:
@@ -60,7 +61,7 @@ def form_of_loss(
     address = counts.data_ptr() if hasattr(counts, "data_ptr") else None
     try:
         terms = list(_terms(node, address, has_scaler=has_scaler, reads_saved=reads_saved))
-    except (LookupError, RuntimeError):  # a node of an unknown kind, or one whose tensors are gone
+    except (LookupError, RuntimeError):  # an unknown kind of node, or a node whose saved tensors are freed
         return LossForm.OTHER
     forms = {_form_of(term, items, reads_saved=reads_saved) for term in terms}
     if len(forms) != 1 or (LossForm.COUNTED in forms and len(terms) > 1):
@@ -71,7 +72,9 @@ def form_of_loss(
 def _form_of(term: _Term, items: int | None, *, reads_saved: bool) -> LossForm:
     name = term.node.name()
     sizes = getattr(term.node, "_saved_self_sym_sizes", ())
-    is_of_pairs = items is not None and list(sizes).count(items) > 1  # items are compared: parts would compare fewer
+    is_of_pairs = (
+        items is not None and list(sizes).count(items) > 1
+    )  # the loss compares items with each other, and a part has fewer pairs
     if term.is_divided or is_of_pairs:
         return LossForm.OTHER
     if name in _MEANS:
@@ -79,17 +82,19 @@ def _form_of(term: _Term, items: int | None, *, reads_saved: bool) -> LossForm:
     if name not in _SUMS and getattr(term.node, "_saved_reduction", None) == _MEAN_REDUCTION:
         if not name.startswith(_COUNTED):
             return LossForm.MEAN
-        is_weighed = not reads_saved or term.node._saved_weight is not None  # by classes: nobody counts them here
+        is_weighed = (
+            not reads_saved or term.node._saved_weight is not None
+        )  # weighted by class; these weights are not counted here
         return LossForm.OTHER if is_weighed else LossForm.COUNTED
-    # Of a sum over a number nobody knows whether that is the part's size or the batch's.
+    # A sum may be divided by the size of the part or of the batch; which of the two is unknown.
     return LossForm.OTHER if term.is_scaled else LossForm.SUM
 
 
 def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool) -> Iterator[_Term]:
-    """Yield what is added up to the loss.
+    """Yield the terms that are added up to the loss.
 
     Raises:
-        LookupError: a node is of a kind that is not known.
+        LookupError: a node has an unknown kind.
     """
     waiting, seen = [(node, False, False)], 0
     while waiting:
@@ -108,7 +113,9 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
         elif name in _SCALES and len(inner) == 1 and reads_saved:
             other = current._saved_other
             is_constant = other is not None and other.device.type == "cpu" and not other.ndim
-            if is_constant and other.tolist() == 1:  # as by the number of processes, where there is one
+            if (
+                is_constant and other.tolist() == 1
+            ):  # for example division by the number of processes, if there is one process
                 waiting.append((inner[0], is_scaled, is_divided))
                 continue
             is_known = other is not None and not is_constant and other.data_ptr() == counts
@@ -120,7 +127,7 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
 
 
 def _selects(node: Any) -> bool:
-    """Tell whether a mean is one of selected elements."""
+    """Return whether a mean is taken over selected elements."""
     for _ in range(_LOOKED_AT):
         node = next((each for each, _ in node.next_functions if each is not None), None)
         if node is None:
@@ -131,16 +138,16 @@ def _selects(node: Any) -> bool:
 
 
 class LossWatch:
-    """Watches what tells how losses are made: hooks on what is saved, and targets that are ignored."""
+    """Watches for information about losses: hooks on saved tensors, and ignored targets in batches."""
 
     def __init__(self) -> None:
         self.ignores_targets = False
-        """Whether a loader gave a batch with targets that are ignored."""
+        """Whether a loader returned a batch in which some targets are ignored."""
         self._has_hooks = False
         self._batches = 0
 
     def install(self) -> None:
-        """Put the wrappers in place."""
+        """Install the wrappers."""
         wrap(torch.autograd.graph.saved_tensors_hooks, "__enter__", self._hooks_entered)
         wrap(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._batch_given)
 
@@ -156,7 +163,7 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return the form of a loss, and by what transformers' loop divides that of a part."""
+        """Return how a loss is reduced, and the kind of divisor that transformers' loop applies to a part's loss."""
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:
             return LossForm.OTHER, ""
@@ -167,13 +174,13 @@ class LossWatch:
 
 
 def _has_ignored(batch: Any) -> bool:
-    """Tell whether a batch on the host has a target that cross entropy ignores."""
+    """Return whether a batch in host memory has a target that cross entropy ignores."""
     tensors = [each for each in tensors_of(batch) if each.device.type == "cpu" and each.dtype is torch.int64]
     return any(bool((each == IGNORED).any()) for each in tensors)
 
 
 def _share_of_trainer(frame: FrameType | None) -> tuple[Any, str]:
-    """Return the count of targets by which transformers' loop divides, and the word for what it divides by."""
+    """Return the tensor with the number of targets by which transformers' loop divides, and the divisor's name."""
     while frame is not None:
         if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":
             trainer, counts = frame.f_locals.get("self"), frame.f_locals.get("num_items_in_batch")

@@ -1,4 +1,4 @@
-"""The model inside its wrappers, and its repeated blocks: modules of one class, side by side in one list."""
+"""Find the model inside its wrappers, and its repeated blocks: adjacent modules of one class in one list."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ _LEAST_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Repeated blocks, by the path of their list below the model."""
+    """Repeated blocks, by the path of their list inside the model."""
 
     path: str
     modules: list[nn.Module]
 
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
-    """Return the model inside its wrappers, the outermost wrapper's class, and whether torch.compile is one."""
+    """Return the model inside its wrappers, the class name of the outermost wrapper, and whether it is compiled."""
     wrapper, is_compiled = "", False
     while type(module).__name__ in _WRAPPERS:
         names = ("_orig_mod", "module", "_fsdp_wrapped_module")
@@ -38,7 +38,7 @@ def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
 
 
 def has_compiled_part(model: nn.Module) -> bool:
-    """Tell whether torch.compile runs the model or a part of it."""
+    """Return whether torch.compile runs the model or a part of it."""
     return any(
         type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
@@ -46,26 +46,26 @@ def has_compiled_part(model: nn.Module) -> bool:
 
 
 def _is_a(module: nn.Module, name: str) -> bool:
-    """Tell whether a module is of a class with a name, which may not be imported."""
+    """Return whether a module is an instance of a named class, without importing that class."""
     return any(kind.__name__ == name for kind in type(module).__mro__)
 
 
 def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
-    """Return the path of the outermost model of transformers, and that model; None and None where there is none."""
+    """Return the path of the outermost transformers model, and that model; None and None if there is none."""
     found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
     return next(found, (None, None))
 
 
 def has_switch(block: nn.Module) -> bool:
-    """Tell whether a block of transformers checkpoints itself where it is told to."""
+    """Return whether a block of transformers has its own switch for checkpointing."""
     return _is_a(block, "GradientCheckpointingLayer")
 
 
 def blocks_of(model: nn.Module) -> list[Blocks]:
-    """Return the repeated blocks of a model that has gradients, in the order in which they are registered.
+    """Return the repeated blocks of a model that have gradients, in the order in which they are registered.
 
-    Stages that hold lists of blocks themselves give way to these; what repeats inside a block (experts, heads) does
-    not count.
+    A list of stages that contain lists of blocks is replaced by those inner lists. Repetition inside a block (experts,
+    heads) does not count.
     """
     return list(_below(model, ""))
 
@@ -81,14 +81,14 @@ def _below(module: nn.Module, path: str) -> Iterator[Blocks]:
 
 
 def _lists_in(stage: nn.Module, path: str) -> Iterator[Blocks]:
-    """Yield the lists of blocks that a stage holds as its own children."""
+    """Yield the lists of blocks among the direct children of a stage."""
     for name, child in _children(stage):
         if isinstance(child, nn.ModuleList | nn.Sequential) and _repeat(_children(child)):
             yield Blocks(_joined(path, name), [block for _, block in _children(child)])
 
 
 def _repeat(children: list[tuple[str, nn.Module]]) -> bool:
-    """Tell whether modules are of one class that computes something of several layers, and that is trained."""
+    """Return whether modules are trained, have one class, and contain several layers each."""
     if len(children) < _LEAST_BLOCKS or len({type(child) for _, child in children}) > 1:
         return False
     first = children[0][1]
@@ -106,12 +106,12 @@ def _joined(path: str, name: str) -> str:
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """Return the bytes of a module's parameters."""
+    """Return the size of a module's parameters in bytes."""
     return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
 def dtypes_of(module: nn.Module) -> list[str]:
-    """Return the types of a module's parameters, the one with most bytes first."""
+    """Return the data types of a module's parameters, the type with the most bytes first."""
     found: Counter[str] = Counter()
     for parameter in module.parameters():
         found[str(parameter.dtype).removeprefix("torch.")] += parameter.numel() * parameter.element_size()

@@ -1,4 +1,4 @@
-"""The memory that a part of a forward pass leaves for the backward pass, read from the journal."""
+"""Read from the journal how much memory a part of a forward pass saves for the backward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from ullage.gpu.tracing.journal import Entries, EntryKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpan:
-    """A part of a forward pass: what was allocated between two indices of the journal."""
+    """A part of a forward pass: the allocations between two indices of the journal."""
 
     start: int
     end: int
     outputs: tuple[int, ...] = ()
-    """The addresses of what it returned, which somebody else needs."""
+    """The addresses of the outputs of this part, which code outside it needs."""
 
 
 def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[int]:
-    """Return for each span the bytes that were allocated in it and are alive at a moment, its outputs left out.
+    """Return for each span the bytes that were allocated in it and are alive at a given time, without its outputs.
 
     Args:
-        entries: of the journal.
-        spans: one or more; they may lie in each other.
+        entries: the entries of the journal.
+        spans: one or more spans; a span may contain another span.
         moment: the index at which the backward pass began.
     """
     alive = _alive(entries, min(span.start for span in spans), moment)
@@ -32,7 +32,7 @@ def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[i
 
 
 def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, int]]:
-    """Return what was allocated from an index on and is alive at a moment: index, address, bytes."""
+    """Return the index, address and bytes of allocations made from an index on that are alive at a given time."""
     part = entries[first:moment]
     kinds, addresses, sizes = part["kind"].tolist(), part["address"].tolist(), part["size"].tolist()
     devices = part["device"].tolist()
@@ -47,6 +47,6 @@ def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, in
 
 
 def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:
-    """Return the index and the bytes of what was allocated from an index on and is alive at a moment, largest first."""
+    """Return index and bytes of allocations made from an index on and alive at a given time, the largest first."""
     found = [(index, size) for index, _, size in _alive(entries, first, moment)]
     return sorted(found, key=lambda each: -each[1])

@@ -1,8 +1,8 @@
-"""The moments of a training loop, for the changes that are made in it: in the script's process, with torch imported.
+"""Callbacks for the events of a training loop, for changes that run in the script's process after torch is imported.
 
-A change registers what it wants to do at a moment. The outermost call of a module in training, with gradients, begins a
-forward pass; the call of `backward` ends it. The hooks are plain wrappers of torch's own functions, so that the
-script's calls and what they allocate stay as they are.
+A change registers a function for an event. The outermost call of a module in training mode with gradients begins a
+forward pass; the call of `backward` ends it. The hooks are plain wrappers around torch's functions, so that the
+script's calls and allocations stay the same.
 """
 
 import functools
@@ -26,58 +26,59 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""Called with the module, and the frame of the user's that calls it."""
+"""Called with the module, and with the user's stack frame that calls it."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""Called with the optimizer, and what takes its step; returns what the step returns."""
-_CREATES_GRAPH = 3  # the place of create_graph among the arguments of autograd's engine
+"""Called with the optimizer and a function that performs its step; returns the result of the step."""
+_CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
 class TrainingLoop:
-    """Calls what changes have registered. `install` wraps torch's functions; a process does so once."""
+    """Calls the functions that changes have registered. `install` wraps torch's functions; call it once per process."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """The number of times that a change had an effect, by its `key=setting`; one that is not there had none."""
+        """The number of times that each change had an effect, by its `key=setting`. A missing key means 0."""
         self.refusals: dict[str, str] = {}
-        """Why a change was not made, by its `key=setting`."""
+        """The reasons why changes were not applied, by their `key=setting`."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """Says how the run trains, from the journal's entries, where that is gathered."""
+        """Returns the facts about training from the journal's entries; None if they are not collected."""
         self.flops_now: Callable[[], int] | None = None
-        """Says how many floating-point operations have run so far, where they are counted."""
+        """Returns the number of floating-point operations so far; None if they are not counted."""
         self.step_flops = 0
-        """The floating-point operations of a step, where they are counted."""
+        """The number of floating-point operations of a step, if they are counted."""
         self.before_first_forward: list[BeforeForward] = []
-        """Before the first forward pass of each module that is trained; it may change the module."""
+        """Functions called before the first forward pass of each trained module; they may change the module."""
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Before the outermost backward pass, whoever asks for it."""
+        """Functions called before the outermost backward pass, from whatever code it is started."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Given what `torch.autograd.backward` begins at, and returning what it begins at instead."""
+        """Functions that may replace the tensors on which `torch.autograd.backward` is called."""
         self.roots: Any = None
-        """The tensor that the script's backward pass begins at, in `before_backward`; None where unknown."""
+        """The tensor on which the script calls backward, during `before_backward`; None if unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
-        """Around the step of an optimizer, where that is known before the first optimizer is made."""
+        """Functions called around an optimizer's step, if they are registered before the first optimizer is created."""
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Around a module's call inside a forward pass, by the module's `id`: it enters what the function returns, and
-        calls what that gives with the module's output."""
+        """Functions that return a context manager around a module's call in a forward pass, by the module's `id`. The
+        context manager yields a function that is called with the module's output.
+        """
         self.arguments: tuple[Any, ...] = ()
-        """The arguments of the module that is called, while `before_first_forward` and `before_forward` are called."""
+        """The arguments of the module's call, during `before_first_forward` and `before_forward`."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
-        """Whether a forward pass of training runs."""
+        """Whether a forward pass in training is running."""
         self._is_backward = False
         self._stepping: set[int] = set()
         self._main_thread = threading.get_ident()
 
     @property
     def torch(self) -> ModuleType:
-        """The script's torch."""
+        """The torch module of the script."""
         return torch
 
     def install(self) -> None:
-        """Wrap what calls modules, runs backward and makes optimizers."""
+        """Wrap the functions that call modules, run backward and create optimizers."""
         self._wrap_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             wrap(owner, "_engine_run_backward", self._around_engine)
@@ -118,7 +119,7 @@ class TrainingLoop:
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _is_training(self, module: nn.Module) -> bool:
-        """Tell whether a call of a module begins a forward pass that trains: a loss function has no parameters."""
+        """Return whether a module's call begins a forward pass in training. Loss functions have no parameters."""
         return (
             module.training
             and torch.is_grad_enabled()
@@ -137,7 +138,7 @@ class TrainingLoop:
             call(module, frame)
 
     def _around_backward(self, original: Callable[..., Any], tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a backward pass that a script asks for: before PyTorch makes the gradient that it begins with."""
+        """Run a backward pass that the script starts, before PyTorch creates the initial gradient."""
 
         def run() -> Any:
             roots = tensors
@@ -156,11 +157,12 @@ class TrainingLoop:
 
         if not self._is_outermost():
             return run()
-        is_derived_further = len(arguments) > _CREATES_GRAPH and arguments[_CREATES_GRAPH]  # a penalty on a gradient
+        is_derived_further = len(arguments) > _CREATES_GRAPH and arguments[_CREATES_GRAPH]  # a gradient penalty
         return self._in_backward(run, is_part_of_forward=is_derived_further)
 
     def _is_outermost(self) -> bool:
-        # What a model derives inside its own forward pass (forces of an energy, a penalty) is part of that.
+        # Derivatives that a model computes inside its forward pass (forces of an energy, a penalty) belong to the
+        # forward pass.
         return not (self._is_backward or self.is_forward) and threading.get_ident() == self._main_thread
 
     def _in_backward(self, run: Callable[[], Any], *, is_part_of_forward: bool = False) -> Any:
@@ -176,14 +178,14 @@ class TrainingLoop:
                 call()
 
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the step of a class of optimizers: schedulers put theirs around an instance's."""
+        """Wrap the step of an optimizer class. Schedulers wrap the step of an instance."""
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function
 
     def _around_step(self, original: Callable[..., Any], optimizer: Optimizer, *given: Any, **keywords: Any) -> Any:
         take: Callable[[], Any] = functools.partial(original, optimizer, *given, **keywords)
-        if id(optimizer) in self._stepping:  # by a call around it
+        if id(optimizer) in self._stepping:  # by a call around this one
             return take()
         self._stepping.add(id(optimizer))
         try:

@@ -1,7 +1,7 @@
-"""Functions and classes of libraries with something of ours around them; the calls that tell a library how to train.
+"""Wrappers around functions and classes of libraries, and around the calls that configure a training library.
 
-The calls are `TrainingArguments(...)` of transformers, Lightning's `Trainer(...)` and accelerate's `Accelerator(...)`:
-they are watched, and may get an argument more.
+These calls are `TrainingArguments(...)` of transformers, Lightning's `Trainer(...)` and accelerate's
+`Accelerator(...)`. They are observed, and may get an additional argument.
 """
 
 import functools
@@ -13,7 +13,7 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
-"""Called with the object that is being made and the keyword arguments, which it may change."""
+"""Called with the object that is being created and its keyword arguments, which the function may change."""
 TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 PLACES: Final = {
     "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
@@ -23,7 +23,7 @@ PLACES: Final = {
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Have a call of a function or method become `around(original, *arguments, **keywords)`."""
+    """Replace a function or method, so that a call becomes `around(original, *arguments, **keywords)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -34,7 +34,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def when_imported(module: str, act: Callable[[Any], None]) -> None:
-    """Act on a module now, or as soon as it is imported."""
+    """Run a function on a module now, or as soon as the module is imported."""
     if module in sys.modules:
         act(sys.modules[module])
     else:
@@ -42,9 +42,9 @@ def when_imported(module: str, act: Callable[[Any], None]) -> None:
 
 
 def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
-    """Call a function right before an object of a library's is made, by a line of the user's or by anybody.
+    """Call a function right before a library's object is created, by a line of the user's code or by any code.
 
-    Of `TrainingArguments` the object has its arguments as attributes by then, which may still be changed.
+    A `TrainingArguments` object has its arguments as attributes at this time, and they can still be changed.
     """
     modules, name, method = PLACES[library]
 
@@ -58,9 +58,9 @@ def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = Tru
 
 
 def _is_called_by_user() -> bool:
-    """Tell whether the user's own line makes the object, and not a library for itself.
+    """Return whether a line of the user's code creates the object, rather than the library for its internal use.
 
-    Between the two stand decorators of the library's, and `__init__` of classes that are derived.
+    Between the two there may be frames of the library's decorators and of `__init__` of derived classes.
     """
     frame = sys._getframe(3)
     for _ in range(8):

@@ -1,1 +1,3 @@
-"""What of a run's peak is avoidable, as the run itself shows it; asked for by `Request.diagnose`."""
+"""The search for memory that a run could avoid at its peak, based on what the run did; requested with
+`Request.diagnose`.
+"""

@@ -1,4 +1,4 @@
-"""Where a variable is assigned, or something is put into it: the line of the user's source, read and not run."""
+"""Find the source line that assigns a variable or puts a value into a container, by parsing the user's source files."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -19,32 +19,32 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One statement that gives a variable a value."""
+    """One statement that assigns a variable, or puts a value into the container that the variable refers to."""
 
     file: str
     first: int
-    """The first line of the statement."""
+    """The line number at which the statement begins."""
     last: int
     name: str
     function: str
-    """The function whose variable it is; empty for a module's."""
+    """The function that has the variable; empty for a variable of the module."""
     adds: bool
-    """Whether it puts something into what the variable has already."""
+    """Whether the statement puts a value into the container that the variable refers to."""
     is_none: bool
-    """Whether the value is None: nothing is kept by that."""
+    """Whether the assigned value is None, which keeps no memory."""
 
 
 def assignment_of(
     names: Sequence[str], *, stack: Sequence[Line], file: str, function: str, into: bool
 ) -> Assignment | None:
-    """Return the statement that assigns one of some names; None if there is none.
+    """Return the statement that assigns one of the given variables; None if there is none.
 
     Args:
-        names: attributes or variables, the first that is found counts.
-        stack: the stack of an allocation that the variable holds: a statement that it leads through is the one.
-        file: where the variable is.
-        function: whose variable it is; empty for a module's.
-        into: whether the variable is a container, into which something is put.
+        names: names of attributes or variables; the first name with a statement is used.
+        stack: the call stack of an allocation that the variable holds; a statement on this stack is preferred.
+        file: the source file that has the variable.
+        function: the function that has the variable; empty for a variable of the module.
+        into: whether the variable is a container into which values are put.
     """
     frames = {(line.file, line.line) for line in stack}
     files = dict.fromkeys([line.file for line in stack if is_users(line.file)] + [file] * bool(file))
@@ -92,7 +92,9 @@ def _in(node: ast.AST, function: str, file: str) -> Iterator[Assignment]:
 
 
 def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:
-    """Return the lines of a statement; of a loop or a `with`, those of its head."""
+    """Return the first and the last line number of a statement; for a loop or a `with`, only the lines of its
+    header.
+    """
     of = target if isinstance(node, ast.For | ast.AsyncFor | ast.withitem | ast.comprehension) else node
     first: int = getattr(of, "lineno", 0)
     return first, getattr(of, "end_lineno", None) or first

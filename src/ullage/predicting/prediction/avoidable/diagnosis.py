@@ -1,4 +1,4 @@
-"""The search for what is avoidable, in the script's process: what is watched while it runs, and what is made of it."""
+"""The search for avoidable memory in the script's process: what is observed during the run, and how it is evaluated."""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AvoidableSearch:
-    """Watches a run for what is avoidable, from `begin` on."""
+    """The search for avoidable memory. It observes a run from the call of `begin` to the call of `end`."""
 
     def __init__(self, journal: Journal, observer: "Observer", values: Values) -> None:
         self._journal = journal
@@ -42,17 +42,24 @@ class AvoidableSearch:
         self._uses = UseLog(journal.length)
         self._holders = HolderWatch(journal, observer)
         self._is_whole = False
-        """Whether every operation of the run was seen: what a CUDA graph replays is not."""
+        """Whether every operation of the run was observed; False if a CUDA graph was replayed, whose operations are not
+        visible.
+        """
         self._copies: list[WeightCopy] = []
         self._vocabularies: set[int] = set()
 
     def begin(self) -> None:
-        """Listen to operations, and ask who holds what before each pass; before CUDA is initialised."""
+        """Start to observe operations, and the holders of memory before each pass. Must be called before CUDA is
+        initialised.
+        """
         self._values.listen(self._uses.hear, self._uses.note)
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Note what is known only now: whether all operations were seen, before they no longer are, and copies."""
+        """Record what must be read while the script's objects still exist: copies of weights, and vocabulary sizes.
+
+        It also records whether all operations were observed.
+        """
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
         self._copies = weight_copies(self._observer.trained_parameters())
         embeddings = [one for one in gc.get_objects() if is_of(one, (nn.Embedding,))]
@@ -68,15 +75,15 @@ class AvoidableSearch:
         torch_version: str,
         emulation: Emulation,
     ) -> list[Avoidable]:
-        """Return what is avoidable, the largest first.
+        """Return the avoidable memory, the largest first.
 
         Args:
-            memory: of the device that reserved most.
-            levels: of the same.
-            recorded: PyTorch's snapshot of it.
-            history: all that PyTorch recorded of it.
+            memory: the memory of the device that reserved most.
+            levels: the allocated and reserved bytes of this device over time.
+            recorded: PyTorch's memory snapshot of this device.
+            history: PyTorch's complete record of allocations and frees on this device.
             torch_version: the version of torch.
-            emulation: the card.
+            emulation: the emulated GPU.
         """
         observer = self._observer
         peak = int(levels.allocated.argmax())
@@ -107,7 +114,9 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return what is known by the uses of blocks; nothing where not all of them were seen."""
+        """Return the avoidable memory that is found from the uses of blocks; only a part of it if some uses were not
+        observed.
+        """
         observer, memory = self._observer, moment.memory
         lives = memory.lives
         passes = TrainingPasses.of(observer.moments, observer.step_ends if observer.has_optimizer else ())

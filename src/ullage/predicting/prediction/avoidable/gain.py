@@ -1,8 +1,9 @@
-"""What the peaks become when blocks are let go of earlier, or are not made: by a replay in the allocator's model.
+"""Compute the peaks that a run would have if blocks were freed earlier or not allocated, by replaying its allocations.
 
-A block is larger than what was asked for where a free piece was not worth splitting, so that even the sum of what is
-allocated depends on what is free: the run's own program is replayed with the frees moved. Where a replay does not
-reproduce the run itself, the sum over the journal is taken, and nothing is said of reserved memory.
+A block is larger than the request if the allocator did not split a free block, so that even the sum of allocated bytes
+depends on which blocks are free. For this reason the run's own allocations are replayed with some frees moved. If a
+replay without changes does not reproduce the run, the allocated bytes are summed from the journal instead, and the
+reserved bytes are not computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,27 +20,27 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksWithout:
-    """The peaks of a run in which blocks are let go of at other times; None where nobody can say."""
+    """The peaks of a run in which some blocks are freed at other times; None for a peak that cannot be computed."""
 
     allocated_bytes: int
     reserved_bytes: int | None
 
 
 class Gains:
-    """Computes the peaks of runs in which some blocks live otherwise."""
+    """A calculator of the peaks that a run would have if some blocks were freed earlier or not allocated."""
 
     def __init__(
         self, lives: Lives, levels: Levels, device: int, rebuilt: Rebuilt | None, *, placement: str, ran_out: bool
     ) -> None:
-        """Take a finished run.
+        """Set up the calculation for a finished run.
 
         Args:
-            lives: all blocks.
-            levels: of the device.
+            lives: the times of allocation and free of all blocks.
+            levels: the allocated and reserved bytes of the device over time.
             device: the device's number.
-            rebuilt: the device's program; None where its history is not whole.
-            placement: the driver that chose addresses.
-            ran_out: whether memory ran out: then a replay goes on where the run did not.
+            rebuilt: the device's allocations and frees as a program to replay; None if the history is incomplete.
+            placement: the driver whose placement of segments decides on addresses.
+            ran_out: whether memory ran out, in which case a replay would continue beyond the end of the run.
         """
         self._lives = lives
         self._levels = levels
@@ -54,15 +55,17 @@ class Gains:
             self._rebuilt = rebuilt
 
     def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
-        """Return the peaks when blocks, by their numbers, end after other entries of the journal than they did."""
+        """Return the peaks for other times of free: `ends` maps a block's number to the journal entry after which it is
+        freed.
+        """
         return self._peaks(ends, ())
 
     def without(self, blocks: Iterable[int]) -> PeaksWithout:
-        """Return the peaks when blocks are not made."""
+        """Return the peaks of the run without the given blocks."""
         return self._peaks({}, tuple(blocks))
 
     def reserved_with_expandable_segments(self) -> int | None:
-        """Return the peak of reserved memory with segments that grow; None where nobody can say."""
+        """Return the peak of reserved bytes with expandable segments; None if it cannot be computed."""
         if self._rebuilt is None:
             return None
         settings = replace(self._rebuilt.settings, expandable_segments=True)

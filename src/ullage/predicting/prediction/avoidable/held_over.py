@@ -1,8 +1,8 @@
-"""Held over: what an earlier pass has made, nothing uses any more, and is still there at the fullest moment.
+"""Find held-over blocks: allocated in an earlier pass, not used by any operation since, and still alive at the peak.
 
-A block is held over from the end of the pass that used it last. That nothing uses it is seen, not guessed: of a block
-that has been let go of, all uses are known. One that is kept to the end of the run may be wanted later; it counts if
-pass after pass keeps one more of its kind, and none of them is used in a later pass.
+A block is held over from the end of the pass that used it last. All uses of a freed block are observed, so that it is
+certain that nothing else uses it. A block that is alive until the end of the run could still be used later. It counts
+only if every pass keeps one more block of the same kind, and none of these blocks is used in a later pass.
 """
 
 import re
@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     from ullage.gpu.tracing.source import Line
 
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
-"""The roles of blocks that are meant to outlive a step."""
+"""The roles of blocks that are supposed to stay alive after a step."""
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""Holders that no variable leads to: a block that they keep is not wanted later."""
+"""The kinds of holders that no variable refers to; a block that only they hold cannot be used later."""
 _PASSES_NEEDED: Final = 2
-"""The number of passes that have to keep a block of a kind, where these live to the end of the run."""
+"""The number of passes that each have to keep a block of the same kind, if these blocks live until the end of the
+run.
+"""
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A path into a container that a variable is: what lies in it is one row."""
+"""A regular expression that cuts a path at the element of a container, so that all its elements share one row."""
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
 _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
@@ -44,16 +46,16 @@ _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOverBlock:
-    """A block that outlives its last use."""
+    """A block that stays alive after its last use."""
 
     number: int
-    """The block's number in `Lives`."""
+    """The number of the block in `Lives`."""
     since: int
-    """The entry of the journal after which it could have been let go of."""
+    """The index of the journal entry after which the block could have been freed."""
     of_pass: int
-    """The pass that used it last."""
+    """The number of the pass that used the block last."""
     is_let_go: bool
-    """Whether it was let go of in the run, so that all of its uses are known."""
+    """Whether the block was freed during the run, so that all of its uses are known."""
     holder: BlockHolder
 
 
@@ -67,16 +69,17 @@ def held_over(
     device: int,
     end: int,
 ) -> list[HeldOverBlock]:
-    """Return the blocks that outlive their last use.
+    """Return the blocks that stay alive after their last use.
 
     Args:
-        lives: all blocks.
-        roles: their roles.
-        uses: their uses.
-        passes: the run's passes.
-        seen: the holders that were seen.
-        device: whose blocks are wanted.
-        end: the entry at which the run ended, or at which memory ran out for good: what is freed later is unwound.
+        lives: the times of allocation and free of all blocks.
+        roles: the roles of the blocks.
+        uses: the last uses of the blocks.
+        passes: the passes of the run.
+        seen: the holders that were observed before passes.
+        device: the number of the device whose blocks are searched.
+        end: the journal index at which the run ended or finally ran out of memory; later frees are part of the
+            shutdown.
     """
     holders: defaultdict[int, list[SeenHolder]] = defaultdict(list)
     for one in seen:
@@ -97,10 +100,12 @@ def held_over(
         if holder is None:
             continue
         is_let_go = died < end
-        # Used by no pass before the one that used it last; what fills a batch that is made between two is no use.
+        # No earlier pass used the block. Filling a batch between two passes does not count as a use.
         is_between = made_in[number] == of_pass - 1 and (of_pass == 1 or lives.born[number] > passes.done[of_pass - 2])
         is_once = uses.first_pass[number] >= of_pass or bool(is_between)
-        is_seen_idle = of_pass < len(passes) and bool(passes.has_stepped[of_pass])  # a whole pass was run after it
+        is_seen_idle = of_pass < len(passes) and bool(
+            passes.has_stepped[of_pass]
+        )  # a whole pass was run after the last use
         if is_let_go or (is_once and is_seen_idle):
             found.append(HeldOverBlock(number=number, since=since, of_pass=of_pass, is_let_go=is_let_go, holder=holder))
     return _without_chance(found, lives)
@@ -109,9 +114,10 @@ def held_over(
 def _candidates(
     lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
 ) -> np.ndarray:
-    """Return the blocks that passes have made and that are neither meant to stay nor an optimizer's scratch.
+    """Return the blocks that were allocated in passes, without those that must stay alive and the optimizer's
+    temporaries.
 
-    The first batch is made before the first pass.
+    The first batch counts too, although it is allocated before the first pass.
     """
     is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
     is_made = (
@@ -123,9 +129,10 @@ def _candidates(
 
 
 def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
-    """Leave out what lives to the end of the run, unless pass after pass keeps such a block, or nobody wants it later.
+    """Return the blocks without those that live until the end of the run and may still be used later.
 
-    Nobody wants garbage, or the variables of a function that failed.
+    A block that lives until the end stays in the result if pass after pass keeps such a block, or if it cannot be used
+    later: unreachable objects, and variables of a function that raised an error.
     """
     kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
@@ -141,12 +148,12 @@ def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOv
 
 
 def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
-    # Not by size: where a free piece is not worth splitting, equal requests get blocks of several sizes.
+    # The size is not part of the key: equal requests get blocks of several sizes if a free block is not split.
     return int(lives.entries["stack"][block.number]), block.holder.path
 
 
 def rows_of_held_over(held: Sequence[HeldOverBlock], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return a row for each holder of blocks at the peak, the largest first."""
+    """Return a row for each holder of held-over blocks that are alive at the peak, the largest first."""
     groups: defaultdict[tuple[str, str, str], list[HeldOverBlock]] = defaultdict(list)
     for block in held:
         holder = block.holder
@@ -184,11 +191,11 @@ def _names(holder: BlockHolder) -> tuple[str, ...]:
 
 def _also(holder: BlockHolder) -> str:
     others = _names(holder)[1:]
-    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} to let go of it too" if others else ""
+    return f"; {', '.join(others)} must release it too" if others else ""
 
 
 def _in_python(path: str) -> str:
-    """Return a path as one writes it, as far as that is possible: self.last, losses[*]."""
+    """Return a path in the form in which it would be written in Python, as far as possible: self.last, losses[*]."""
     return _TYPE.sub("", path)
 
 
@@ -208,12 +215,12 @@ def _evidence(alive: Sequence[HeldOverBlock], moment: PeakMoment) -> str:
     steps = sorted({moment.step_of(block.since) for block in alive})
     of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     of = "an earlier pass of the same step" if steps == [now] else of
-    until = "before it is let go of" if count == 1 else "before they are let go of"
+    until = "before it is freed" if count == 1 else "before they are freed"
     if not all(block.is_let_go for block in alive):
         until = "in the rest of the run"
     return (
-        f"{what} that {of} used last {'is' if count == 1 else 'are'} alive at the peak in step {now}, and no operation "
-        f"on the card uses {'it' if count == 1 else 'them'} {until}"
+        f"{what} last used in {of} {'is' if count == 1 else 'are'} alive at the peak in step {now}, and no operation "
+        f"on the GPU uses {'it' if count == 1 else 'them'} {until}"
     )
 
 
@@ -221,16 +228,19 @@ def _remedy(holder: BlockHolder, assigned: Assignment | None) -> str:
     path = _in_python(_GRAPH.sub("", holder.path))
     if holder.in_traceback or holder.kind is HolderKind.TRACEBACK:
         return (
-            "keep the exception's text instead of the exception: its traceback keeps the variables of every function "
-            "that it has left"
+            "keep the text of the exception instead of the exception: its traceback holds the local variables of every "
+            "function on the call stack"
         )
     if holder.kind is HolderKind.GARBAGE:
-        return "break the cycle of references, or call gc.collect() at the end of the step"
+        return "break the reference cycle, or call gc.collect() at the end of the step"
     if assigned is not None and assigned.adds:
-        return f"put a number (.item()) or a copy on the host (.detach().cpu()) there instead of the tensor: {path}"
+        return f"store a number (.item()) or a copy on the host (.detach().cpu()) in place of the tensor: {path}"
     if holder.path.endswith(path) is False and holder.variable == path:
-        return f"write `del {path}` at the end of the step, or keep {path}.detach() or its number"
+        return f"write `del {path}` at the end of the step, or keep {path}.detach() or its number (.item())"
     if "." in path and holder.variable == "self":
         return f"set {path} to None at the end of the step, or do not keep it"
     name = holder.variable or path
-    return f"write `del {name}` at the end of the step, or put the step into a function, whose variables end with it"
+    return (
+        f"write `del {name}` at the end of the step, or move the step into a function, whose local variables are "
+        "released when it returns"
+    )

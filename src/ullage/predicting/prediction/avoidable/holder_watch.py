@@ -1,6 +1,6 @@
-"""Who holds what an earlier pass has made, asked where the next one begins: later it may be too late to ask.
+"""Record which variables hold memory from earlier passes, at the beginning of each pass, while the holders still exist.
 
-It keeps text: an object for each block would make Python collect garbage at other moments than it does without us.
+The record consists of text, because one Python object per block would change when Python collects garbage.
 """
 
 import json
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
 _MOST_LOOKS: Final = 12
-"""The number of passes before which is asked: holders of later ones are the same."""
+"""The maximum number of passes before which holders are recorded: holders in later passes are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHolder:
-    """The holder of a block at one moment, as an index of the journal."""
+    """The holder of a block at one point in time, which is given as an index of the journal."""
 
     index: int
     address: int
@@ -32,7 +32,7 @@ class SeenHolder:
 
 
 class HolderWatch:
-    """Asks who holds blocks, where `look` is called before a forward pass."""
+    """A recorder of the holders of blocks; `look` has to be called before each forward pass."""
 
     def __init__(self, journal: Journal, observer: "Observer") -> None:
         self._journal = journal
@@ -42,7 +42,7 @@ class HolderWatch:
         self._lines: list[str] = []
 
     def look(self) -> None:
-        """Ask, if a backward pass has ended since the last time."""
+        """Record the holders of blocks, if a backward pass has ended since the last record."""
         ends = self._observer.moments.backward_ends
         if not ends or ends[-1] == self._last_backward or self._looks == _MOST_LOOKS:
             return
@@ -58,14 +58,16 @@ class HolderWatch:
             self._lines.append(json.dumps([index, address, asdict(holder)]))
 
     def seen(self) -> Iterator[SeenHolder]:
-        """Yield what was found."""
+        """Yield the recorded holders."""
         for line in self._lines:
             index, address, fields = json.loads(line)
             fields |= {"kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])}
             yield SeenHolder(index=index, address=address, holder=BlockHolder(**fields))
 
     def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
-        """Return the blocks made by passes that have ended, without those that are meant to stay: address and size."""
+        """Return address and size of the blocks that earlier passes allocated, without those that are supposed to stay
+        alive.
+        """
         starts = self._observer.moments.forward_starts
         if not starts:
             return {}
@@ -82,7 +84,9 @@ class HolderWatch:
 
 
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Tell of blocks whether they are workspaces: marked since they were allocated, as addresses come again."""
+    """Return for each block whether it is a workspace: marked as one since its allocation, because addresses are
+    reused.
+    """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
     return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born

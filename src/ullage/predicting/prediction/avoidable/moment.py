@@ -1,4 +1,4 @@
-"""The fullest moment of a run, and what the rows need to know of the blocks that are alive at it."""
+"""The point in time at which a run has most memory allocated, and facts about the blocks that are alive then."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -17,38 +17,40 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 from ullage.predicting.prediction.measurement.trace import Memory
 
 LEAST_SHARE: Final = 0.01
-"""The share of the peak below which nothing is said."""
+"""The smallest fraction of the peak for which a row is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMoment:
-    """The moment of the allocated peak."""
+    """The point in time at which allocated memory reaches its peak."""
 
     memory: Memory
     stacks: JournalStacks
     index: int
-    """The entry of the journal that reached the peak."""
+    """The index of the journal entry that reached the peak."""
     allocated_bytes: int
     reserved_bytes: int
-    """The peak of reserved memory, at whichever moment."""
+    """The peak of reserved memory over the whole run, in bytes."""
     step_ends: Sequence[int]
     named: set[int] = field(default_factory=set)
-    """The blocks that have a row: each counts once."""
+    """The numbers of the blocks that are part of a row already, so that each block counts once."""
 
     def has(self, block: int) -> bool:
-        """Tell whether a block is alive."""
+        """Return whether a block is alive at the peak."""
         lives = self.memory.lives
         return bool(lives.born[block] <= self.index < lives.died[block])
 
     def unnamed(self, *, role: Role | None = None) -> list[int]:
-        """Return the device's alive blocks that have no row yet, of one role if that is given."""
+        """Return the device's blocks that are alive at the peak and in no row yet; only those with the given role, if
+        there is one.
+        """
         lives, roles = self.memory.lives, self.memory.roles
         is_alive = (lives.born <= self.index) & (lives.died > self.index)
         alive = np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device)).tolist()
         return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
 
     def size_of(self, blocks: Sequence[int]) -> int:
-        """Return the bytes of blocks, after rounding."""
+        """Return the total size of blocks in bytes, after rounding."""
         return int(self.memory.lives.entries["size"][list(blocks)].sum()) if blocks else 0
 
     def row(
@@ -63,17 +65,19 @@ class PeakMoment:
         hold: Assignment | None = None,
         module: str | None = None,
     ) -> Avoidable:
-        """Return the row of blocks that are alive, and note that they have one; its line is the one of the most bytes.
+        """Return the `Avoidable` row for blocks that are alive at the peak, and record that these blocks have a row.
+
+        The source line of the row is the line that allocated most of their bytes.
 
         Args:
-            kind: what they are.
-            blocks: their numbers.
-            peaks: the peaks without them, if they are known.
-            evidence: why it is sure.
-            remedy: what to write.
-            names: who holds them.
-            hold: where that is assigned.
-            module: what made them; None: the module that made the largest.
+            kind: the kind of avoidable memory.
+            blocks: the numbers of the blocks.
+            peaks: the peaks of the run without them; None if these are not known.
+            evidence: a sentence with the evidence that the memory can be avoided.
+            remedy: a sentence with the change to make in the source.
+            names: the variables that hold the blocks.
+            hold: the statement that assigns these variables.
+            module: the name of the module that allocated the blocks; None: the module of the largest block.
         """
         self.named.update(blocks)
         by_line: Counter[Line | None] = Counter()
@@ -100,15 +104,15 @@ class PeakMoment:
         )
 
     def is_worth(self, size_bytes: int) -> bool:
-        """Tell whether bytes are enough for a row."""
+        """Return whether a number of bytes is large enough for a row."""
         return size_bytes >= max(1, LEAST_SHARE * self.allocated_bytes)
 
     def line_of(self, block: int) -> Line | None:
-        """Return the user's line that allocated a block."""
+        """Return the line of the user's code that allocated a block; None if there is none."""
         return self.memory.line_of(int(self.memory.lives.born[block]))
 
     def stack_of(self, block: int) -> list[Line]:
-        """Return the stack of a block's allocation, innermost first; empty where none is recorded."""
+        """Return the call stack of a block's allocation, innermost frame first; empty if no stacks are recorded."""
         if not self.stacks.are_recorded:
             return []
         return self.stacks.stack(int(self.memory.lives.entries["stack"][block]))
@@ -118,5 +122,7 @@ class PeakMoment:
         return self.memory.module_names[int(self.memory.lives.entries["module"][block])]
 
     def step_of(self, index: int) -> int:
-        """Return the number of the step in which something was; what follows a step's end is the next one's."""
+        """Return the number of the step at a journal index; an index after the end of a step belongs to the next
+        step.
+        """
         return bisect_left(self.step_ends, index) + 1

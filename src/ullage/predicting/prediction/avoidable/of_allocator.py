@@ -1,4 +1,4 @@
-"""Scratch memory of libraries, and what the allocator has reserved and nothing lies in."""
+"""Find avoidable memory of the allocator: workspaces of libraries, and memory that is reserved but not allocated."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ullage.predicting.prediction.measurement.trace import Levels
 
 
 def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the row of workspaces."""
+    """Return the `Avoidable` row for the workspaces of libraries; empty if they are small."""
     blocks = moment.unnamed(role=Role.WORKSPACES)
     if not moment.is_worth(moment.size_of(blocks)):
         return []
@@ -20,32 +20,33 @@ def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
             AvoidableKind.WORKSPACES,
             blocks,
             gains.without(every),
-            evidence=f"libraries have asked PyTorch for {len(blocks)} blocks to work in",
-            remedy="set CUBLAS_WORKSPACE_CONFIG=:0:0 (slower), or a smaller size, where cuBLAS's are the largest",
+            evidence=f"libraries have requested {len(blocks)} blocks of scratch memory from PyTorch",
+            remedy="set CUBLAS_WORKSPACE_CONFIG=:0:0 (slower) or a smaller size, if cuBLAS has the largest workspaces",
             module="",
         )
     ]
 
 
 def fragmentation(moment: PeakMoment, gains: Gains, levels: Levels) -> list[Avoidable]:
-    """Return the row of what is reserved and not allocated at the peak of reserved memory."""
+    """Return the `Avoidable` row for memory that is reserved but not allocated at the peak of reserved memory."""
     at = int(np.argmax(levels.reserved))
     reserved = int(levels.reserved[at])
-    # Of equally full moments the one with the most in use: the rest of the segments is not needed for what is there.
+    # If the peak of reserved memory lasts, the time with the most allocated bytes counts: the rest is never needed at
+    # once.
     allocated = int(levels.allocated[levels.reserved == reserved].max())
     free = reserved - allocated
     if free < max(1, LEAST_SHARE * reserved):
         return []
     expandable = gains.reserved_with_expandable_segments()
     gain = None if expandable is None else max(0, reserved - expandable)
-    said = "" if gain is None else "; a replay with expandable_segments:True was made"
+    said = "" if gain is None else "; the run was replayed with expandable_segments:True"
     return [
         Avoidable(
             kind=AvoidableKind.FRAGMENTATION,
             peak_bytes=free,
             gain_bytes=0,
             gain_reserved_bytes=gain,
-            evidence=f"so much was reserved and held no block when the most was reserved and in use{said}",
+            evidence=f"at the peak of reserved memory, this part of it held no block{said}",
             remedy="set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" if gain else "",
         )
     ]

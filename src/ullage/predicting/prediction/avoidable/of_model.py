@@ -1,4 +1,4 @@
-"""What a model's passes save: scores of a vocabulary, matrices of attention, and everything else by module."""
+"""Find avoidable memory of a model's forward and backward passes: logits, attention scores, and saved activations."""
 
 import re
 from collections import defaultdict
@@ -16,7 +16,7 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 
 _LEAST_VOCABULARY: Final = 1000
 _VOCABULARY_SHARE: Final = 1 / 8
-"""The share of the peak from which on the scores of a vocabulary are worth a row."""
+"""The smallest fraction of the peak that logits must take for a row to be made."""
 _FP32_BYTES: Final = 4
 _PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
@@ -28,7 +28,7 @@ _MOST_MODULES: Final = 8
 def vocabulary_scores(
     moment: PeakMoment, gains: Gains, table: UseTable, vocabularies: Iterable[int]
 ) -> list[Avoidable]:
-    """Return the row of blocks whose last dimension is a vocabulary's, in four bytes a number."""
+    """Return the `Avoidable` row for float32 blocks whose last dimension is the vocabulary size."""
     sizes = {size for size in vocabularies if size >= _LEAST_VOCABULARY}
     chosen = np.isin(table.columns, list(sizes)) & (table.item_bytes == _FP32_BYTES) & (table.rows > 0)
     of_scores = set(table.block[chosen].tolist())
@@ -43,14 +43,14 @@ def vocabulary_scores(
             AvoidableKind.LOGITS_IN_FP32,
             blocks,
             gains.without(every),
-            evidence=f"{len(blocks)} blocks of float32 have a last dimension of {count}, as many as the vocabulary has",
-            remedy="compute the loss in chunks of tokens, or by a fused linear cross-entropy that never has all scores",
+            evidence=f"{len(blocks)} float32 blocks have a last dimension of {count}, the size of the vocabulary",
+            remedy="compute the loss in chunks of tokens, or use a fused linear cross-entropy, which stores no logits",
         )
     ]
 
 
 def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[Avoidable]:
-    """Return the row of square matrices that a product and a softmax have made, and that are saved."""
+    """Return the `Avoidable` row for the attention matrices that are saved for the backward pass."""
     is_square = (table.rows == table.columns) & (table.rows > 1)
     squares = set(table.block[is_square & table.of(*_SOFTMAX, *_PRODUCTS)].tolist())
     in_softmax = table.of(*_SOFTMAX)
@@ -70,15 +70,15 @@ def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[
             AvoidableKind.ATTENTION_SCORES,
             blocks,
             gains.without(every),
-            evidence=f"{len(blocks)} blocks are matrices of {lengths[-1]} x {lengths[-1]} that go through a softmax",
-            remedy="use torch.nn.functional.scaled_dot_product_attention, which does not keep them",
+            evidence=f"{len(blocks)} blocks are matrices of {lengths[-1]} x {lengths[-1]} used by a softmax",
+            remedy="use torch.nn.functional.scaled_dot_product_attention, which does not store them",
             module=_NUMBERS.sub(".*", moment.module_of(max(blocks, key=lambda block: moment.size_of([block])))),
         )
     ]
 
 
 def saved_activations(moment: PeakMoment) -> list[Avoidable]:
-    """Return a row for each kind of module that has saved much for the backward pass, the largest first."""
+    """Return one row per kind of module for the activations saved for the backward pass, the largest first."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for block in moment.unnamed(role=Role.ACTIVATIONS):
         groups[_NUMBERS.sub(".*", moment.module_of(block))].append(block)
@@ -88,10 +88,12 @@ def saved_activations(moment: PeakMoment) -> list[Avoidable]:
             AvoidableKind.SAVED_ACTIVATIONS,
             blocks,
             None,
-            evidence=f"{len(blocks)} blocks of a forward pass are alive at the peak because its backward pass reads "
-            "them",
-            remedy="compute them again in the backward pass (torch.utils.checkpoint), or keep them in bfloat16 "
-            "(autocast)",
+            evidence=(
+                f"{len(blocks)} blocks of a forward pass are alive at the peak because the backward pass reads them"
+            ),
+            remedy=(
+                "compute them again in the backward pass (torch.utils.checkpoint), or store them in bfloat16 (autocast)"
+            ),
             module=module,
         )
         for module, blocks in largest
@@ -100,6 +102,6 @@ def saved_activations(moment: PeakMoment) -> list[Avoidable]:
 
 
 def _of_passes(moment: PeakMoment) -> list[int]:
-    """Return the alive blocks of forward and backward passes that have no row yet."""
+    """Return the blocks of forward and backward passes that are alive at the peak and in no row yet."""
     phases, roles = moment.memory.lives.entries["phase"], moment.memory.roles
     return [block for block in moment.unnamed() if phases[block] != Phase.OPTIMIZER and roles[block] not in _STAY]

@@ -1,4 +1,6 @@
-"""What the optimizer's step makes and keeps: temporaries of whole lists, and gradients that nothing wants any more."""
+"""Find avoidable memory of the optimizer: temporaries for all parameters at once, and gradients that are not used
+again.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,16 +17,19 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
 _FILL: Final = "aten::fill_"
-"""The operation that `zero_` asks for in turn."""
+"""The operation that `zero_` itself calls."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
 _LISTS: Final = "_multi_tensor_"
-"""The beginning of the names of torch.optim's functions that work on lists of all parameters."""
+"""The prefix of the names of those torch.optim functions that process lists of all parameters."""
 _HALF: Final = 0.5
-"""The share of gradients that have to have a copy."""
+"""The smallest fraction of the gradients that must have a copy for a row to be made."""
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the row of what an optimizer that works on lists makes besides its state, if the peak is in its step."""
+    """Return the `Avoidable` row for temporary tensors that the optimizer allocates for all parameters at once.
+
+    The result is empty if the peak is not in the optimizer's step.
+    """
     lives, roles = moment.memory.lives, moment.memory.roles
     in_optimizer = lives.entries["phase"] == Phase.OPTIMIZER
     made = [int(block) for block in np.flatnonzero(in_optimizer) if roles[block] is Role.TEMPORARIES]
@@ -38,8 +43,8 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
             AvoidableKind.OPTIMIZER_TEMPORARIES,
             alive,
             gains.without(made),
-            evidence=f"the peak is in the optimizer's step, where {named} holds {len(alive)} results at once",
-            remedy="give the optimizer fused=True, which makes none, or foreach=False, which makes them one by one",
+            evidence=f"the peak is in the optimizer's step, where {named} holds {len(alive)} temporary results at once",
+            remedy="create the optimizer with fused=True (no temporaries), or foreach=False (one temporary at a time)",
             module="",
         )
     ]
@@ -48,7 +53,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the row of gradients that the optimizer has used already, and that are alive as they are at the peak."""
+    """Return the `Avoidable` row for gradients that the optimizer has used and that are unused at the peak."""
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
@@ -68,13 +73,17 @@ def stale_gradients(
     let_go = [block for block in old if block in unused]
     zeroed = _zeroed(old, table, moment.index)
     if moment.is_worth(moment.size_of(let_go)):
-        evidence = "the optimizer has used them, and they are let go of after this forward pass, unused"
+        evidence = (
+            "the optimizer has used these gradients, and they are freed after this forward pass without another use"
+        )
         remedy = "call zero_grad() right after the optimizer's step, before the next forward pass"
         peaks = gains.with_ends(unused)
         blocks = let_go
     elif moment.is_worth(moment.size_of(zeroed)):
-        evidence = "they were set to zero after the optimizer's step, and the backward pass adds to the zeros"
-        remedy = "call zero_grad() with set_to_none=True, its default, or set .grad to None"
+        evidence = (
+            "these gradients were set to zero after the optimizer's step, and the backward pass adds to the zeros"
+        )
+        remedy = "call zero_grad() with set_to_none=True (the default), or set .grad to None"
         peaks = gains.with_ends(_without_zeros(table, moment))
         blocks = zeroed
     else:
@@ -83,9 +92,9 @@ def stale_gradients(
 
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
-    """Return the blocks whose last use before a moment was to be set to zero."""
+    """Return the blocks whose last use before a given journal index was being set to zero."""
     is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
-    zeroed: dict[int, int] = {}  # of a block, when it was set to zero
+    zeroed: dict[int, int] = {}  # for each block, the time when it was set to zero
     for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
         block, when = int(table.block[at]), int(table.when[at])
         if is_zero[at]:
@@ -96,11 +105,14 @@ def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
 
 
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
-    """Return when blocks end if gradients are not kept: what is added to zeros becomes the gradient instead."""
+    """Return the times at which blocks would be freed if gradients were not kept.
+
+    The tensor that is added to a zeroed gradient would then become the gradient.
+    """
     lives, roles = moment.memory.lives, moment.memory.roles
     is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
     ends: dict[int, int] = {}
-    current: dict[int, int] = {}  # of a gradient's first block, the block that stands for it now
+    current: dict[int, int] = {}  # for the first block of a gradient, the block that has replaced it
     for at in np.flatnonzero(is_zero | is_add).tolist():
         block = int(table.block[at])
         if roles[block] is not Role.GRADIENTS:
@@ -118,7 +130,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the row of gradients of half the size of others, one for one: those of weights that the optimizer has."""
+    """Return the `Avoidable` row for gradients that have copies of twice their size for the optimizer's own weights."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index
@@ -134,7 +146,7 @@ def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) ->
     if not moment.is_worth(moment.size_of(small)) or 3 * moment.size_of(small) < _HALF * total:
         return []
     halves = {sizes.get(int(lives.born[block]), 0) for block in small}
-    every = [  # of all steps
+    every = [  # gradients of all steps
         block
         for block, role in enumerate(moment.memory.roles)
         if role is Role.GRADIENTS and sizes.get(int(lives.born[block]), 0) in halves
@@ -144,8 +156,8 @@ def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) ->
             AvoidableKind.GRADIENTS_BESIDE_COPIES,
             small,
             gains.with_ends({block: max(int(uses.when[block]), int(lives.born[block])) for block in every}),
-            evidence=f"each of these {len(small)} gradients stands beside one of twice its size, and is not used again",
-            remedy="let go of a gradient once it is copied: set .grad to None parameter by parameter",
+            evidence=f"each of these {len(small)} gradients has a copy of twice its size, and is not used again",
+            remedy="free each gradient when it has been copied: set .grad to None parameter by parameter",
             module="",
         )
     ]

@@ -1,8 +1,8 @@
-"""The uses of the card's memory: which operation was given which block, when, and in which pass of the run.
+"""Record the uses of GPU memory: which operation read or wrote which block, when, and in which pass of the run.
 
-A block that no operation is given any more is not needed; nothing else of a run tells that. It keeps addresses and
-numbers in arrays: an object for each use would make Python collect garbage at other moments than it does without us.
-A pass goes from where a forward pass begins to where the next one does.
+A block that no further operation uses is not needed any more; nothing else in a run shows this. The record keeps
+addresses and numbers in arrays, because one Python object per use would change when Python collects garbage. A pass
+lasts from the beginning of a forward pass to the beginning of the next one.
 """
 
 from array import array
@@ -21,30 +21,31 @@ from ullage.training.ownership.storage import addresses
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
 _KERNEL: Final = "a kernel"
-"""The name of what no operator launches."""
+"""The name for a use of memory by a kernel that was not launched by a PyTorch operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPasses:
-    """Where passes begin and where their work is done: ascending indices of the journal, one of each a pass.
+    """The passes of a run: for each pass, where it begins and where its work is done, as ascending indices of the
+    journal.
 
-    A pass begins with the first call of a module after a backward pass, so that a step of several backward passes has
-    several.
+    A pass begins with the first call of a module after a backward pass, so that a step with several backward passes has
+    several passes.
     """
 
     begins: np.ndarray
     done: np.ndarray
-    """The end of the last backward pass or of the step, whichever is later; -1 for a pass that has not come so far."""
+    """The end of the last backward pass or the end of the step, whichever is later; -1 if the pass reached neither."""
     has_stepped: np.ndarray
-    """Whether the pass has come to its end: a backward pass, and the optimizer's step if its step has one."""
+    """Whether the pass is complete: it has had a backward pass, and the optimizer's step if there is one."""
 
     @classmethod
     def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":
-        """Find them.
+        """Return the passes of a run.
 
         Args:
-            moments: when passes began and ended.
-            step_ends: where optimizers' steps ended.
+            moments: the journal indices at which forward and backward passes began and ended.
+            step_ends: the journal indices at which optimizer steps ended.
         """
         begins: list[int] = []
         ends = np.asarray(moments.backward_ends, np.int64)
@@ -68,38 +69,40 @@ class TrainingPasses:
         return len(self.begins)
 
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of the pass in which something happened, from 1; 0 is before the first."""
+        """Return the number of the pass in which each journal index is, from 1; 0 is before the first pass."""
         return np.searchsorted(self.begins, indices, side="left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseTable:
-    """The uses of blocks, in order of time: columns of equal length."""
+    """The uses of blocks in order of time, as columns of equal length."""
 
     block: np.ndarray
-    """The number of the block in `Lives`."""
+    """The number of the used block in `Lives`."""
     when: np.ndarray
-    """The length of the journal just before."""
+    """The number of journal entries just before the use."""
     operator: np.ndarray
     """The index of the operator's name in `names`."""
     rows: np.ndarray
-    """The last dimension but one of the tensor that was given; 0 where there is none."""
+    """The second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than two
+    dimensions.
+    """
     columns: np.ndarray
     item_bytes: np.ndarray
-    """The size of one element; 0 for whole numbers."""
+    """The size of one element in bytes; 0 for integers."""
     names: Sequence[str]
 
     def of(self, *names: str) -> np.ndarray:
-        """Tell which uses are of operators with these names."""
+        """Return for each use whether it is by an operator with one of these names."""
         wanted = [index for index, name in enumerate(self.names) if name in names]
         return np.isin(self.operator, wanted)
 
 
 class UseLog:
-    """Notes every use, as `hear` is told of operations."""
+    """A log of every use of GPU memory; `hear` has to be called with every operation."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Take the length of the journal for the time."""
+        """Create an empty log; `now` returns the length of the journal, which serves as the time."""
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
         self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
@@ -107,7 +110,7 @@ class UseLog:
         self._codes: dict[Any, int] = {}
 
     def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Note an operator's arguments."""
+        """Record the tensors among an operator's arguments as used."""
         code = self._codes.get(operator)
         if code is None:
             code = self._codes[operator] = len(self._names)
@@ -124,7 +127,7 @@ class UseLog:
                 self.note(argument, code)
 
     def note(self, tensor: Tensor, code: int = 0) -> None:
-        """Note the use of a tensor; of its storage's own Python object nothing is asked (`BlockContents`)."""
+        """Record the use of a tensor, without a Python object for its storage (see `BlockContents`)."""
         try:
             if not tensor.is_cuda:
                 return
@@ -136,7 +139,7 @@ class UseLog:
                 item_bytes = tensor.itemsize
                 start = address - int(tensor.storage_offset()) * item_bytes
                 self._put(start, code, rows, shape[-1] if shape else 0, item_bytes if is_float else 0)
-        except (RuntimeError, NotImplementedError, ValueError):  # one without memory of its own: sparse, nested
+        except (RuntimeError, NotImplementedError, ValueError):  # a tensor without its own memory: sparse, nested
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 for address in addresses([tensor]):
                     self._put(address, code)
@@ -150,7 +153,7 @@ class UseLog:
         self._item_bytes.append(item_bytes)
 
     def table(self, lives: Lives) -> UseTable:
-        """Return the uses of blocks of `lives`."""
+        """Return the uses of the blocks in `lives` as a table."""
         when = np.array(self._indices, np.int64)
         block = _block_at(np.array(self._addresses, np.uint64), when, lives)
         chosen = np.flatnonzero(block >= 0)
@@ -167,7 +170,7 @@ class UseLog:
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
-    """Return for each address the number of the block that began there at the time; -1 where there was none."""
+    """Return for each address the number of the block that began there at the given time; -1 if there was none."""
     if not len(lives.born) or not len(when):
         return np.full(len(when), -1, np.int64)
     known, codes = np.unique(lives.entries["address"], return_inverse=True)
@@ -175,21 +178,21 @@ def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.
     place = np.minimum(np.searchsorted(known, addresses_used), len(known) - 1)
     span = int(max(lives.born.max(), when.max())) + 1
     keys = codes[order] * span + lives.born[order]
-    found = np.searchsorted(keys, place * span + when, side="left") - 1  # the last one born before
+    found = np.searchsorted(keys, place * span + when, side="left") - 1  # the last block allocated before
     blocks = order[np.maximum(found, 0)]
     fits = (found >= 0) & (known[place] == addresses_used) & (codes[blocks] == place) & (lives.died[blocks] >= when)
     return np.where(fits, blocks, -1)
 
 
 class LastUses:
-    """When each block was used last, and in which passes."""
+    """The last use of each block, and the passes in which it was used first and last."""
 
     def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
-        """Take the uses, and the number of all blocks."""
+        """Compute the last uses from a table; `count` is the number of all blocks."""
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The length of the journal just before the last use; -1 for none."""
-        self.when[table.block] = table.when  # of several of one block the last stays
+        """The number of journal entries just before the last use; -1 for a block that was never used."""
+        self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)
         self.last_pass[table.block] = of_pass
         self.first_pass = np.full(count, np.iinfo(np.int64).max)

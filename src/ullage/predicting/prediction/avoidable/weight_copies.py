@@ -1,6 +1,7 @@
-"""Second copies of weights: modules, dicts and lists whose tensors are those of a trained model once more.
+"""Find second copies of weights: modules, dicts and lists with tensors of the same shapes as a trained model's
+parameters.
 
-They are looked for among the living objects when the run has ended: a copy lives as long as training.
+The search looks at all live Python objects when the run has ended, because a copy lives as long as the training.
 """
 
 import gc
@@ -19,22 +20,22 @@ from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses
 
 _LEAST_TENSORS: Final = 2
-"""The number of tensors from which on equal shapes are no chance."""
+"""The smallest number of tensors for which equal shapes are not taken to be a coincidence."""
 _Shapes = tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCopy:
-    """Tensors of the shapes of a trained model's parameters, in the same order, that are not trained."""
+    """Tensors with the shapes of a trained model's parameters, in the same order, that no optimizer trains."""
 
     what: str
-    """The kind of object: "a module", "a dict", "a list"."""
+    """The kind of object that contains the copy: "a module", "a dict", "a list"."""
     addresses: tuple[int, ...]
     holder: BlockHolder | None
 
 
 def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
-    """Return the copies of a model's weights that are there.
+    """Return the copies of a trained model's weights that exist in this process.
 
     Args:
         trained: the parameters of all optimizers.
@@ -62,7 +63,7 @@ def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
 
 
 def _containers() -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield the tensors of dicts and lists that hold nothing else on the card."""
+    """Yield the tensors of dicts and lists that contain only tensors."""
     for one in gc.get_objects():
         kind = type(one)
         if kind is dict or (kind is not list and is_of(one, (dict,))):
@@ -99,9 +100,11 @@ def rows_of_copies(copies: Sequence[WeightCopy], moment: PeakMoment, gains: Gain
                 blocks,
                 gains.without(blocks),
                 names=names,
-                evidence=f"{copy.what} has {len(copy.addresses)} tensors of the shapes of the trained model's "
-                "parameters, in their order, and no optimizer trains them",
-                remedy="keep the copy on the host (.cpu()), and bring it to the card when it is used",
+                evidence=(
+                    f"{copy.what} has {len(copy.addresses)} tensors with the shapes of the trained model's parameters, "
+                    "in the same order, and no optimizer trains them"
+                ),
+                remedy="keep the copy on the host (.cpu()), and move it to the GPU only when it is used",
                 module="",
             )
         )

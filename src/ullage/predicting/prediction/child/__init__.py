@@ -1,1 +1,1 @@
-"""In the process of a script: what runs it, and tells the parent."""
+"""Code that runs in the script's process: it runs the script, measures it, and sends the result to the parent."""

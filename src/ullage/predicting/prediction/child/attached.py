@@ -1,9 +1,9 @@
-"""A process that a predicted command has started: it is measured like a script, and tells the parent what came of it.
+"""Measure a process that a predicted command has started, like a script, and send the result to the parent process.
 
-`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process with `ULLAGE_PREDICTION` in its
-environment. Nothing happens until the process imports torch. One that does nothing on the card tells nothing, so
-launchers, helpers and workers are left alone. One that was stopped after enough steps ends with exit code 0, so that
-whoever started it takes it for done.
+`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process that has `ULLAGE_PREDICTION` in its
+environment. Nothing happens until the process imports torch. A process that does not use the GPU sends no result, so
+that launchers, helpers and workers are not affected. A process that is stopped after enough steps ends with exit code
+0, so that its parent process sees a success.
 """
 
 import atexit
@@ -35,11 +35,11 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, announ
 from ullage.predicting.prediction.request import ALONE, REAL, Attachment
 
 _WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_HANDLERS_SECONDS: Final = 3.0  # for handlers of others, which may wait for what never comes
+_HANDLERS_SECONDS: Final = 3.0  # for the exit handlers of other packages, which may block for ever
 
 
 def attach() -> None:
-    """Wait for this process to import torch, and measure it from then on."""
+    """Measure this process from its import of torch on."""
     attachment = Attachment.inherited()
     runs: list[AttachedRun] = []
     notes: list[str] = []
@@ -51,7 +51,7 @@ def attach() -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             connection.connect("\0" + attached.address)
-        except OSError:  # the parent has what it wants
+        except OSError:  # the parent has its result and has closed the socket
             os._exit(0)
         context = RunContext(
             request=attached.request,
@@ -72,9 +72,10 @@ def attach() -> None:
 
 
 def _as_its_rank(attachment: Attachment) -> Attachment:
-    """Return the attachment as this process's own rank; a process whose rank is not wanted ends here.
+    """Return the data for this process's own rank; end the process if its rank is not to be run.
 
-    Launchers say it in the environment: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
+    Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most
+    others.
     """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
@@ -101,7 +102,7 @@ def _number(text: str | None) -> int | None:
 
 
 class AttachedRun(Run):
-    """The run of a process that somebody else has started, from its import of torch to its result."""
+    """The measured run of a process that a command has started, from the import of torch to the result."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -109,7 +110,7 @@ class AttachedRun(Run):
         self._is_exiting = False
 
     def begin(self) -> None:
-        """Watch this process, right before torch is imported."""
+        """Start to measure this process, right before torch is imported."""
         self._channel.send("hello", name=self._name(), rank=self._rank)
         self._watch()
         atexit.register(self._at_exit)
@@ -123,9 +124,9 @@ class AttachedRun(Run):
         return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
     def _at_exit(self) -> None:
-        """Tell what came of the process; its status follows when it is gone (`tracing/journal/exit_status.c`)."""
+        """Send the result; the exit status follows when the process has ended (`tracing/journal/exit_status.c`)."""
         self._is_exiting = True
-        # The error that the interpreter has printed as uncaught, or a console as handled.
+        # The error that the interpreter printed as unhandled, or that an interactive console printed.
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self._finish_failed(error)
@@ -133,7 +134,7 @@ class AttachedRun(Run):
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result, once, where the process did something on the card or could not go on."""
+        """Send the result once; send nothing if the process neither used the GPU nor failed."""
         if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
@@ -158,7 +159,9 @@ class AttachedRun(Run):
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
-        """Stop where the time is over; a launcher goes on: its end would be that of its process."""
+        """Stop at the time limit, unless this process did not use the GPU: a launcher must continue until its processes
+        end.
+        """
         if self._has_allocated():
             super()._on_time(number, frame)
 
@@ -175,10 +178,12 @@ class AttachedRun(Run):
 
 
 def end_in_the_middle(end: Callable[[], None]) -> None:
-    """Shut workers down, run exit handlers, and end; where that takes too long, end without them.
+    """Shut down workers, run exit handlers, and call `end`; if this takes too long, call `end` without waiting for
+    them.
 
-    A script of ours is unwound by an exception that nobody else handles. A process of a launcher's has frames of others
-    below its script that would take that for a failure, so it ends where it stands, and does what its frames would do.
+    A script that ullage runs itself is stopped with an exception. A process of a launcher has stack frames of other
+    packages below the script, which would treat the exception as a failure. Such a process therefore ends without
+    unwinding its stack, and this function does the clean-up that those frames would have done.
     """
 
     def end_late() -> None:
@@ -194,7 +199,9 @@ def end_in_the_middle(end: Callable[[], None]) -> None:
 
 
 def _shut_loaders() -> None:
-    """Have the workers of torch's loaders end by themselves: those that are killed leave folders of multiprocessing."""
+    """Shut down the workers of torch's DataLoaders; workers that are killed leave temporary folders of multiprocessing
+    behind.
+    """
     loaders = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(loaders, "_MultiProcessingDataLoaderIter", None)
     if kind is None or not multiprocessing.active_children():

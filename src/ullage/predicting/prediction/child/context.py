@@ -1,4 +1,4 @@
-"""What a run has from its beginning to its end: the request, the emulated card, the journal, the channel, and notes."""
+"""The objects that exist during a whole run: the request, the emulated GPU, the journal, the channel, and the notes."""
 
 import json
 import os
@@ -16,31 +16,37 @@ from ullage.predicting.prediction.request import ChildRequest
 
 
 class Channel:
-    """The channel to the parent; if the script closes or reuses its file descriptor, nothing is sent."""
+    """The channel to the parent process; nothing is sent if the script closes or reuses the channel's file
+    descriptor.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
         os.set_inheritable(number, False)  # noqa: FBT003
         self._identity = file_behind(number)
-        self._lock = threading.RLock()  # a script may step in several threads; signals come in the midst of a message
+        self._lock = (
+            threading.RLock()
+        )  # a script may run steps in several threads, and a signal may interrupt a message
 
     def send(self, event: str, **details: Any) -> None:
-        """Send one message, if the channel is still open."""
+        """Send one message to the parent, if the channel is still open."""
         self.write(json.dumps({"event": event, **details}).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Send a message that is made already."""
-        # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.
+        """Send bytes that contain a complete message."""
+        # An OSError means that the script closed the channel, or that the parent has ended. The parent notices a closed
+        # channel,
+        # and the lifeline ends this process if the parent has ended.
         with suppress(OSError), self._lock:
             while data and file_behind(self._number) == self._identity:
                 data = data[os.write(self._number, data) :]
 
     def tell_exit_status(self, journal: Journal) -> None:
-        """Have the status with which this process ends follow as the last message."""
+        """Make the journal send the exit status of this process as the last message."""
         journal.tell_exit_status(self._number)
 
     def close(self) -> None:
-        """Close the channel, in a process that was forked."""
+        """Close the channel in a process that was forked."""
         with suppress(OSError):
             if file_behind(self._number) == self._identity:
                 os.close(self._number)
@@ -48,16 +54,16 @@ class Channel:
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """What every part of a run works with."""
+    """The objects that every part of a run uses."""
 
     request: ChildRequest
     channel: Channel
     journal: Journal
     emulation: Emulation
     torch: TorchBuild
-    """The torch that is installed."""
+    """The installed torch."""
     notes: list[str] = field(default_factory=list)
-    """Sentences that the reader of the prediction has to know."""
+    """Remarks for the reader of the prediction."""
     meter: HostMeter = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The epoch that a run goes through with its heaviest batches, where one is asked for (`ullage.predicting.epoch`)."""
+"""Predict the memory use over an epoch from a run of its heaviest batches, if requested (`ullage.predicting.epoch`)."""
 
 import time
 from collections.abc import Callable
@@ -15,26 +15,29 @@ from ullage.predicting.prediction.measurement import trace
 from ullage.predicting.prediction.observation.observer import Observer
 
 _NO_LOADER: Final = (
-    "no DataLoader fed the training, so --batches heaviest had no epoch to go through: the figures are of the steps "
-    "that were run"
+    "the training did not use a DataLoader, so that --batches heaviest had no epoch to predict: the figures are for "
+    "the steps that were run"
 )
-_RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be gone through"
+_RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be predicted"
 _WIDER: Final = 16
-"""So many times the memory has the card on which steps are run out of their order: what is left of them there tells
-nothing of the epoch, and must not make a step fail."""
+"""The factor by which the memory of the emulated GPU grows while steps are run out of their order. In this order memory
+may run out although it would not in the real order.
+"""
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
 
 
 class EpochRun:
-    """Follows the loader that feeds training, and puts the epoch together at the end."""
+    """The observer of the DataLoader that feeds the training; it predicts the memory use over the epoch at the end."""
 
     def __init__(
         self, context: RunContext, observer: Observer, clear_history: Callable[[], None], finish: Callable[[], None]
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
-        """The use of the epoch, once it is foreseen; None where no loader fed the training."""
+        """The predicted memory use over the epoch; None before the end of the run, or if the training did not use a
+        DataLoader.
+        """
         self.watch = EpochWatch(
             clear_history=clear_history,
             backward_passes=lambda: len(observer.backward_lines),
@@ -50,7 +53,7 @@ class EpochRun:
         self.watch.install()
 
     def foresee(self) -> None:
-        """Put the epoch together; with a note, where no loader fed the training or memory ran out before."""
+        """Predict the memory use over the epoch; add a note if no DataLoader is used, or if memory ran out first."""
         self._tell("replaying the epoch")
         self.watch.remove()
         self.use = self._use()
@@ -61,7 +64,7 @@ class EpochRun:
         self._context.channel.send("epoch", text=text)
 
     def _widen(self) -> int:
-        """Give the cards more memory from now on; returns by how many bytes."""
+        """Increase the memory of the emulated GPUs; return the number of added bytes."""
         emulation = self._context.emulation
         figures = dict(emulation.figures)
         total = figures["total_memory_bytes"]
@@ -74,7 +77,7 @@ class EpochRun:
         device, emulation = watch.ledger.device, context.emulation
         levels = trace.levels_of(context.journal.entries(), device)
         reserved = int(levels.reserved.max(initial=0))
-        # What libraries took beside PyTorch.
+        # The memory that libraries took outside PyTorch's allocator.
         beside = max(0, library.used_peak_bytes(device) - emulation.context_bytes - reserved)
         figures = RunFigures(
             torch_version=context.torch.version,
@@ -95,7 +98,7 @@ class EpochRun:
 
 
 def _is_within(watch: EpochWatch, worst: WorstBatch, peak: int) -> bool:
-    """Tell whether the run's peak lies in a step of the worst batch's shapes."""
+    """Return whether the run's peak is in a step with the worst batch's shapes."""
     plan = watch.plan
     place = worst.index // watch.group
     for unit in watch.units:

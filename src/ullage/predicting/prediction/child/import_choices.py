@@ -1,4 +1,6 @@
-"""What is chosen for a script right before it imports torch: the allocator's settings, and how many cards it sees."""
+"""Settings that are applied right before a script imports torch: the allocator's settings, and the number of visible
+GPUs.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,40 +20,43 @@ _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 def choose_allocator_settings(
     wanted: str | None, environment: Mapping[str, str | None], note: Callable[[str], None]
 ) -> None:
-    """Put --alloc-conf in place of what the script or its environment says.
+    """Replace the allocator settings of the script or its environment variables by the option --alloc-conf.
 
     Args:
-        wanted: the text of --alloc-conf; None: there is none.
-        environment: the allocator's variables as they were before the script ran.
-        note: called with what has to be told.
+        wanted: the value of --alloc-conf; None: it was not given.
+        environment: the allocator's environment variables before the script ran.
+        note: called with a remark for the report.
     """
     if wanted is None:
         return
     for name, before in environment.items():
         if os.environ.get(name) != before:
-            note(f"the script sets {name}={os.environ.get(name)}; --alloc-conf took its place")
+            note(f"the script sets {name}={os.environ.get(name)}, which --alloc-conf replaced")
     for name in VARIABLES:
         os.environ.pop(name, None)
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = wanted
 
 
 def check_allocator_settings(wanted: str | None, torch: Any) -> None:
-    """Have PyTorch read an --alloc-conf, which it would do only at the first allocation.
+    """Make PyTorch parse the allocator settings now, which it would otherwise do at the first allocation.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: PyTorch cannot parse the settings.
     """
     if wanted is None or not torch.cuda.is_available():
         return
     try:
-        torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)  # has the allocator read its settings
+        torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)  # makes the allocator parse its settings
     except (ValueError, RuntimeError) as error:
         first_line = str(error).partition("\n")[0]
-        raise UsageError(f"--alloc-conf {wanted!r} cannot be read by PyTorch: {first_line}") from error
+        raise UsageError(f"PyTorch cannot parse alloc_conf={wanted!r}: {first_line}") from error
 
 
 def choose_cards(emulation: Emulation, torch: TorchBuild, note: Callable[[str], None]) -> None:
-    """Show as many cards as the script chose with CUDA_VISIBLE_DEVICES: whichever they are, they are the same."""
+    """Limit the number of visible GPUs to the number that the script chose with CUDA_VISIBLE_DEVICES.
+
+    It does not matter which GPUs were chosen, because all emulated GPUs are equal.
+    """
     text = os.environ.get(_VISIBLE)
     if text is None:
         return

@@ -1,4 +1,6 @@
-"""What watches a script from its import of torch to its end, and what of torch is changed for it."""
+"""The objects that measure a script from its import of torch to its end, and the functions of torch that they
+replace.
+"""
 
 import inspect
 from types import ModuleType
@@ -20,21 +22,27 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps without a read that decides after which values are no longer followed; a later one starts the run
-anew."""
-_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+"""The number of steps after which values are no longer tracked if none of these steps read a value back that may affect
+a size or a branch. If a later step does, the script is run again from the start.
+"""
+_ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
 
 
 class AllocatorHistory:
-    """PyTorch's own history of its allocator, from the moment CUDA is initialised; a script's own is the same one."""
+    """PyTorch's own history of allocations and frees, recorded from the initialisation of CUDA on.
+
+    A history that the script itself starts is the same one.
+    """
 
     def __init__(self, torch: Any, *, with_stacks: bool, with_frees: bool) -> None:
-        """Record from now on.
+        """Start to record.
 
         Args:
             torch: the module.
-            with_stacks: whether each entry has a stack; without one an entry costs a fraction.
-            with_frees: whether frees are recorded, where this PyTorch can leave them out; they cost as much again.
+            with_stacks: whether to record a call stack for each entry; an entry without a stack takes a fraction of the
+                time.
+            with_frees: whether to record frees; they double the time for recording. Older versions of PyTorch always
+                do.
         """
         self._memory = torch.cuda.memory
         self._start = self._memory._record_memory_history
@@ -48,17 +56,17 @@ class AllocatorHistory:
 
     @property
     def entries_of_a_block(self) -> int:
-        """The number of entries that a block leaves in the history."""
+        """The number of history entries per block."""
         return 3 if self.has_frees else 1
 
     def _begin(self) -> None:
         self._start(enabled="all", max_entries=_ENTRIES, **self._wanted)
 
     def clear(self) -> None:
-        """Forget what was recorded, and go on."""
+        """Delete the recorded entries, and continue to record."""
         if "clear_history" in self._parameters:
             self._start(enabled="all", max_entries=_ENTRIES, clear_history=True, **self._wanted)
-        else:  # older ones forget when they stop
+        else:  # older versions of PyTorch delete the entries when recording stops
             self._start(enabled=None)
             self._begin()
 
@@ -68,7 +76,9 @@ class AllocatorHistory:
 
 
 class FollowsRun(Protocol):
-    """A run, as it is told what happens in its script: by `Observer`, values, other ranks, and the epoch."""
+    """The interface of a run for notifications: on steps, on reads of values, on the end of other ranks and of the
+    epoch.
+    """
 
     def on_step(self, number: int) -> None: ...
     def on_recount(self) -> None: ...
@@ -78,31 +88,31 @@ class FollowsRun(Protocol):
 
 
 class Instruments:
-    """All that watches one script; it is installed right after torch was imported."""
+    """All objects that measure one script; they are installed right after torch is imported."""
 
     def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
         request, journal, note = context.request, context.journal, context.notes.append
         self.values = current()
-        """The values that the script reads back."""
+        """The tracked values of tensors, from which the script's reads are answered."""
         if request.begins_without_values:
             self.values.wait_for_reads(request.values, run.on_read)
         self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
         self.observer.install()
         self.steps = StepsTaken(request, journal, self.observer)
         self.search = _search_begun(context, self.observer, self.values)
-        """The search for what is avoidable; None where that is not asked for."""
+        """The search for memory that could be avoided; None if it was not requested."""
         if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
             self.values.messages.post.without = run.on_others_end
         self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
         self.whereabouts.begin(torch)
         self.post: LonePost | None = None
-        """The messages of other ranks; None where there are none, or nobody tells them."""
+        """The messages of other ranks; None for a single rank, or without an exchange."""
         if request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """The training loop, changed as is asked for, and how the run trains; None where neither is asked for."""
+        """The training loop with the requested changes and facts about the training; None if neither was requested."""
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
@@ -110,14 +120,17 @@ class Instruments:
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None
-        """The epoch that is gone through; None where none is asked for."""
+        """The prediction of an epoch; None if it was not requested."""
         if request.options["batches"] is not None:
             from ullage.predicting.prediction.child import epoch_run
 
             self.epoch = epoch_run.EpochRun(context, self.observer, self.history.clear, run.on_epoch_end)
 
     def look_after_values(self, number: int) -> None:
-        """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
+        """Stop tracking values after the first steps, if these read no value back that may affect a size or a branch.
+
+        Tracking values slows down every operation.
+        """
         values = self.values
         if values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self.search is not None:
             return
@@ -126,7 +139,7 @@ class Instruments:
             values.stop()
 
     def leave(self) -> None:
-        """Watch nothing in this process, which was forked."""
+        """Stop measuring in this process, which was forked."""
         self.observer.remove()
         self.history.give_back()
         if self.epoch is not None:
@@ -144,7 +157,7 @@ def _search_begun(context: RunContext, observer: Observer, values: Values) -> "A
 
 
 def _connected(context: RunContext, values: Values) -> LonePost | None:
-    """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
+    """Connect this rank to the exchange of messages, through which it receives from other ranks and sends to them."""
     request = context.request
     if request.exchange is None or values.messages is None:
         return None
@@ -156,9 +169,9 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
 
 
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Have PyTorch record requests, with what the journal does not have."""
+    """Make PyTorch record its history, which has the requested sizes that the journal does not have."""
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None
-    # Frees tell what another placement would do: only where addresses decide.
+    # Frees show the effect of other placements of segments, and are needed only if addresses decide.
     with_frees = addresses_count(context.torch.version) or request.options["batches"] is not None or request.diagnose
     return AllocatorHistory(torch, with_stacks=with_stacks, with_frees=with_stacks or with_frees)

@@ -1,4 +1,4 @@
-"""The result of a run, put together in the script's process as plain data for the parent."""
+"""Make the result of a run in the script's process, as plain data for the parent process."""
 
 import gc
 import os
@@ -42,34 +42,36 @@ from ullage.training.ownership.owners import holder_at
 def measure(
     context: RunContext, seen: Instruments, outcome: Outcome, *, began: float, import_seconds: float
 ) -> RunResult:
-    """End all that watches the script, and say how the run ended and what it used.
+    """Stop measuring the script, and return how the run ended and how much memory it used.
 
     Args:
-        context: of the run.
-        seen: what has watched it.
+        context: the objects of the run.
+        seen: the objects that measured the script.
         outcome: how the script ended.
-        began: when the script was begun, with the import of torch left out.
-        import_seconds: how long that took.
+        began: when the script was started, in seconds of `time.perf_counter`, later by the time of the import of torch.
+        import_seconds: the duration of the import of torch.
     """
     journal, observer, values, snapshot = context.journal, seen.observer, seen.values, context.request.snapshot
     if outcome.kind == "ended":
-        observer.end_backward_step()  # no forward pass has come after the last
+        observer.end_backward_step()  # no forward pass followed the last backward pass
     if len(seen.steps) and not observer.has_optimizer:
-        context.notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+        context.notes.append(
+            "the script created no optimizer of torch.optim, so that each backward pass counts as a step"
+        )
     if seen.post is not None:
         context.notes += seen.post.notes()
     observer.note_everything()
     journal.close()
     gathered = seen.loop.gathered if seen.loop is not None else None
     training = gathered(journal.entries()) if gathered is not None else None
-    gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
+    gc.disable()  # the script is not measured any more, and the result consists of very many small objects
     observer.remove()
     seen.history.give_back()
-    # What was read as zero may have decided a branch or a size, or that the script failed.
+    # A value that was replaced by zero may have affected a branch or a size, or made the script fail.
     may_have_decided = not values.reads.are_logged_only or (outcome.kind == "error" and bool(values.reads.counts))
     has_missed = values.has_stopped and may_have_decided
     largest_not_asked = values.messages.largest_not_asked if values.messages is not None else 0
-    # With "all" the card's memory is the host's.
+    # With "all", the contents of GPU memory are kept in host memory.
     host = None if values.choice.mode == "all" else context.meter.figures()
     if seen.search is not None:
         seen.search.end()
@@ -113,7 +115,7 @@ def measure(
 
 
 def _measured(context: RunContext, seen: Instruments, result: RunResult, device: int) -> Measured:
-    """Say what was allocated on a device."""
+    """Return the memory use of one device."""
     journal, observer, emulation = context.journal, seen.observer, context.emulation
     entries, marks = journal.entries(), observer.marks
     recorded = torch.cuda.memory._snapshot(device)
@@ -165,11 +167,11 @@ def _elsewhere(
     history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
 ) -> Elsewhere | None:
-    """Say what would be reserved elsewhere, where addresses count."""
+    """Return the reserved memory with other placements of segments; None if addresses do not matter."""
     if not placement.addresses_count(result.torch):
         return None
     emulation, ooms = context.emulation, seen.observer.ooms
-    # What libraries took beside PyTorch.
+    # The memory that libraries took outside PyTorch's allocator.
     beside = max(0, result.outside.peak_used_bytes - emulation.context_bytes - reserved_peak)
     room = emulation.total_memory_bytes - emulation.context_bytes - beside
     limit = ooms[-1].limit_bytes if ooms else None
@@ -203,12 +205,12 @@ def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growt
 
 
 def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
-    """Say what was alive when memory ran out for the last time, on the device on which it did.
+    """Return the state when memory ran out for the last time, for the device on which it ran out.
 
     Args:
-        journal: closed.
-        observer: removed.
-        memory: of the device that reserved most.
+        journal: the journal, which is closed.
+        observer: the observer, which is removed.
+        memory: the memory of the device that reserved most.
     """
     entries, oom = journal.entries(), observer.ooms[-1]
     failed = trace.failed_request(entries, oom.index)
@@ -229,7 +231,9 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
 
 
 def _reads(reads: Reads) -> list[HostRead]:
-    """Return what was read, first what may decide and is least certain."""
+    """Return the reads of values: first those that may affect a size or a branch, and of these the least certain
+    first.
+    """
     found = [
         HostRead(
             file=read.line.file if read.line else None,
@@ -258,7 +262,7 @@ def _values_use(values: Values) -> ValuesUse:
 
 
 def _write_snapshot(path: Path) -> str | None:
-    """Write PyTorch's snapshot; returns why not."""
+    """Write PyTorch's memory snapshot to a file; return the reason for a failure, or None."""
     try:
         write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
@@ -267,7 +271,7 @@ def _write_snapshot(path: Path) -> str | None:
 
 
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
-    """Return what NCCL's buffers may take beside all that was counted."""
+    """Return an estimate of the memory for NCCL's buffers, which are used in addition to all counted memory."""
     figures = library.communicators()
     if not figures.communicators:
         return {}

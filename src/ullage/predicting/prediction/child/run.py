@@ -1,9 +1,9 @@
-"""The process in which the script runs: emulate, watch, run, tell the parent.
+"""The process in which the script runs: it emulates the GPU, runs and measures the script, and sends the result.
 
-Started by `prediction.process.start` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor
-CHANNEL, one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result",
-...}. LIFELINE says when the parent is gone. The script's own output is untouched, and torch is imported when the script
-imports it.
+`prediction.process.start` starts it with CHANNEL LIFELINE REQUEST as arguments. It writes messages to the file
+descriptor CHANNEL, one JSON object per line: {"event": "start" | "import" | "imported" | "step" | "further" |
+"stopping" | "result", ...}. LIFELINE is a file descriptor that shows when the parent has ended. The script's own output
+is not changed, and torch is imported only when the script imports it.
 """
 
 import builtins
@@ -49,20 +49,22 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.instruments import Instruments
 
 _EVALUATION_SECONDS: Final = 10.0
-"""The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
+"""The time that is added to the duration of the steps for an evaluation that directly follows the last step."""
 
 
 class StopScript(BaseException):
-    """Unwind the script: enough steps, or enough time. Not an Exception, so that a script does not handle it."""
+    """Raised to stop the script after enough steps or at the time limit. It is not an Exception, so that scripts do not
+    handle it.
+    """
 
 
 class Run:
-    """One run of a script: from before its import of torch to its result."""
+    """One run of a script, from before its import of torch to its result."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
         self._seen: Instruments | None = None
-        """The instruments that watch the script; None until it has imported torch."""
+        """The objects that measure the script; None until it has imported torch."""
         self._is_over = False
         self._has_gone_on = False
         self._started = time.perf_counter()
@@ -91,7 +93,9 @@ class Run:
     # ---- before the script, and when it imports torch
 
     def _prepare(self) -> EditedSources:
-        """Wait for the script to import torch; returns the texts that run in place of files."""
+        """Prepare for the script's import of torch; return the source texts that are executed in place of the original
+        files.
+        """
         request = self._request
         if request.options["world_size"]:
             lone_rank.announce(request.options["rank"], request.options["world_size"])
@@ -103,8 +107,8 @@ class Run:
         return edited
 
     def _watch(self) -> None:
-        """Begin the journal, and be asked before this process ends or becomes two."""
-        if self._request.eager:  # the newer and the older name of the same switch
+        """Open the journal, and install callbacks for the end and for a fork of this process."""
+        if self._request.eager:  # the newer and the older name of the same variable
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._context.journal.open()
@@ -126,7 +130,7 @@ class Run:
         choose_cards(context.emulation, context.torch, context.notes.append)
 
     def torch_is_there(self, torch: Any) -> None:
-        """Install what watches the script, right after it has imported torch."""
+        """Install the objects that measure the script, right after it has imported torch."""
         meter = self._context.meter
         meter.look()
         with meter.own_part():
@@ -144,7 +148,7 @@ class Run:
         self._channel.send("imported")
 
     def _leave(self) -> None:
-        """Be an ordinary process after a fork: the run is the parent's."""
+        """Stop measuring in a forked process: only the process that was forked from is measured."""
         self._is_over = True
         self._channel.close()
         self._context.journal.close()
@@ -155,7 +159,7 @@ class Run:
     # ---- while the script runs
 
     def on_step(self, number: int) -> None:
-        """Note a step, and end the script where that was enough."""
+        """Record the end of a step, and stop the script if it has run enough steps."""
         seen = self._seen
         assert seen is not None
         seen.steps.note_step()
@@ -174,7 +178,9 @@ class Run:
             self._stop()
 
     def _goes_on(self, seen: "Instruments") -> bool:
-        """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
+        """Return whether to continue with an evaluation that directly follows; it may take about as long as the steps
+        took.
+        """
         if self._has_gone_on or not seen.steps.evaluation_follows():
             return False
         self._has_gone_on = True
@@ -183,26 +189,30 @@ class Run:
         return True
 
     def on_recount(self) -> None:
-        """Forget the steps that have ended."""
+        """Discard the record of the steps that have ended."""
         if self._seen is not None:
             self._seen.steps.forget()
 
     def on_read(self) -> None:
-        """Have the script run anew with values; it is told where something is read, in any thread."""
+        """End this run because the script reads values back, which may happen in any thread; the parent starts another
+        run.
+        """
         if self._is_over:
             return
         self._is_over = True
         refuse(self._channel, ValuesReadError("values are read"))
-        os.kill(os.getpid(), LEAVE_SIGNAL)  # where PyTorch asks for the number no error gets through to the script
+        os.kill(
+            os.getpid(), LEAVE_SIGNAL
+        )  # an error that is raised while PyTorch converts a tensor to a number would not reach the script
 
     def on_others_end(self) -> None:
-        """End where another rank has had enough, if this one has taken its steps too."""
+        """Stop the script because another rank has finished, if this rank has run enough steps too."""
         if not self._is_over and self._seen is not None and len(self._seen.steps) >= self._request.steps:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
     def on_epoch_end(self) -> NoReturn:
-        """End where nothing more is wanted of the epoch."""
+        """Stop the script because the prediction of the epoch needs no more steps."""
         self._finish(Outcome(kind="steps"))
         raise StopScript
 
@@ -217,14 +227,14 @@ class Run:
         self._stop()
 
     def _exit_at_once(self, status: int) -> NoReturn:
-        """Stand in for os._exit, which leaves no later moment to tell the result."""
+        """Send the result and end the process: the replacement for os._exit, after which no result could be sent."""
         self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
 
     # ---- the end of the run
 
     def _stop(self) -> NoReturn:
-        """Do nothing more of the script."""
+        """Stop the script by raising StopScript."""
         raise StopScript
 
     def _end(self) -> Outcome:
@@ -232,7 +242,7 @@ class Run:
         return ending.end_outcome(self._gave_up())
 
     def _gave_up(self) -> ending.SeenOom | None:
-        """The last time that memory ran out, if no step ended and nothing was allocated after it."""
+        """The last out-of-memory error, if afterwards no step ended and nothing was allocated; otherwise None."""
         if self._seen is None or not self._seen.observer.ooms:
             return None
         last, ends = self._seen.observer.ooms[-1], self._seen.observer.step_ends
@@ -243,14 +253,14 @@ class Run:
         self._finish(ending.error_outcome(error, self._gave_up()))
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result, once: whatever the script does after it is not measured."""
+        """Send the result, once; what the script does afterwards is not measured."""
         if self._is_over:
             return
         self._is_over = True
         seen = self._seen
         if seen is not None:
             seen.whereabouts.end()
-        self._context.meter.look()  # before anything is put together, which takes memory
+        self._context.meter.look()  # measured first, because making the result takes memory
         if seen is not None and seen.values.messages is not None:
             seen.values.messages.end()
         if outcome.kind == "time":
@@ -290,15 +300,15 @@ class Run:
 
 
 def refuse(channel: Channel, error: UllageError) -> None:
-    """Tell the parent an error of ours in place of a result."""
+    """Send the parent an error of ullage's own in place of a result."""
     channel.send("refused", text=str(error), type=type(error).__name__)
 
 
 def _context_of(request: ChildRequest, channel: Channel) -> RunContext:
-    """Emulate the card.
+    """Emulate the GPU, and return the objects of the run.
 
     Raises:
-        UllageError: it cannot be emulated here.
+        UllageError: the GPU cannot be emulated on this machine.
     """
     journal = Journal()
     torch = find_torch()
@@ -332,13 +342,17 @@ def main() -> None:
     def end_in_the_middle(*_: object) -> None:
         if os.getpid() == process:
             end()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the script forked ends as it would without us
+        signal.signal(
+            signal.SIGTERM, signal.SIG_DFL
+        )  # a process that the script forked ends by the signal as it would without ullage
         os.kill(os.getpid(), signal.SIGTERM)
 
     request = ChildRequest.from_json(json.loads(sys.argv[3]))
     channel = Channel(int(sys.argv[2]))
     if request.helps:
-        signal.signal(signal.SIGTERM, end_in_the_middle)  # where nobody waits for its messages any more
+        signal.signal(
+            signal.SIGTERM, end_in_the_middle
+        )  # sent when no rank waits for the messages of this one any more
     try:
         run = Run(_context_of(request, channel))
     except UllageError as error:
@@ -347,7 +361,7 @@ def main() -> None:
         channel.send("broken", traceback=traceback.format_exc())
     else:
         run.run()
-    if os.getpid() == process:  # not what the script forked
+    if os.getpid() == process:  # not in a process that the script forked
         end()
 
 
@@ -360,7 +374,9 @@ def execute(request: ChildRequest, edited: EditedSources) -> None:
     module = ModuleType("__main__")
     loader = SourceFileLoader("__main__", script)
     vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader, __cached__=None)
-    sys.modules["__main__"] = module  # for good: pickled classes, spawned processes and exit handlers look there
+    sys.modules["__main__"] = (
+        module  # stays there: pickled classes, spawned processes and exit handlers look up the main module
+    )
     if script.endswith(NOTEBOOK):
         run_notebook(Path(script), module)
     else:
@@ -369,6 +385,6 @@ def execute(request: ChildRequest, edited: EditedSources) -> None:
             with io.open_code(script) as stream:
                 source = stream.read()
         exec(compile(source, script, "exec", dont_inherit=True), vars(module))
-    # A script whose threads train has not ended when its last line has.
+    # A script that trains in other threads has not ended when its last line has been executed.
     if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
         threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself does next

@@ -1,7 +1,8 @@
-"""What a script is doing while no step ends: the stack of its main thread, told to the parent every few seconds.
+"""Report to the parent every few seconds what the script's main thread is doing, if no step ends for some time.
 
-In the script's process a thread looks, from C, which makes no Python object: garbage would be collected at other
-moments, and with it the script's tensors. The parent makes words of it.
+A thread in the script's process reads the main thread's call stack in C code, which creates no Python objects. Python
+objects would change when garbage is collected, and with it when the script's tensors are freed. The parent formats the
+stack as text.
 """
 
 import _thread
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
-"""The time without a step after which something is told."""
+"""The time without a step after which the call stack is reported."""
 _WAITING_READS: Final = 100
-"""The number of values that were asked for at one place since the last step, from which on a loop seems to wait."""
+"""The number of reads at one source line since the last step that is taken as a sign of a loop that waits for a
+value.
+"""
 _TORCH: Final = "-packages/torch/"
 _WARNS_OF_THREADS: Final = (3, 12)
-"""The version from which on Python warns a process that forks where it has threads."""
+"""The Python version from which on a fork causes a warning if the process has several threads."""
 
 
 class Whereabouts:
-    """Tells the parent where the script's main thread is; it begins once, in that thread."""
+    """A reporter of the script's position in its main thread to the parent; it is started once, in that thread."""
 
     def __init__(self, channel: "Channel", journal: Journal, reads: "Reads") -> None:
         self._channel, self._stacks, self._reads = channel, journal.stacks, reads
@@ -37,9 +40,10 @@ class Whereabouts:
         self.note_step()
 
     def begin(self, torch: Any) -> None:
-        """Begin to look.
+        """Start to report.
 
-        From the version on that warns of threads, only when CUDA is initialised, which makes threads on a real card.
+        In Python versions that warn of threads at a fork, the reporting thread starts only when CUDA is initialised,
+        because CUDA on a real GPU starts threads then too.
         """
         if not self._stacks.are_recorded:
             return
@@ -50,15 +54,17 @@ class Whereabouts:
             torch.cuda._lazy_call(self._start)
 
     def note_step(self) -> None:
-        """Begin to wait anew: a step has ended."""
+        """Restart the waiting time, because a step has ended."""
         self._since, self._reads_before = time.monotonic(), self._reads.asked
 
     def end(self) -> None:
-        """Tell nothing more."""
+        """Stop reporting."""
         self._is_over = True
 
     def _start(self) -> None:
-        _thread.start_new_thread(self._look, ())  # it is none of threading's, which scripts enumerate
+        _thread.start_new_thread(
+            self._look, ()
+        )  # not started through the threading module, whose threads scripts enumerate
 
     def _look(self) -> None:
         while not self._is_over:
@@ -71,22 +77,24 @@ class Whereabouts:
 
 
 def words_for(stack: str, reads: int, script: str) -> str:
-    """Say where a script is: "in generate (utils.py:2100), from train.py:40"; empty where the stack has no known frame.
+    """Return a text such as "in generate (utils.py:2100), from train.py:40"; empty if no frame of the stack is known.
 
     Args:
-        stack: as `JournalStacks.watched`.
-        reads: the number of values that the script has asked for since its last step, to branch on.
-        script: its path.
+        stack: the call stack, in the format of `JournalStacks.watched`.
+        reads: the number of values that the script has read back since its last step in order to branch on them.
+        script: the path of the script.
     """
     library: Line | None = None
     for frame in stack.splitlines():
         file, line, function = frame.split("\t")
         place = Line(file, int(line), function)
         if file == script or is_users(file):
-            waits = f", where a loop seems to wait for a value ({reads:,} were read)" if reads >= _WAITING_READS else ""
+            waits = f"; a loop seems to wait for a value ({reads:,} were read)" if reads >= _WAITING_READS else ""
             inside = f"in {_short(library)}, from " if library else "at "
             return f"{inside}{place}{waits}"
-        if library is None and is_librarys(file) and _TORCH not in file:  # which is not imported here
+        if (
+            library is None and is_librarys(file) and _TORCH not in file
+        ):  # a fixed path, because this process does not import torch
             library = place
     return f"in {_short(library)}" if library else ""
 

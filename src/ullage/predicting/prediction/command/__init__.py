@@ -1,1 +1,3 @@
-"""A command as it is typed, and what is to run of it."""
+"""Parsing of the command line that the user wants to run: a script, a notebook, a module, or a launcher such as
+torchrun.
+"""

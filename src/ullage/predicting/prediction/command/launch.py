@@ -1,7 +1,8 @@
-"""The process around a command of the user's: it starts the command in its own group, waits, and ends as it ended.
+"""A process that starts the user's command in its own process group, waits for it, and ends with its exit code or
+signal.
 
-Started by `prediction.process.start` with LIFELINE COMMAND... as arguments. The kernel kills the group where our
-parent ends, which a command of somebody else's would not arrange for.
+`prediction.process.start` starts it with LIFELINE COMMAND... as arguments. The kernel kills the whole process group if
+the parent process ends, even if the command itself is not prepared for that.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A notebook as a script: its code cells in their order, each under a name of its own in tracebacks."""
+"""Run a notebook as a script: its code cells in order. Each cell has its own file name in tracebacks."""
 
 import ast
 import builtins
@@ -22,10 +22,10 @@ _INSTALLING: Final = re.compile(
 
 
 def run_notebook(file: Path, module: ModuleType) -> None:
-    """Run the code cells of a notebook in a module's namespace, as its kernel would one after the other.
+    """Run the code cells of a notebook one after the other in a module's namespace, as a Jupyter kernel would.
 
-    Magics (%...) and shell lines (!...) are what IPython makes of them, where it is installed. Lines that install
-    packages are left out: the environment is the caller's.
+    If IPython is installed, it translates magics (%...) and shell lines (!...). Lines that install packages are
+    skipped, because a prediction must not change the caller's environment.
     """
     shell = _shell(module)
     for number, source in enumerate(cells_of(file), 1):
@@ -40,7 +40,7 @@ def cells_of(file: Path) -> list[str]:
     """Return the sources of a notebook's code cells (nbformat 4).
 
     Raises:
-        UsageError: it is no notebook, is not one of Python, or needs IPython, which is not installed.
+        UsageError: the file is not a notebook, its language is not Python, or it needs IPython, which is not installed.
     """
     try:
         notebook = json.loads(read_regular(file, most_bytes=_MOST_BYTES))
@@ -48,19 +48,22 @@ def cells_of(file: Path) -> list[str]:
         language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{file} is not a notebook of version 4: {error}; save it anew with Jupyter") from None
+        raise UsageError(f"{file} is not a notebook of format version 4: {error}; save it again with Jupyter") from None
     if language != "python":
-        raise UsageError(f"{file} is a notebook of {language}; expected one of Python")
+        raise UsageError(f"the language of the notebook {file} is {language}; expected python")
     kept = [_INSTALLING.sub(r"\1pass", source) for source in sources if source.strip()]
     for number, source in enumerate(kept, 1):
         magic = next((line for line in source.splitlines() if line.lstrip().startswith(("%", "!"))), None)
         if magic is not None and importlib.util.find_spec("IPython") is None:
-            raise UsageError(f"cell {number} of {file} has {magic!r}, which IPython runs: pip install ipython")
+            raise UsageError(
+                f"cell {number} of {file} has {magic!r}, which needs IPython to run, and IPython is not installed: pip "
+                "install ipython"
+            )
     return kept
 
 
 def _shell(module: ModuleType) -> Any:
-    """Return IPython's shell for the module; None where IPython is not installed."""
+    """Return IPython's shell for the module; None if IPython is not installed."""
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
@@ -72,7 +75,7 @@ def _shell(module: ModuleType) -> Any:
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
-    """Run a cell; one with `await` at its top is run to its end."""
+    """Run the code of a cell; if it has `await` at the top level, run its coroutine until it is complete."""
     result = eval(code, names)
     if code.co_flags & inspect.CO_COROUTINE:
         import asyncio

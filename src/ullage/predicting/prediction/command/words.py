@@ -1,4 +1,6 @@
-"""The command that a person types: a script, a module, or a launcher on the path, and how many cards it asks for."""
+"""Parse the command line that the user wants to run: a script, a module, or a launcher, and the number of GPUs it
+needs.
+"""
 
 import os
 import re
@@ -17,9 +19,9 @@ from ullage.base.foreign_files import open_regular
 PYTHON_FILES: Final = (".py", ".pyw")
 NOTEBOOK: Final = ".ipynb"
 _PER_NODE: Final = frozenset(("--nproc-per-node", "--nproc_per_node", "--num-gpus", "--num_gpus"))
-"""Options of torchrun (torch 2.15) and deepspeed (0.18) with the number of processes on a machine."""
+"""The options of torchrun (torch 2.15) and deepspeed (0.18) with the number of processes per machine."""
 _IN_ALL: Final = frozenset(("--num-processes", "--num_processes"))
-"""Those of accelerate (1.15) with the number of processes on all machines."""
+"""The options of accelerate (1.15) with the number of processes on all machines together."""
 _NODES: Final = frozenset(("--nnodes", "--num-machines", "--num_machines", "--num-nodes", "--num_nodes"))
 _OF_SEVERAL_NODES: Final = frozenset(
     (
@@ -30,7 +32,9 @@ _OF_SEVERAL_NODES: Final = frozenset(
         *("--hostfile", "-H", "--include", "-i"),
     )
 )
-"""Options that tell machines how they meet, each with a value: nothing is to be met where one rank runs alone."""
+"""The launcher options with which machines find each other. Each has a value. They are removed if one rank runs alone,
+which does not connect to other machines.
+"""
 _LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
 _LAUNCHER_MODULES: Final = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -39,27 +43,31 @@ _LAUNCHER_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command as it is run on this machine alone."""
+    """A command in the form in which it is run on this one machine."""
 
     words: tuple[str, ...]
     nodes: int = 1
-    """The number of machines that the command as it was typed is one of."""
+    """The number of machines for which the command was written."""
     cards: int = 1
-    """The number of cards that each of them has to have."""
+    """The number of GPUs that each of these machines needs."""
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""A variable for the command that follows, as a shell has it."""
+"""An assignment of an environment variable in front of a command, as shells accept it: NAME=value."""
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return a command for one line of a report: as it would be typed, of a word of several lines the first."""
+    """Return a command as one line for a report, with shell quoting; of an argument with several lines, only the
+    first.
+    """
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the words with which a command leaves out the environment, in which ullage is; "" if none does."""
+    """Return the part of a command that clears the environment variables (such as "env -i"), which ullage needs; "" if
+    there is none.
+    """
     for word, option in pairwise(words):
         name = Path(word).name
         is_python = name.startswith("python") and option in ("-I", "-E")
@@ -69,7 +77,9 @@ def clearing(words: Sequence[str]) -> str:
 
 
 def is_program(file: Path) -> bool:
-    """Tell whether a file is run by something else than Python, as its first line says: a shell's script, a binary."""
+    """Return whether a file is executed by something else than Python, judged by its first line: a shell script, a
+    binary.
+    """
     if file.suffix in (*PYTHON_FILES, NOTEBOOK) or not os.access(file, os.X_OK):
         return False
     try:
@@ -81,17 +91,17 @@ def is_program(file: Path) -> bool:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Tell whether a command starts a process for each card: torchrun, accelerate launch, deepspeed."""
+    """Return whether a command starts one process per GPU: torchrun, accelerate launch, deepspeed."""
     return bool(words) and (
         Path(words[0]).name in _LAUNCHERS or any(word in _LAUNCHER_MODULES for word in _options_of_launcher(words))
     )
 
 
 def launch_of(words: Sequence[str]) -> Launch:
-    """Return the command of one machine, of those that a launcher's command is for.
+    """Return the part of a launcher's command that one of its machines runs.
 
     Args:
-        words: what was typed: "torchrun --nnodes 2 --nproc-per-node 8 train.py".
+        words: the command as it was typed: "torchrun --nnodes 2 --nproc-per-node 8 train.py".
     """
     if not is_launcher(words):
         return Launch(tuple(words))
@@ -108,7 +118,9 @@ def launch_of(words: Sequence[str]) -> Launch:
 
 
 def _options_of_launcher(words: Sequence[str]) -> list[str]:
-    """Return the words up to the script: what follows it is the script's."""
+    """Return the launcher and its own options: all arguments before the script, because later arguments belong to the
+    script.
+    """
     for place, word in enumerate(words[1:], 1):
         if word.endswith(PYTHON_FILES) or (word in ("-m", "--module") and words[0] in _LAUNCHERS):
             return list(words[:place])
@@ -125,7 +137,7 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
 
 
 def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
-    """Return words with another value of some options; None: without these options."""
+    """Return a command with a new value for some options; with None as the value, without these options."""
     found: list[str] = []
     is_value = False
     for word in words:
@@ -140,22 +152,22 @@ def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) 
 
 
 def _number(text: str) -> int:
-    """Return a number of processes; 1 for what is none, such as torchrun's "gpu"."""
+    """Return a number of processes; 1 for a text that is not a number, such as torchrun's "gpu"."""
     return max(int(text), 1) if text.isdecimal() and len(text) < 6 else 1
 
 
 def command_of(words: Sequence[str], *, asked: str = "ullage predict") -> list[str]:
-    """Return the command to execute for the words of a command line.
+    """Return the command to execute for the arguments of a command line.
 
     Args:
         words: "train.py ARGS", "-m module ARGS", or a launcher with its arguments ("torchrun", "accelerate launch").
-        asked: the command of ours that was given the words.
+        asked: the ullage command that received the arguments, for error messages.
 
     Raises:
-        UsageError: there is no such script or launcher.
+        UsageError: the script or the launcher does not exist.
     """
     if not words:
-        raise UsageError(f"{asked} was given nothing to run; expected a script: {asked} train.py --batch-size 8")
+        raise UsageError(f"{asked} needs a script to run: {asked} train.py --batch-size 8")
     first, *rest = words
     if first == "-m":
         if not rest:
@@ -163,19 +175,21 @@ def command_of(words: Sequence[str], *, asked: str = "ullage predict") -> list[s
         return [sys.executable, "-m", *rest]
     if not Path(first).exists() and (assignment := _ASSIGNMENT.match(first)):
         name = assignment[1]
-        raise UsageError(f"{name}=... is no command; expected variables before {asked}, or behind env: env {name}=...")
+        raise UsageError(
+            f"{name}=... is not a command; put variables before {asked}, or use {asked} env {name}=... python train.py"
+        )
     if first.startswith("-"):
         raise UsageError(
-            f"{first} is neither an option of {asked} nor a script; options of the script come after its name"
+            f"{first} is neither an option of {asked} nor a script; put the options of your script after its name"
         )
     is_python = first.endswith(PYTHON_FILES)
     if is_python and not Path(first).exists():
-        raise UsageError(f"there is no script {first}; expected one in this folder, or its whole path")
+        raise UsageError(f"the script {first} does not exist; expected a file in this folder, or its whole path")
     if Path(first).is_file() and is_program(Path(first)):
         return [str(Path(first).absolute()), *rest]
     found = None if is_python else shutil.which(first)
     if found is None and (Path(first).is_file() or (Path(first) / "__main__.py").exists()):
-        return [sys.executable, first, *rest]  # python takes any file for a script, archives and compiled ones too
+        return [sys.executable, first, *rest]  # Python runs any file as a script, also archives and compiled files
     if found is None:
-        raise UsageError(f"{first} is neither a script nor a command on the path; expected one of them, or -m MODULE")
+        raise UsageError(f"{first} is neither a script nor a command on the PATH; expected one of these, or -m MODULE")
     return [found, *rest]

@@ -1,1 +1,1 @@
-"""What a run tells and what a prediction says, as plain data."""
+"""The result of a script's run, and the prediction that is made from it, as plain data."""

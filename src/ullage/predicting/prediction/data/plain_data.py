@@ -1,6 +1,6 @@
-"""Frozen dataclasses as plain data for JSON, and back. It knows none of them.
+"""Convert frozen dataclasses to plain data for JSON and back. This module does not import any of these dataclasses.
 
-Both sides of a pipe run the same version of this package, so a field that is missing or unknown is an error of ours.
+Both sides of a pipe run the same version of this package, so a missing or unknown field is a bug in ullage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class PlainData:
-    """The base of a dataclass that travels as JSON."""
+    """The base class of dataclasses that are sent as JSON."""
 
     __slots__ = ()
 
@@ -25,12 +25,12 @@ class PlainData:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read what `to_json` returned."""
+        """Return the object from which `to_json` made the data."""
         return from_plain(cls, data)
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value with every dataclass in it as a dict, and every tuple as a list."""
+    """Return a copy of a value in which every dataclass is a dict, and every tuple is a list."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], data: Any) -> T:
-    """Make a value of a type out of what `to_plain` returned.
+    """Return an object of the given type, made from the data that `to_plain` returned.
 
     Raises:
         TypeError: a field is missing or unknown.
@@ -59,7 +59,9 @@ def _made(kind: Any, data: Any) -> Any:
     arguments = get_args(kind)
     match get_origin(kind):
         case origin if origin in (Union, UnionType):
-            [inner] = [argument for argument in arguments if argument is not NoneType]  # only "or None" travels
+            [inner] = [
+                argument for argument in arguments if argument is not NoneType
+            ]  # of all unions only "or None" is sent
             return None if data is None else _made(inner, data)
         case origin if origin is list:
             return [_made(arguments[0], value) for value in data]

@@ -1,7 +1,8 @@
-"""The result of `ullage predict`: a verdict, and the numbers behind it.
+"""The result of `ullage predict`: a verdict, and the figures from which it is made.
 
-The verdict is made from an interval of the memory that the driver would report as used, because the sizes of a CUDA
-context and of cuDNN's workspaces are known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
+The verdict is made from a range: the lowest and the highest use of memory that the driver may report. It is a range
+because only a real GPU knows the sizes of its CUDA context and of some cuDNN workspaces. PyTorch's own figures
+(allocated, reserved) are exact.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -18,11 +19,11 @@ from ullage.predicting.prediction.job_request import JobRequest
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 2
-"""The version of the JSON; it rises when a field is removed or changes its meaning."""
+"""The version of the JSON format; it increases when a field is removed or changes its meaning."""
 
 
 class Verdict(StrEnum):
-    """Whether a script fits on a card."""
+    """Whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -30,14 +31,14 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage predict`."""
+        """The exit code with which `ullage predict` reports this verdict."""
         codes = {Verdict.FITS: ExitCode.YES, Verdict.DOES_NOT_FIT: ExitCode.NO, Verdict.UNKNOWN: ExitCode.UNKNOWN}
         return codes[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step; `complete` is False if the run ended inside it."""
+    """The memory peaks of one optimizer step; `complete` is False if the run ended during the step."""
 
     step: int
     peak_allocated_bytes: int
@@ -49,25 +50,29 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseUse:
-    """What one phase of a run used at most: loading, a step, evaluation, saving, resuming, generate."""
+    """The memory peaks of one phase of a run: loading, a step, evaluation, saving, resuming, generate."""
 
     name: str
     first_step: int
-    """The number of the step with which it began; for what is no step, the steps before it: 0 is before the first."""
+    """The number of the step with which the phase began. For a phase without steps, the number of steps before it; 0
+    means before the first step.
+    """
     peak_allocated_bytes: int
     before_bytes: int
-    """The bytes that were allocated already where the span of the peak began."""
+    """The number of bytes that were allocated already when the part of the phase with the peak began."""
     peak_reserved_bytes: int
     file: str | None
-    """The file of the user's line that set the allocated peak; None if there is none, or if it was there before."""
+    """The file of the user's source line whose allocation reached the allocated peak; None if there is none, or if the
+    memory was allocated before the phase.
+    """
     line: int | None
     count: int
-    """The number of times that it was run."""
+    """The number of times that the phase was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBand:
-    """The part of the timeline that a phase takes, by its first and its last bin."""
+    """The part of the timeline in which a phase was run, given by its first and its last time bin."""
 
     name: str
     first: int
@@ -76,7 +81,7 @@ class PhaseBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineUse:
-    """The memory alive at a moment that one line of the user's source allocated for one role."""
+    """The memory in use at one point in time that one source line of the user allocated for one role."""
 
     role: str
     file: str | None
@@ -86,12 +91,14 @@ class LineUse:
     bytes: int
     blocks: int
     module: str = ""
-    """The module that ran, with a star for each number in its name; empty in rows of the user's own lines."""
+    """The name of the module that was running, with a star in place of each number; empty if the row is for a line of
+    the user's code.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRead:
-    """Values that the script read back from the card at one place."""
+    """Values that the script read back from the GPU at one source line."""
 
     file: str | None
     line: int | None
@@ -99,107 +106,120 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """The kind of thing that they may decide: "shape", "branch", "number" (whole numbers), or "float", which decides
-    nothing known."""
+    """What the values may affect: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or
+    "float", which is not known to affect a size or a branch.
+    """
     certainty: str
-    """The sureness of the values: "known", "assumed" (of finite numbers), "alike" (other ranks have what this one
-    has), "drawn" from a seed, or "unknown" (zero)."""
+    """How certain the values are: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
+    (other ranks have the same value), "drawn" (random, from a seed), or "unknown" (replaced by zero).
+    """
 
     @property
     def may_decide(self) -> bool:
-        """Whether a size or a branch may depend on them."""
+        """Whether a tensor size or a branch may depend on the values."""
         return self.kind != "float"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesUse:
-    """What was done about values that the script read back from the card."""
+    """A summary of how values were tracked and answered that the script read back from the GPU."""
 
     mode: str
-    """"on", "off" or "all"."""
+    """The mode of tracking values: "on", "off" or "all"."""
     seed: int
     routing: str
     host_bytes: int
-    """The most that values took of the host's memory."""
+    """The peak of host memory that was used to track values, in bytes."""
     failures: dict[str, str]
-    """Operations that the host could not compute, with its error; their results count as unknown."""
+    """The operations that could not be computed on the host, with the error; the values of their results are
+    unknown.
+    """
     routed: int = 0
-    """The number of times that `routing` chose experts, and not the drawn scores."""
+    """The number of times that experts of a mixture-of-experts layer were chosen by `routing` and not by the random
+    scores.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """PyTorch's out-of-memory error, the user's line that raised it, and the memory that was alive then."""
+    """PyTorch's out-of-memory error, the user's source line that raised it, and the memory that was in use at that
+    time.
+    """
 
     text: str
     file: str | None
     line: int | None
     requested_bytes: int
-    """The size of the failed request; `allocated_bytes` and `reserved_bytes` are the levels just before it."""
+    """The size of the failed request in bytes; `allocated_bytes` and `reserved_bytes` are the amounts just before
+    it.
+    """
     allocated_bytes: int
     reserved_bytes: int
     roles: dict[str, int]
     lines: list[LineUse]
     limit_bytes: int | None = None
-    """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
-    the request and not the card; otherwise None."""
+    """The limit that the script set for its own reserved memory (`torch.cuda.set_per_process_memory_fraction`), if that
+    limit refused the request; None if the GPU was full.
+    """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The same as `Prediction.library_lines`, for what was alive then."""
+    """The same as `Prediction.library_lines`, for the memory in use when memory ran out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Growth from step to step: the bytes that each of the last steps left behind, the line that allocated most of
-    them, and their holder."""
+    """Growth of memory from step to step: the bytes that each of the last steps left allocated, the source line that
+    allocated most of them, and the variable that holds them.
+    """
 
     bytes_per_step: int
     file: str | None
     line: int | None
     holder: str | None = None
-    """The path from a variable to what holds the memory, as in `ullage.owners`; None if it is not known."""
+    """The path from a variable to the object that holds the memory, as in `ullage.owners`; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The data of the charts on a page; sizes in bytes after rounding."""
+    """The data of the charts on an HTML page; sizes in bytes after rounding."""
 
     by_role: dict[str, list[int]]
-    """The bytes by role at each value of the timeline."""
+    """For each role, the allocated bytes at each point of the timeline."""
     tree: list[tuple[str, str, str, int, int]]
-    """The memory at the peak, as rows: role, module, source line, bytes, blocks."""
+    """The memory at the peak, as rows: role, module, source line, bytes, number of blocks."""
     segments: list[dict[str, Any]]
-    """The segments at the peak: address, size, and blocks as (offset, bytes, role)."""
+    """The allocator's segments at the peak: address, size, and blocks as (offset, bytes, role)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnUse:
-    """The graphs (convolutions, attention) that ran in cuDNN, and the sources of their workspace sizes; in bytes.
+    """The operations (convolutions, attention) that ran in cuDNN, and the sources of their workspace sizes; in bytes.
 
-    `problems` counts graphs by source: "cudnn": cuDNN's own answer; "table": measured on similar graphs; "given": by
-    the user; "unknown": counted as zero.
+    `problems` counts operations by source: "cudnn": cuDNN's own answer; "table": measured on similar operations;
+    "given": by the user; "unknown": counted as zero.
     """
 
     version: int
-    """The version of cuDNN, as 91900 for 9.19.0; 0 if nothing ran in it."""
+    """The version of cuDNN as a number, such as 91900 for 9.19.0; 0 if no operation ran in cuDNN."""
     problems: dict[str, int]
     largest_workspace_bytes: int
     below_bytes: int
-    """The bytes by which a real card may use less than was counted; 0 if all sizes are cuDNN's own."""
+    """The number of bytes by which a real GPU may use less than was counted; 0 if cuDNN itself gave all sizes."""
     above_bytes: int
-    """The bytes by which a real card may use more than was counted."""
+    """The number of bytes by which a real GPU may use more than was counted."""
     benchmark_bytes: int
-    """The bytes that the plan chosen on a real card with `torch.backends.cudnn.benchmark` may take in addition."""
+    """The additional workspace bytes of the plan that a real GPU may choose with `torch.backends.cudnn.benchmark`."""
     reasons: list[str]
-    """The reasons why workspace sizes are not cuDNN's own answers."""
+    """The reasons why cuDNN could not be asked for workspace sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Sizes that a library reports only with a real card, and that are therefore estimated; in bytes, at their peak."""
+    """Estimated sizes of memory that a library reports only with a real GPU; in bytes, at their peak."""
 
     kind: str
-    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`; or `nccl`, whose buffers are beside all
-    that was counted."""
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`; or `nccl`, for the buffers of NCCL, which
+    are used in addition to all counted memory.
+    """
     count: int
     guessed_bytes: int
     low_bytes: int
@@ -208,58 +228,63 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The reserved memory if the driver placed segments at other addresses; sizes in bytes.
+    """The reserved memory for other ways in which a driver may place segments in the address space; sizes in bytes.
 
-    Up to torch 2.11 the allocator takes the lower one of equally large free blocks, so addresses matter.
+    Up to torch 2.11 the allocator chooses the block with the lower address among equally large free blocks, so that
+    addresses matter.
     """
 
     driver: str
-    """The driver whose placement was emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose placement of segments was emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     ties: int
-    """The number of times that an address decided between equally large free blocks."""
+    """The number of times that the addresses decided which of several equally large free blocks was used."""
     below_bytes: int
-    """The bytes by which another placement would reserve less, at most."""
+    """The maximum number of bytes by which another placement would reserve less."""
     above_bytes: int
-    """The bytes by which another placement would reserve more, at most."""
+    """The maximum number of bytes by which another placement would reserve more."""
     fits_somewhere: bool
-    """Whether there is a placement under which memory does not run out."""
+    """Whether there is a placement with which memory does not run out."""
     is_certain: bool
-    """Whether a replay reserved as much as the run did; if not, nothing is known about other placements."""
+    """Whether a replay with the run's own placement reserved as much as the run; if not, the other figures are not
+    known.
+    """
 
     @property
     def decides_nothing(self) -> bool:
-        """Whether all compared placements reserve the same."""
+        """Whether all compared placements reserve the same amount of memory."""
         return self.is_certain and not self.below_bytes and not self.above_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideUse:
-    """The memory that one library asked the driver for itself, in requested bytes, at its peak."""
+    """The peak of memory that one library requested from the driver without PyTorch's allocator, in requested bytes."""
 
     library: str
     """The file name of the library's shared object."""
     calls: int
     bytes: int
-    """The bytes that were not freed at the end."""
+    """The number of bytes that the library had not freed when the run ended."""
     peak_bytes: int
     managed_peak_bytes: int
-    """The peak of managed memory, which is host memory."""
+    """The peak of managed memory, which is in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The memory taken outside PyTorch's allocator, in bytes."""
+    """The memory that libraries took outside PyTorch's allocator, in bytes."""
 
     uses: list[OutsideUse]
     peak_bytes: int
-    """The bytes by which the card's highest used memory exceeds PyTorch's reserved peak plus the context."""
+    """The number of bytes by which the peak of used GPU memory exceeds PyTorch's peak of reserved memory plus the
+    context.
+    """
     managed_on_card_bytes: int
-    """The managed memory that was prefetched to the card, at its peak."""
+    """The peak of managed memory that was prefetched to the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The peaks of another run of the script."""
+    """The memory peaks of a further run of the script."""
 
     verdict: Verdict
     peak_allocated_bytes: int
@@ -267,7 +292,7 @@ class Peaks:
 
     @classmethod
     def of(cls, prediction: "Prediction", **more: Any) -> Self:
-        """Return the peaks of a prediction, with what else the class has."""
+        """Return the peaks of a prediction, with the additional fields of the class as keywords."""
         return cls(
             verdict=prediction.verdict,
             peak_allocated_bytes=prediction.peak_allocated_bytes,
@@ -278,30 +303,30 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawPeaks(Peaks):
-    """The peaks of a run whose unknown values were drawn from another seed."""
+    """The memory peaks of a run with another seed for the random values."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeaks(Peaks):
-    """The peaks of one rank of a distributed script."""
+    """The memory peaks of one rank of a distributed script."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPeaks(Peaks):
-    """The peaks of one process of a command."""
+    """The memory peaks of one process of a command."""
 
     name: str
-    """The name of the program that it runs."""
+    """The name of the program that the process runs."""
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
-    """The peaks of one of two runs: of the script as it was given, or with further arguments to resume."""
+    """The memory peaks of the first run of a script, or of its second run, which resumes with additional arguments."""
 
     arguments: list[str]
     phases: list[PhaseUse]
@@ -310,7 +335,7 @@ class RunPeaks(Peaks):
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction(Answer):
-    """The prediction for one script on one card; every `*_bytes` is in bytes."""
+    """The prediction for one script on one GPU. All fields whose names end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.prediction.description.describe"
 
@@ -321,111 +346,133 @@ class Prediction(Answer):
     gpu: str
     torch: str
     world_size: int | None
-    """The number of ranks of which the script was one; None if it was started alone."""
+    """The number of ranks of the distributed run; None if the script runs as a single process."""
     rank: int
     ranks: list[RankPeaks] = field(default_factory=list)
-    """The peaks of every rank, if all were run and this is the fullest; otherwise empty."""
+    """The peaks of every rank if all ranks were run, in which case this prediction is for the rank that uses most;
+    otherwise empty.
+    """
     total_memory_bytes: int
     context_bytes: int
     context_interval_bytes: tuple[int, int]
-    """The least and the most that the CUDA context may take."""
+    """The smallest and the largest possible size of the CUDA context."""
     context_source: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     cached_bytes: int
-    """The reserved less the allocated bytes at the moment of the allocated peak."""
+    """The reserved bytes minus the allocated bytes at the time of the allocated peak."""
     headroom_bytes: int
-    """The total memory less the peak reserved, the context, and memory taken outside PyTorch's allocator."""
+    """The total memory minus the reserved peak, the context, and memory taken outside PyTorch's allocator."""
     cudnn: CudnnUse
-    """The use of cuDNN, and how exactly its workspaces are known; counted in both ends of the interval."""
+    """The use of cuDNN, and how exactly its workspaces are known; counted in both ends of `interval_bytes`."""
     guesses: list[Guess]
-    """The estimated sizes, which are counted in the peaks; their bounds are in both ends of the interval."""
+    """The estimated sizes, which are counted in the peaks; their bounds are counted in both ends of
+    `interval_bytes`.
+    """
     placement: Placement | None
-    """The effect of other placements; None if addresses do not matter (from torch 2.12 on) or nothing was allocated."""
+    """The effect of other placements of segments; None if addresses do not matter (from torch 2.12 on), or if no memory
+    was allocated.
+    """
     outside: Outside
-    """The memory taken outside PyTorch's allocator; counted in both ends of the interval."""
+    """The memory taken outside PyTorch's allocator; counted in both ends of `interval_bytes`."""
     interval_bytes: tuple[int, int]
-    """The lowest and the highest used memory that the driver would report at the peak."""
+    """The range of used memory at the peak: the lowest and the highest amount that the driver may report."""
     settled: bool
     growth: Growth | None
-    """The growth from step to step; None if there is none."""
+    """The growth of memory from step to step; None if memory does not grow."""
     peak_step: int | None
-    """The step with the allocated peak."""
+    """The number of the step with the allocated peak."""
     steps: list[Step]
     roles: dict[str, int]
-    """The requested bytes by role at the allocated peak, and rounding; they sum to `peak_allocated_bytes`."""
+    """The requested bytes at the allocated peak by role, and the bytes added by rounding; their sum is
+    `peak_allocated_bytes`.
+    """
     role_peaks: dict[str, int]
-    """The peak of each role by itself, in requested bytes."""
+    """The separate peak of each role, in requested bytes."""
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[HostRead]
     values: ValuesUse
     draws: list[DrawPeaks] = field(default_factory=list)
-    """The peaks of every seed, if values that nobody knows may have decided; otherwise empty. All other figures are of
-    the seed whose run used most, but for the interval and the verdict, which are of all."""
+    """The peaks of every seed, if random or unknown values may have affected the result; otherwise empty. The verdict
+    and `interval_bytes` are for all seeds together, and all other figures are for the seed whose run used most.
+    """
     oom: Oom | None
     oom_count: int
     """The number of out-of-memory errors, including errors that the script handled."""
     notes: list[str]
-    """Remarks that the reader needs to judge how far the numbers can be trusted."""
+    """Remarks on how far the numbers can be trusted."""
     unwritten: dict[str, int]
-    """The CUDA functions that were called and returned "not supported", with the number of calls."""
+    """The CUDA functions that the script called and the emulation does not support, with the number of calls. Each call
+    returned the error "not supported".
+    """
     compiled_graphs: int
-    """The number of graphs that torch.compile made."""
+    """The number of graphs that torch.compile compiled."""
     eager: Peaks | None = None
-    """The peaks of the same script with torch.compile switched off; None if that was not run."""
+    """The peaks of the same script with torch.compile switched off; None if it was not run in this way."""
     changes_made: dict[str, int]
-    """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
+    """For each change in `Request.changes` that had an effect, the number of times that it had one."""
     changes_refused: dict[str, str]
-    """Why a change could not be made, by the change."""
+    """For each change that could not be made, the reason."""
     training: TrainingFacts | None = None
-    """The way in which the run trains, with `Request.diagnose`; otherwise None. Not in the JSON."""
+    """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None
-    """The data of the charts, if they were asked for; not in the JSON."""
+    """The data of the charts if they were requested; otherwise None. Not in the JSON."""
     snapshot_error: str | None
-    """The reason why the snapshot could not be written; None if it was, or was not asked for."""
+    """The reason why the snapshot could not be written; None if it was written, or was not requested."""
     ended: str
-    """The end of the run: "steps", "ended", "time" or "oom"."""
+    """Why the run ended: "steps" (enough steps), "ended" (the script ended), "time" (the time limit) or "oom"."""
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
-    """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
+    """The processes of a command that used the GPU, if there are several; all other figures are for the process that
+    used most.
+    """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at the allocated peak by module and by the library's own line, where one line of the user's leads to
-    most of it through a library (`trainer.train()`); otherwise empty."""
+    """The memory at the allocated peak by module and by source line of the library, if one line of the user's code
+    leads to most of it through a library (`trainer.train()`); otherwise empty.
+    """
     phases: list[PhaseUse] = field(default_factory=list)
-    """The peaks of each phase: loading, steps, and whatever else was run."""
+    """The peaks of each phase of the run, such as loading, steps and evaluation."""
     bands: list[PhaseBand] = field(default_factory=list)
-    """The place of each phase in the timeline, if there is another than loading and steps."""
+    """The position of each phase in the timeline, if there are other phases than loading and steps; otherwise empty."""
     runs: list[RunPeaks] = field(default_factory=list)
-    """The peaks of the first run and of the resumed one, if there was one and this is the fullest; otherwise empty."""
+    """The peaks of the first and of the resumed run, if the script was run twice; otherwise empty. All other figures
+    are for the run that used more.
+    """
     host: HostUse | None = None
-    """The memory of one node's host that the run takes; None if the script's process could not tell."""
+    """The host memory of one node that the run takes; None if the script's process could not measure it."""
     job_request: JobRequest | None = None
-    """The lines that ask a cluster for what was found, if they were asked for."""
+    """The lines of a job script that request the predicted resources; None if they were not requested."""
     epoch: EpochUse | None = None
-    """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
+    """The memory use over an epoch with its batches in their real order, with `batches="heaviest"`; otherwise None."""
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory of the allocated peak that the script could do without, if that was asked for."""
+    """The memory at the allocated peak that the script could avoid, if the search for it was requested; otherwise
+    empty.
+    """
     sent_bytes_per_step: int | None = None
-    """The bytes that this rank sends to others by NCCL in a step, where collectives go round in rings: an estimate of
-    the traffic, as NCCL chooses between rings, trees and multicast. None where no step has ended."""
+    """The bytes that this rank sends to other ranks through NCCL per step, for ring algorithms: an estimate, because
+    NCCL chooses between rings, trees and multicast. None if no step ended.
+    """
     recomputed_share: float | None = None
-    """The part of the forward pass that the backward pass computed again (activation checkpointing), each module
-    counted by the size of its parameters: an estimate. None where no module was called."""
+    """The fraction of the forward pass that the backward pass computed again (activation checkpointing): an estimate in
+    which each module counts by the size of its parameters. None if no module was called.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return plain data for `json.dumps`, with the version of the JSON format as the first key."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
         del data["training"]
         for name in ("epoch", "avoidable"):
             if not data[name]:
                 del data[name]
-        del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
+        del data["cached_bytes"]  # `cached` is a key like the roles, whose names have no unit
         return data
 
 
 def fullness_of(prediction: Prediction) -> tuple[int, int]:
-    """Return what the runs of one script are compared by: the worst verdict counts most, then what may be used."""
+    """Return a sort key that orders predictions of one script: by verdict, the worst last, then by the highest possible
+    use.
+    """
     order = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
     return order.index(prediction.verdict), prediction.interval_bytes[1]

@@ -1,1 +1,1 @@
-"""A prediction arranged into a report."""
+"""Arranging a prediction into a report."""

@@ -1,4 +1,4 @@
-"""Arranges a prediction into a report: the order of its parts, and their wording."""
+"""The report of a prediction: its headline, the order of its sections, and their texts."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line
-from ullage.predicting.prediction.command.words import shown
+from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, shown
 from ullage.predicting.prediction.data.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.predicting.prediction.description import epoch
 from ullage.predicting.prediction.description.host import host_sections
@@ -23,6 +23,7 @@ from ullage.predicting.prediction.description.tables import (
     shortened,
     table_of_peaks,
 )
+from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.predicting.prediction.verdict import outside
 from ullage.predicting.prediction.verdict.draw_interval import interval_of_peaks
 from ullage.predicting.prediction.verdict.workspace import doubt_of, less_or_more, rows_of
@@ -46,27 +47,27 @@ from ullage.report.report import (
     Within,
 )
 
-_HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "CANNOT BE JUDGED"}
+_HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "UNCERTAIN"}
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
-_GPU_BY_SIZE = re.compile(r"([\d.]+) (\w+) card \((sm_\w+)\)")
-"""The name of a GPU that was given by its size and architecture."""
+_GPU_BY_SIZE = re.compile(r"([\d.]+) (\w+) \w+ \((sm_\w+)\)")
+"""The name of a GPU that the user gave by its memory size and its architecture."""
 
 
 def describe(prediction: Prediction) -> Report:
-    """Make the report of a prediction."""
+    """Return the report of a prediction."""
     script = shown([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
     grows = prediction.verdict is Verdict.FITS and prediction.growth is not None
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
     headline = _HEADLINES[prediction.verdict] + (", BUT GROWS" if grows else "")
     if prediction.host is not None and prediction.host.decides:
-        headline += ": the host's memory"
+        headline += ": host memory"
     return Report(
         headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
         tone=Tone.UNSURE if grows else TONES[prediction.verdict],
-        subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
+        subject=f"{script} on {prediction.gpu}{rank}{' (highest use)' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
         sections=tuple(_sections(prediction)),
         pictures=tuple(_pictures(prediction)),
@@ -74,9 +75,10 @@ def describe(prediction: Prediction) -> Report:
 
 
 def _sections(prediction: Prediction) -> Iterator[Section]:
+    yield from _next(prediction)
     if prediction.oom is not None:
         place = Line(prediction.oom.file, prediction.oom.line) if prediction.oom.file and prediction.oom.line else None
-        yield Quote(title="PyTorch's own error", text=prediction.oom.text, place=f"at {place}" if place else "")
+        yield Quote(title="PyTorch's error message", text=prediction.oom.text, place=f"at {place}" if place else "")
     if prediction.peak_reserved_bytes:
         yield _card(prediction)
     yield from host_sections(prediction.host)
@@ -100,20 +102,38 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         if rows:
             yield table(prediction)
     if prediction.reads:
-        yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
+        yield Remarks(title="Values read back from the GPU", items=_reads(prediction.reads))
     if prediction.notes:
-        yield Remarks(title="To know", items=tuple(prediction.notes))
-    if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
-        yield Quote(title="What would make it fit, tried change by change", text=_advise(prediction), is_to_paste=True)
+        yield Remarks(title="Notes", items=tuple(prediction.notes))
     if prediction.job_request is not None:
         asked = prediction.job_request
-        yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
+        yield Quote(title=f"Resources to request from {asked.whose}", text=asked.text, is_to_paste=True)
 
 
 def is_of_card(prediction: Prediction) -> bool:
-    """Tell whether it is the card that is too small, and not the host or a limit of the script's own."""
+    """Return whether the GPU is too small, and not the host memory or a limit that the script set for itself."""
     own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
     return not own_limit and not (prediction.host is not None and prediction.host.decides)
+
+
+def _next(prediction: Prediction) -> Iterator[Quote]:
+    """Yield the command to run next: `ullage advise` if the GPU is too small, `ullage run` if the script fits."""
+    if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
+        yield Quote(title="Next: find changes that make it fit", text=_advise(prediction), is_to_paste=True)
+    elif prediction.verdict is Verdict.FITS and (command := _command_on_gpu(prediction)):
+        text = shlex.join(["ullage", "run", *command])
+        yield Quote(title="Next: run it on the GPU and record its memory", text=text, is_to_paste=True)
+
+
+def _command_on_gpu(prediction: Prediction) -> list[str]:
+    """Return the command that runs the script on real GPUs; empty if it is a notebook or needs several nodes."""
+    command = [prediction.script, *prediction.arguments]
+    if prediction.script.endswith(NOTEBOOK):
+        return []
+    ranks = prediction.world_size or 1
+    if ranks == 1 or not prediction.script.endswith(PYTHON_FILES):
+        return command
+    return ["torchrun", "--nproc-per-node", str(ranks), *command] if ranks <= CARDS_OF_A_NODE else []
 
 
 def _advise(prediction: Prediction) -> str:
@@ -135,25 +155,25 @@ def _card(prediction: Prediction) -> Meter:
     below, above = doubt_of(prediction.cudnn, prediction.guesses)
     placement = prediction.placement
     low_context, high_context = prediction.context_interval_bytes
-    exact = "exact but for workspaces" if below or above else "exact"
+    exact = "exact except workspaces" if below or above else "exact"
     if is_drawn(prediction):
-        exact = "with drawn values"
+        exact = "with random values"
     if prediction.oom is not None and prediction.oom.reserved_bytes:
-        title, rest = "The card when memory ran out", "free"
+        title, rest = "GPU memory when memory ran out", "free"
         allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
-        remark = prediction.context_source if context == prediction.context_bytes else "the least that it takes"
+        remark = prediction.context_source if context == prediction.context_bytes else "the smallest possible size"
     else:
-        title = "The card at its fullest"
+        title = "GPU memory at the peak"
         least = prediction.total_memory_bytes - prediction.interval_bytes[1]
-        rest = f"headroom (at least {text_of_bytes(least)})" if least > 0 else "headroom (none at the high end)"
+        rest = f"free (at least {text_of_bytes(least)})" if least > 0 else "free (none at the high end of the range)"
         allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
         context, remark = prediction.context_bytes, _context_remark(prediction, low_context, high_context)
     parts = [
         SizedPart(label="allocated", size_bytes=allocated, remark=f"by tensors, {exact}"),
         SizedPart(
-            label="cached beside it",
+            label="cached by PyTorch",
             size_bytes=reserved - allocated,
-            remark=f"reserved {text_of_bytes(reserved)}, {_placed(placement, exact)}",
+            remark=f"total reserved: {text_of_bytes(reserved)}, {_placed(placement, exact)}",
         ),
         SizedPart(label="CUDA context", size_bytes=context, remark=remark),
     ]
@@ -161,57 +181,81 @@ def _card(prediction: Prediction) -> Meter:
         parts.insert(2, taken)
     limit = prediction.oom.limit_bytes if prediction.oom else None
     if limit is not None:
-        rest = "free on the card"
+        rest = "free on the GPU"
     limits = (
-        (Within(label="the script's own limit", text=f"{text_of_bytes(limit)} reserved at most, whatever is free"),)
+        (
+            Within(
+                label="the script's own limit",
+                text=f"PyTorch may reserve at most {text_of_bytes(limit)}, even if more is free",
+            ),
+        )
         if limit is not None
         else ()
+    )
+    low, high = prediction.interval_bytes
+    used = (
+        ()
+        if prediction.oom is not None or low == high
+        else (Within(label="range of use", text=_range_text(low, high)),)
     )
     return Meter(
         title=title,
         total_bytes=prediction.total_memory_bytes,
-        total_label="total",
+        total_label="GPU total",
         parts=tuple(parts),
-        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside) + limits,
+        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside) + limits + used,
         rest_label=rest,
     )
 
 
+def _range_text(low: int, high: int) -> str:
+    """Return a remark that explains the range of the used memory."""
+    return (
+        f"{text_of_bytes(low)} to {text_of_bytes(high)} (lowest to highest), because only a real GPU knows the exact "
+        "sizes of its CUDA context and of some workspaces"
+    )
+
+
 def _placed(placement: Placement | None, exact: str) -> str:
-    """Return a remark on how reserved memory depends on the placement of segments, or that it is exact."""
+    """Return a remark that reserved memory is exact, or how it depends on the addresses at which the driver places
+    segments.
+    """
     if placement is None or placement.decides_nothing:
         return exact
-    but = exact.removeprefix("exact").replace(" but", ", but")
+    but = {"exact": "", "exact except workspaces": "; workspaces are not exact"}.get(exact, f"; {exact}")
     driver = {"linux": "Linux", "linux-host": "Linux", "wsl": "WSL", "windows": "Windows"}[placement.driver]
     if not placement.is_certain:
-        return f"as {driver} places segments{but}"
+        return f"if segments are placed as on {driver}{but}"
     off = less_or_more(placement.below_bytes, placement.above_bytes)
-    return f"as {driver} places segments; up to {off} elsewhere{but}"
+    return f"if segments are placed as on {driver}, else up to {off}{but}"
 
 
 def _context_remark(prediction: Prediction, low: int, high: int) -> str:
-    """Return a remark on the source of the context's size, and its interval."""
+    """Return a remark with the range of the CUDA context's size and the source of that range."""
     if low == high:
         return prediction.context_source
-    return f"{text_of_bytes(low)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
+    return (
+        f"range {text_of_bytes(low)} to {text_of_bytes(high)} (lowest to highest); "
+        f"{prediction.context_source.removeprefix('assumed: ')}"
+    )
 
 
 def _roles(moment: str, roles: dict[str, int]) -> Shares:
     total = sum(roles.values())
     return Shares(
-        title=f"What was allocated {moment}: {text_of_bytes(total)}",
+        title=f"Memory allocated {moment}, by role: {text_of_bytes(total)}",
         total_bytes=total,
         parts=tuple(SizedPart(label=role.replace("_", " "), size_bytes=size) for role, size in roles.items() if size),
     )
 
 
 def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
-    return _shares(f"Your lines that allocated it ({moment})", total, [(_place(line), line) for line in lines])
+    return _shares(f"Memory allocated {moment}, by line of your code", total, [(_place(line), line) for line in lines])
 
 
 def _library_lines(moment: str, lines: list[LineUse], leading: str, total: int) -> Shares:
     labels = [shortened(line.module) if line.module else _place(line) for line in lines]
-    title = f"By module, most of it through {leading} ({moment})"
+    title = f"Memory allocated {moment}, by module; most of it was allocated through {leading}"
     return _shares(title, total, list(zip(labels, lines, strict=True)))
 
 
@@ -223,7 +267,7 @@ def _shares(title: str, total: int, lines: list[tuple[str, LineUse]]) -> Shares:
 
 
 def _leading(lines: list[LineUse]) -> str:
-    """Return the place of the user's line with the most bytes."""
+    """Return the line of the user's code that allocated the most bytes, as a file name and a line number."""
     sizes: Counter[str] = Counter()
     for line in lines:
         sizes[_place(line)] += line.bytes
@@ -231,8 +275,8 @@ def _leading(lines: list[LineUse]) -> str:
 
 
 def _place(line: LineUse) -> str:
-    """Return the place of a line."""
-    return place_of(line.file, line.line, "(no line of yours)")
+    """Return the file name and the number of a source line, or a text if the memory has no line of the user's code."""
+    return place_of(line.file, line.line, "(not your code)")
 
 
 def _purpose(line: LineUse) -> str:
@@ -243,7 +287,7 @@ def _purpose(line: LineUse) -> str:
 
 
 def _role(line: LineUse) -> str:
-    """Return the role of the line's blocks, and the pass in which they were made if it is not the line's own."""
+    """Return the role of a line's blocks, and "in backward" if the backward pass allocated them."""
     during = " in backward" if line.phase == "backward" else ""
     return f"{line.role.replace('_', ' ')}{during}"
 
@@ -255,8 +299,8 @@ def _over_time(prediction: Prediction) -> Curve:
         title="Allocated memory over the run",
         values=tuple(prediction.timeline["allocated_bytes"]),
         marks=tuple(prediction.timeline["step_ends"]),
-        mark_label="below: where each step ends",
-        remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
+        mark_label="numbers below: end of each step",
+        remark=f"peak in step {told}{_settling(prediction)}" if complete else "",
         bands=bands_of(prediction.bands),
     )
 
@@ -265,17 +309,17 @@ def _beside_eager(prediction: Prediction, eager: Peaks) -> Table:
     graphs = prediction.compiled_graphs
     compiled = f"compiled, {graphs} graph{'' if graphs == 1 else 's'}"
     runs: list[tuple[tuple[str, ...], Peaks | Prediction]] = [((compiled,), prediction), (("eager",), eager)]
-    title = "With torch.compile, and with it switched off"
+    title = "Peaks with torch.compile and without it"
     return table_of_peaks(title, ("run",), runs, has_bars=True, has_tones=True)
 
 
 def _ranks(prediction: Prediction) -> Table:
     return table_of_peaks(
-        "Every rank, each run alone",
+        "Peaks of all ranks (each was run without the others)",
         ("rank",),
         [((str(each.rank),), each) for each in prediction.ranks],
         fullest=next((each for each in prediction.ranks if each.rank == prediction.rank), None),
-        mark=" ◀ the fullest",
+        mark=" ◀ highest",
         has_bars=True,
         has_tones=True,
     )
@@ -293,7 +337,7 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
         bands=bands_of(prediction.bands),
     )
     yield Icicle(
-        title=f"What was allocated {moment_of_peak(prediction)}: role, module, source line (after rounding)",
+        title=f"Memory allocated {moment_of_peak(prediction)}: by role, module and source line (after rounding)",
         levels=("role", "module", "line"),
         leaves=tuple(
             ((role.replace("_", " "), *module.split("."), line), size, f"{blocks} block{'' if blocks == 1 else 's'}")
@@ -302,7 +346,7 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
     )
     largest = sorted(picture.segments, key=lambda segment: -int(segment["size"]))
     shown = largest[:_SEGMENTS_SHOWN]
-    more = f"; {len(largest) - len(shown)} smaller ones are not shown" if len(largest) > len(shown) else ""
+    more = f"; {len(largest) - len(shown)} smaller segments are not shown" if len(largest) > len(shown) else ""
     yield Map(
         title=f"The allocator's segments {moment_of_peak(prediction)}",
         strips=tuple(
@@ -313,7 +357,7 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
             )
             for segment in shown
         ),
-        remark=f"{len(largest)} segments, largest first; what is empty is cached{more}",
+        remark=f"{len(largest)} segments, largest first; empty parts are cached memory{more}",
     )
 
 
@@ -324,28 +368,28 @@ def _settling(prediction: Prediction) -> str:
         growth = prediction.growth
         place = f", allocated at {Line(growth.file, growth.line)}" if growth.file and growth.line else ""
         holder = f", held by {growth.holder}" if growth.holder else ""
-        return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}{holder}"
+        return f"; memory grows by {text_of_bytes(growth.bytes_per_step)} per step{place}{holder}"
     if prediction.settled:
-        return "; the peak has settled"
-    return f"; the peak has not settled: {_WHY_UNSETTLED[prediction.ended]}"
+        return "; the peak is stable"
+    return f"; the peak is not stable yet: {_WHY_UNSETTLED[prediction.ended]}"
 
 
 _WHY_UNSETTLED = {
-    "steps": "run more with --steps",
-    "time": "the run was stopped before it could",
-    "ended": "the script ended before it could",
+    "steps": "run more steps with --steps",
+    "time": "the run was stopped too early",
+    "ended": "the script ended too early",
 }
 _MEANING = {
-    "known": "as a real card would have it",
-    "assumed": "numbers are taken to be finite",
-    "alike": "taken to be the same on every rank",
-    "drawn": "drawn from a seed",
-    "unknown": "UNKNOWN, read as zero",
+    "known": "the same value as on a real GPU",
+    "assumed": "correct if all numbers are finite",
+    "alike": "assumed to be equal on all ranks",
+    "drawn": "random value from the seed",
+    "unknown": "UNKNOWN, replaced by zero",
 }
 
 
 def is_drawn(prediction: Prediction) -> bool:
-    """Tell whether a size or a branch may depend on values that nobody knows."""
+    """Return whether a size or a branch may depend on values that only a real GPU can compute."""
     return any(read.may_decide and read.certainty in ("drawn", "unknown") for read in prediction.reads)
 
 
@@ -356,28 +400,30 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
         decides = f", {read.kind}" if read.kind == "shape" else ""
         times = f"{read.count} time{'' if read.count == 1 else 's'}"
         is_idle = read.certainty == "unknown" and not read.may_decide
-        meaning = "read as zero, and decides nothing" if is_idle else _MEANING[read.certainty]
+        meaning = "replaced by zero, affects no size and no branch" if is_idle else _MEANING[read.certainty]
         shown.append(f"{place}: {read.op}{decides}, {times}: {meaning}")
     if len(reads) > _READS_SHOWN:
-        shown.append(f"and {len(reads) - _READS_SHOWN} other places")
+        shown.append(f"and {len(reads) - _READS_SHOWN} more places")
     return tuple(shown)
 
 
 def _processes(prediction: Prediction) -> Table:
-    """Return the peaks of a command's processes."""
+    """Return a table with the peaks of each process of a command."""
     runs = [((each.name, str(each.rank)), each) for each in prediction.processes]
     return table_of_peaks("By process", ("process", "rank"), runs)
 
 
 def _draws(prediction: Prediction) -> Table:
-    """Return the peaks of all seeds, and between what one more run would lie."""
+    """Return a table with the peaks of each seed, and the range in which the peak of one more run would be."""
     draws = prediction.draws
-    table = table_of_peaks("By seed of the drawn values", ("seed",), [((str(draw.seed),), draw) for draw in draws])
+    table = table_of_peaks(
+        "Peaks by seed of the random values", ("seed",), [((str(draw.seed),), draw) for draw in draws]
+    )
     if len(draws) == 1:
         return table
     allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
     reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
-    return replace(table, rows=(*table.rows, TableRow(cells=("95 of 100 runs", allocated, reserved, ""))))
+    return replace(table, rows=(*table.rows, TableRow(cells=("range of 95 % of runs", allocated, reserved, ""))))
 
 
 def _text_of_interval(figures: list[int]) -> str:

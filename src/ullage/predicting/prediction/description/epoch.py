@@ -1,4 +1,4 @@
-"""A foreseen epoch as parts of a report: its table, and its curve."""
+"""The sections of a report about a predicted epoch: a table and a curve."""
 
 from collections.abc import Iterator
 
@@ -13,24 +13,24 @@ def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterato
     """Yield the table and the curve of an epoch.
 
     Args:
-        epoch: the use.
+        epoch: the memory use over the epoch.
         verdict: the verdict on the script.
-        lines: the lines that allocated most at the run's peak, the first of which allocated most.
+        lines: the source lines that allocated most at the run's peak, in descending order.
     """
-    exact = "exact" if epoch.is_exact else "an estimate: see below"
+    exact = "exact" if epoch.is_exact else "estimated, see the notes below"
     rows = [
-        ("batches", f"{epoch.batches:,} of {epoch.shapes:,} shapes, {epoch.items:,} items"),
+        ("batches", f"{epoch.batches:,} batches with {epoch.items:,} items, {epoch.shapes:,} different shapes"),
         ("steps", _steps_text(epoch)),
-        ("allocated at most", f"{text_of_bytes(epoch.peak_allocated_bytes)}, {exact}"),
-        ("reserved at most", f"{text_of_bytes(epoch.peak_reserved_bytes)}, {exact}{_growth_text(epoch)}"),
+        ("peak allocated", f"{text_of_bytes(epoch.peak_allocated_bytes)}, {exact}"),
+        ("peak reserved", f"{text_of_bytes(epoch.peak_reserved_bytes)}, {exact}{_growth_text(epoch)}"),
     ]
     if epoch.worst is not None:
         rows += list(_worst_rows(epoch.worst, lines))
     if verdict is Verdict.DOES_NOT_FIT:
-        rows.append(("would survive", _survival_text(epoch.worst)))
+        rows.append(("batch size that fits", _survival_text(epoch.worst)))
     if epoch.runs_out_at is not None:
-        rows.append(("memory runs out", f"at batch {epoch.runs_out_at:,}, by replay"))
-    title = "The epoch, every batch of it" if epoch.is_foreseen else "The batches that were met"
+        rows.append(("memory runs out", f"at batch {epoch.runs_out_at:,}, found by replay"))
+    title = "The whole epoch" if epoch.is_foreseen else "The batches that were seen"
     tone = Tone.BAD if epoch.runs_out_at is not None else Tone.PLAIN
     yield Table(title=title, columns=("", ""), rows=tuple(TableRow(cells=row, tone=tone) for row in rows))
     if epoch.reserved_bytes:
@@ -44,9 +44,9 @@ def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterato
 
 
 def _steps_text(epoch: EpochUse) -> str:
-    text = f"{epoch.steps_run:,} run, {epoch.batches_replayed:,} batches replayed from steps of the same shapes"
+    text = f"{epoch.steps_run:,} run; {epoch.batches_replayed:,} batches replayed from steps with the same shapes"
     if epoch.batches_stood_in:
-        text += f", for {epoch.batches_stood_in:,} a heavier one stands in"
+        text += f"; {epoch.batches_stood_in:,} batches replaced by a larger one"
     return text
 
 
@@ -58,16 +58,18 @@ def _growth_text(epoch: EpochUse) -> str:
 
 
 def _worst_rows(worst: WorstBatch, lines: list[Line]) -> Iterator[tuple[str, str]]:
-    alike = "the only one of its shapes" if worst.alike == 1 else f"one of {worst.alike:,} of its shapes"
-    yield "worst batch", f"number {worst.index:,} ({alike}): {worst.items:,} items, longest {worst.longest:,}"
+    alike = "the only one with its shapes" if worst.alike == 1 else f"one of {worst.alike:,} with its shapes"
+    yield "worst batch", f"number {worst.index:,} ({alike}): {worst.items:,} items, the longest is {worst.longest:,}"
     yield "its shapes", worst.shape
     if worst.is_the_peak_of_the_run and lines:
-        yield "its line", f"{lines[0]} allocated most of what was alive"
+        yield "its line", f"{lines[0]} allocated most of the memory in use"
 
 
 def _survival_text(worst: WorstBatch | None) -> str:
-    """How to learn the batch size that survives the worst batch, and an estimate where there is one."""
-    how = "ullage fit --batches heaviest --vary OPTION finds the batch size"
+    """Return how to find the batch size with which the worst batch fits, after an estimate of that size if there is
+    one.
+    """
+    how = "find the batch size with ullage fit --batches heaviest --vary OPTION"
     if worst is None or worst.items_that_fit is None:
         return how
-    return f"about {worst.items_that_fit:,} items of that length, in proportion; {how}"
+    return f"about {worst.items_that_fit:,} items of that length, estimated in proportion; {how}"

@@ -1,4 +1,4 @@
-"""The part of a prediction's report that is about the host: the second bar, and whose lines have its memory."""
+"""The sections of a prediction's report about host memory: a bar, and the source lines that allocated most of it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,13 +10,15 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
-"""Lines that have less than this part of the host's memory are shown only where --host-memory asks about it."""
+"""Source lines are shown if they allocated at least 1/20 of the host memory, or if --host-memory was given."""
 _LEAST_PINNED_BYTES: Final = 1 << 20
-"""Fewer pinned bytes, as the four of a number that `item()` copies, tell nobody anything."""
+"""The least pinned memory in bytes that is shown: less, such as the four bytes that `item()` copies, is not
+informative.
+"""
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
-    """Return the host's bar, and the lines that had most of it, where that is much."""
+    """Yield the bar of the host memory, and the source lines that allocated most of it if that is much."""
     if host is None:
         return
     yield _bar(host)
@@ -27,7 +29,7 @@ def host_sections(host: HostUse | None) -> Iterator[Section]:
     if rows and is_much:
         rows.sort(key=lambda row: -row[0].bytes)
         yield Shares(
-            title="Lines that had most of it (pinned, tensors and arrays, each kind at its own peak)",
+            title="Host memory by source line (each kind at its own peak)",
             total_bytes=max(asked_bytes, 1),
             parts=tuple(
                 SizedPart(
@@ -43,40 +45,44 @@ def host_sections(host: HostUse | None) -> Iterator[Section]:
 def _bar(host: HostUse) -> Meter:
     ranks = host.ranks_of_a_node
     each = f"{ranks} x {text_of_bytes(host.resident_peak_bytes)}, " if ranks > 1 else ""
-    once = f"; files' pages ({text_of_bytes(host.file_bytes)}) once" if ranks > 1 else ""
+    once = f"; memory of mapped files ({text_of_bytes(host.file_bytes)}) counted once" if ranks > 1 else ""
     parts = [
         SizedPart(
             label="resident" if ranks == 1 else f"resident in {ranks} ranks",
             size_bytes=ranks * host.resident_peak_bytes - (ranks - 1) * host.file_bytes,
-            remark=f"{each}without the {text_of_bytes(host.own_bytes)} that ullage added{once}",
+            remark=f"{each}excluding {text_of_bytes(host.own_bytes)} used by ullage{once}",
         )
     ]
     if host.pinned_untouched_bytes:
-        remark = "a real driver has its pages there all the same"
+        remark = "on a real GPU, pinned memory is resident even if unwritten"
         parts.append(
             SizedPart(label="pinned, not written", size_bytes=ranks * host.pinned_untouched_bytes, remark=remark)
         )
     if host.workers_bytes:
         named = f"{host.workers} process{'' if host.workers == 1 else 'es'}" + (" each" if ranks > 1 else "")
-        shared = f", {text_of_bytes(host.shared_memory_bytes)} in /dev/shm" if host.shared_memory_bytes else ""
+        shared = f", {text_of_bytes(host.shared_memory_bytes)} of it in /dev/shm" if host.shared_memory_bytes else ""
         parts.append(
-            SizedPart(label="workers", size_bytes=ranks * host.workers_bytes, remark=f"{named}, theirs alone{shared}")
+            SizedPart(
+                label="workers",
+                size_bytes=ranks * host.workers_bytes,
+                remark=f"{named}, memory not shared with the script{shared}",
+            )
         )
-    within = [Within(label="the CUDA driver's own", text="not counted: only a real card has it")]
+    within = [Within(label="CUDA driver", text="its host memory is not counted: only a real GPU has it")]
     if host.pinned_peak_bytes >= _LEAST_PINNED_BYTES:
-        text = f"{text_of_bytes(host.pinned_peak_bytes)} a process at the peak, rounded as PyTorch does, exact"
+        text = f"{text_of_bytes(host.pinned_peak_bytes)} per process at the peak, as rounded up by PyTorch, exact"
         within.insert(0, Within(label="pinned", text=text))
     limit = host.total_bytes if host.limit_bytes is None else host.limit_bytes
     return Meter(
-        title="The host's memory at its fullest" + (" (one node)" if ranks > 1 else ""),
+        title="Host memory at the peak" + (" (one node)" if ranks > 1 else ""),
         total_bytes=limit,
         total_label="--host-memory" if host.limit_source == GIVEN else host.limit_source,
         parts=tuple(parts),
         within=tuple(within),
-        rest_label="free" if host.total_bytes <= limit else "lacking",
+        rest_label="free" if host.total_bytes <= limit else "missing",
     )
 
 
 def _purpose(line: HostLine, what: str) -> str:
-    library = "" if line.is_users or line.file is None else f", {line.function} of a library"
+    library = "" if line.is_users or line.file is None else f", by {line.function} of a library"
     return f"{what}, {line.blocks} block{'' if line.blocks == 1 else 's'}{library}"

@@ -1,4 +1,4 @@
-"""Tables of a prediction's report: the peaks of runs (ranks, processes, seeds) and of phases, and places in source."""
+"""Tables of a prediction's report: the peaks of several runs (ranks, processes, seeds), and the peaks of phases."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -10,17 +10,20 @@ from ullage.predicting.prediction.phases.name import STEPS, PhaseName
 from ullage.report.report import Band, Table, TableRow, Tone
 
 TONES: Final = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
-_PLACE_CHARACTERS: Final = 34  # as a column is wide
+_VERDICTS: Final = {Verdict.FITS: "fits", Verdict.DOES_NOT_FIT: "does not fit", Verdict.UNKNOWN: "uncertain"}
+_PLACE_CHARACTERS: Final = 34  # the width of the column
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
-    """Return the peaks of each phase; None if a run had only loading and steps, of which the report tells anyway."""
+    """Return a table with the peaks of each phase; None if the run had only loading and steps, which other sections
+    show.
+    """
     if all(phase.name in STEPS for phase in phases):
         return None
     most = max(phase.peak_allocated_bytes for phase in phases) or 1
     return Table(
         title=title,
-        columns=("phase", "when", "allocated", "reserved", "set at"),
+        columns=("phase", "when", "allocated", "reserved", "peak at"),
         rows=tuple(
             TableRow(
                 cells=(
@@ -38,7 +41,9 @@ def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | Non
 
 
 def moment_of_peak(prediction: Prediction) -> str:
-    """Say when most was allocated: in which step, or in which phase that is no step."""
+    """Return when the most memory was allocated, as "at the peak in step 3" or "at the peak in" and the name of a
+    phase.
+    """
     shown = [run.phases for run in prediction.runs if run.arguments == prediction.arguments]
     phases = shown[0] if shown else prediction.phases
     at_most = [phase for phase in phases if phase.peak_allocated_bytes == prediction.peak_allocated_bytes]
@@ -50,14 +55,16 @@ def moment_of_peak(prediction: Prediction) -> str:
 
 
 def resumed_tables(prediction: Prediction) -> Iterator[Table]:
-    """Return the peaks of the first run and of the resumed one, and the phases of that."""
+    """Return a table with the peaks of the first and of the resumed run, and a table with the phases of the resumed
+    run.
+    """
     if not prediction.runs:
         return
     first, resumed = prediction.runs
     yield table_of_peaks(
-        "Both runs",
+        "Peaks of the first and of the resumed run",
         ("run",),
-        [(("the first",), first), (("resumed",), resumed)],
+        [(("first",), first), (("resumed",), resumed)],
         fullest=next((run for run in prediction.runs if run.arguments == prediction.arguments), None),
         mark=" ◀ shown above",
         has_bars=True,
@@ -68,7 +75,7 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
 
 
 def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
-    """Return the phases as stretches of the timeline."""
+    """Return the phases as labelled parts of the timeline."""
     return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
 
 
@@ -86,8 +93,8 @@ def _place(phase: PhaseUse) -> str:
     if phase.file and phase.line:
         return str(Line(phase.file, phase.line))
     if phase.before_bytes == phase.peak_allocated_bytes:
-        return "what was there before"
-    return "no line of yours"
+        return "allocated before"
+    return "not your code"
 
 
 def table_of_peaks(
@@ -100,14 +107,14 @@ def table_of_peaks(
     has_bars: bool = False,
     has_tones: bool = False,
 ) -> Table:
-    """Return a table with a row for each run.
+    """Return a table with one row per run: its allocated and reserved peaks, and its verdict.
 
     Args:
         title: the table's title.
         names: the headings of the columns before the peaks.
-        runs: what these columns hold, and the run.
+        runs: for each row, the cells of these columns and the run.
         fullest: the run whose row is marked.
-        mark: how it is marked.
+        mark: the text that marks this row.
         has_bars: whether each row has a bar for its reserved memory.
         has_tones: whether each row has the colour of its verdict.
     """
@@ -122,7 +129,7 @@ def table_of_peaks(
                     *cells,
                     text_of_bytes(run.peak_allocated_bytes),
                     text_of_bytes(run.peak_reserved_bytes),
-                    run.verdict.value + (mark if run is fullest else ""),
+                    _VERDICTS[run.verdict] + (mark if run is fullest else ""),
                 ),
                 tone=TONES[run.verdict] if has_tones else Tone.PLAIN,
                 share=run.peak_reserved_bytes / most if has_bars else None,
@@ -133,10 +140,12 @@ def table_of_peaks(
 
 
 def place_of(file: str | None, line: int | None, otherwise: str) -> str:
-    """Return a line's place; another text where there is no line."""
+    """Return the file name and the number of a source line, shortened; `otherwise` if there is none."""
     return otherwise if file is None or line is None else shortened(str(Line(file, line)))
 
 
 def shortened(name: str) -> str:
-    """Cut a long path or name from the left, so that the line number or the innermost module stays."""
+    """Return a long path or module name with its beginning cut off, so that the line number or the innermost module
+    remains.
+    """
     return f"…{name[1 - _PLACE_CHARACTERS :]}" if len(name) > _PLACE_CHARACTERS else name

@@ -1,1 +1,1 @@
-"""The host's memory that a run takes."""
+"""Measurement of the host memory (RAM) that a run uses."""

@@ -1,7 +1,7 @@
-"""The host's memory: what one process of the script took of it, times the ranks of a node, against a limit.
+"""Compute the host memory that all ranks of a node need, and compare it with a limit.
 
-Figures of a process come from the script's own (`host.meter`), those of its workers from outside (`host.watch`). What a
-CUDA driver takes of the host for a real card is in none of them: only a real card knows.
+`host.meter` measures the script's process, and `host.watch` measures the processes that it starts. Neither includes the
+host memory that a CUDA driver uses for a real GPU, because that can only be measured with a real GPU.
 """
 
 from dataclasses import dataclass, fields
@@ -12,105 +12,112 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The source of a limit that the user gave, which alone decides."""
+"""The source of a limit that the user gave; only this kind of limit can change the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """What one line of source had of the host's memory at a peak."""
+    """The host memory that one source line had allocated at a peak."""
 
     file: str | None
     line: int | None
     function: str | None
     is_users: bool
-    """Whether the line is the user's own; otherwise it is a library's, to which none of the user's led."""
+    """Whether the line is in the user's code. If not, it is a library's line, and no line of the user's is on its
+    stack.
+    """
     bytes: int
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPeaks:
-    """What the script's process asked for of the host's memory, in bytes."""
+    """The peaks of the host memory that the script's process requested, in bytes, with the source lines."""
 
     pinned_peak_bytes: int
-    """Pinned memory as the driver hands it out, at most at once: with PyTorch's rounding, and exact."""
+    """The peak of pinned memory that the driver allocates, including PyTorch's rounding. This figure is exact."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
-    """Pinned memory that nobody has written, at most: a real driver has its pages there, the emulated one has not, so
-    that they are not resident."""
+    """The peak of pinned memory that has not been written to. A real driver backs these pages with memory at once; the
+    emulated driver does not, so the emulated run has no resident memory for them.
+    """
     tensors_peak_bytes: int
-    """Tensors on the CPU of 1 MiB and more, at most at once; without those in memory that processes share."""
+    """The peak of CPU tensors of 1 MiB or more, without tensors in memory that processes share."""
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
-    """NumPy's arrays of 1 MiB and more, at most at once."""
+    """The peak of all NumPy arrays of 1 MiB or more together, in bytes."""
     array_lines: list[HostLine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures(HostPeaks):
-    """What the script's process had of the host's memory, in bytes."""
+    """The host memory of the script's process, in bytes: what it requested and what was resident."""
 
     high_water_bytes: int
-    """The kernel's own count of the most that was resident, with what ullage added."""
+    """The kernel's figure of the highest resident memory, including the memory that ullage added."""
     own_bytes: int
-    """The part of it that ullage had added when the most was resident."""
+    """The part of `high_water_bytes` that ullage itself used at that time."""
     file_bytes: int
-    """The pages of files among it: all processes of a node share them."""
+    """The part of `high_water_bytes` in file-backed pages, which all processes of a node share."""
 
     @property
     def resident_peak_bytes(self) -> int:
-        """The most that was resident, without what ullage added."""
+        """The highest resident memory of the script's process, without the memory that ullage added."""
         return max(0, self.high_water_bytes - self.own_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersUse:
-    """What the processes that the script started had, in bytes, each at its peak."""
+    """The host memory of the processes that the script started, in bytes; each figure is at its own peak."""
 
     count: int = 0
-    """The most that were alive at once."""
+    """The highest number of these processes that were alive at the same time."""
     private_bytes: int = 0
-    """Memory that one of them has alone, summed."""
+    """The private memory of all processes that the script started, summed."""
     shared_memory_bytes: int = 0
-    """Memory in /dev/shm, of the script's process and theirs."""
+    """The memory in /dev/shm, of the script's process and of the processes that it started."""
     beside_bytes: int = 0
-    """The most of both at once that is not resident in the script's own process too."""
+    """The peak of private and shared memory together, without the shared memory that is also resident in the script's
+    process.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse(HostPeaks):
-    """The memory of one node's host that the run takes, in bytes."""
+    """The host memory that the run needs on one node, in bytes."""
 
     resident_peak_bytes: int
-    """The most that the script's process has resident, without what ullage adds."""
+    """The highest resident memory of the script's process, without the memory that ullage adds."""
     own_bytes: int
-    """The part that ullage added, which is left out."""
+    """The memory that ullage added, which is left out of `resident_peak_bytes`."""
     file_bytes: int
-    """The pages of files in `resident_peak_bytes`, which all ranks of a node share."""
+    """The file-backed part of `resident_peak_bytes`, which all ranks of a node share."""
     workers: int
-    """The most processes that the script had started at once, such as a DataLoader's workers."""
+    """The highest number of processes that the script had started at the same time, such as DataLoader workers."""
     workers_bytes: int
-    """The most that they had alone, and in shared memory beside the script's own process."""
+    """The peak memory of these processes: their private memory, and shared memory that is not in the script's own
+    process.
+    """
     shared_memory_bytes: int
-    """Memory in /dev/shm at most at once; a part of the above."""
+    """The peak of memory in /dev/shm; it is a part of `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
-    """All of it times the ranks of a node, the pages of files once."""
+    """The memory of one rank times the number of ranks on a node, with file-backed pages counted once."""
     limit_bytes: int | None
-    """The most that the node gives; None if nobody says."""
+    """The host memory available on the node; None if it is not known."""
     limit_source: str
-    """Who says so: "given", "the control group's limit", "the machine's memory" or "not known"."""
+    """The source of `limit_bytes`: "given", "the control group's limit", "the machine's memory" or "not known"."""
     fits: bool | None
-    """Whether the total is within the limit; None if there is no limit."""
+    """Whether the host memory that the run needs is within the limit; None if no limit is known."""
 
     @property
     def rank_bytes(self) -> int:
-        """What one rank takes by itself."""
+        """The host memory that one rank needs when it runs alone."""
         return self.resident_peak_bytes + self.pinned_untouched_bytes + self.workers_bytes
 
     @property
     def decides(self) -> bool:
-        """Whether the host says "does not fit": only for a limit that was given."""
+        """Whether host memory makes the verdict "does not fit"; True only if the user gave the limit."""
         return self.fits is False and self.limit_source == GIVEN
 
 
@@ -121,12 +128,12 @@ def host_use(
     world_size: int | None,
     given_bytes: int | None,
 ) -> HostUse | None:
-    """Put together what a node's host needs; None where the script's process told nothing.
+    """Compute the host memory that one node needs; None if the script's process reported no figures.
 
     Args:
-        figures: of the script's process.
-        workers: of the processes that it started.
-        world_size: how many ranks there are; None: the script runs alone.
+        figures: the figures of the script's process.
+        workers: the memory of the processes that the script started.
+        world_size: the number of ranks; None if the script runs without ranks.
         given_bytes: the limit that the user gave.
     """
     if figures is None or not figures.high_water_bytes:
@@ -153,7 +160,7 @@ def host_use(
 
 
 def _limit_here() -> tuple[int | None, str]:
-    """Return the most that this machine gives, and who says so."""
+    """Return the host memory available on this machine in bytes, and the source of that figure."""
     host = read_host()
     if host.limit_bytes is not None and (host.memory_bytes is None or host.limit_bytes < host.memory_bytes):
         return host.limit_bytes, "the control group's limit"
@@ -161,10 +168,10 @@ def _limit_here() -> tuple[int | None, str]:
 
 
 def reason_of_host(host: HostUse) -> str:
-    """Say why the host does not give enough."""
+    """Return the reason why host memory is too small, as one clause for the report."""
     ranks = f" for {host.ranks_of_a_node} ranks" if host.ranks_of_a_node > 1 else ""
     assert host.limit_bytes is not None
     return (
-        f"the host's memory is too small: at least {text_of_bytes(host.total_bytes)}{ranks} would be used "
-        f"of {text_of_bytes(host.limit_bytes)}"
+        f"host memory is too small: at least {text_of_bytes(host.total_bytes)}{ranks} is needed, "
+        f"and {text_of_bytes(host.limit_bytes)} is available"
     )

@@ -1,7 +1,7 @@
-"""What the script's process takes of the host's memory, and what of it is ours: measured inside that process.
+"""Measure the host memory of the script's process from inside it, and subtract the part that ullage itself uses.
 
-The kernel keeps the most that was resident, but not when that was. So it is asked at moments: where it has risen since
-the moment before, what ullage itself had then is taken off.
+The kernel reports the highest resident memory so far, but not when it was reached. So the meter reads that figure
+repeatedly. When it has risen since the last reading, the meter subtracts the memory that ullage had at that time.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from ullage.gpu.values.start import Values
 
 MODULES_BYTES: Final = 15 * MIB
-"""The memory that ullage's modules take before the script begins: docs/host_memory.md, and a test measures it."""
+"""The memory in bytes that ullage's modules use before the script begins. See docs/host_memory.md; a test measures
+it.
+"""
 HISTORY_ENTRY_BYTES: Final = 224
-"""The size of one entry of PyTorch's memory history: CUDACachingAllocator's TraceEntry in torch 2.11."""
+"""The size in bytes of one entry of PyTorch's memory history (`TraceEntry` of CUDACachingAllocator in torch 2.11)."""
 LINES_KEPT: Final = 20
 
 
 class HostMeter:
-    """Reads this process's memory at moments, and knows what of it is ullage's."""
+    """A meter that reads the resident memory of this process and knows which part of it belongs to ullage."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -37,28 +39,28 @@ class HostMeter:
         self._file_bytes = self._untouched_bytes = 0
 
     def open(self) -> None:
-        """Begin, when the script does."""
+        """Start to measure host memory; called just before the script starts."""
         self._journal.host.open()
         self._own_bytes = self.own_bytes()
 
     def follow(self, values: "Values | None", *, history_entries: int) -> None:
-        """Count what values take too, and PyTorch's history of memory.
+        """Also count the memory of tensor values kept by ullage and of PyTorch's memory history as ullage's own.
 
         Args:
-            values: of this process.
-            history_entries: how many entries that history has for each of the journal's.
+            values: the values kept in this process, if any.
+            history_entries: the number of entries in PyTorch's memory history for each entry of the journal.
         """
         self._values, self._history_entries = values, history_entries
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Count as ullage's what becomes resident meanwhile."""
+        """Count host memory that becomes resident inside this context as used by ullage, not by the script."""
         before = resident().bytes
         yield
         self._parts_bytes += max(0, resident().bytes - before)
 
     def own_bytes(self) -> int:
-        """Return what ullage has now."""
+        """Return the bytes of host memory that ullage itself uses now."""
         values = self._values
         events = int(self._journal.length())
         return (
@@ -69,9 +71,11 @@ class HostMeter:
         )
 
     def look(self) -> None:
-        """Read what there is; called wherever something of ullage's may have grown."""
+        """Read the resident memory; called at each place where ullage's own memory may have grown."""
         now, own = resident(), self.own_bytes()
-        # Somewhere since the last look: with the less that ullage had at one of its ends, so that no byte is missed.
+        # The peak was reached at some time since the last reading. Subtract the smaller of ullage's own sizes at the
+        # two
+        # readings, so that no byte of the script is left out.
         least = min(self._own_bytes, own)
         of_high, resident_before = library.sent_at_high(now.peak_bytes)
         if now.peak_bytes > self._high_bytes:
@@ -87,7 +91,7 @@ class HostMeter:
             self._theirs, self._own_at_peak = resident_bytes - own_bytes, own_bytes
 
     def figures(self) -> HostFigures:
-        """Return what was found, after the last look."""
+        """Stop measuring host memory and return the measured figures."""
         host = self._journal.host
         host.close()
         return HostFigures(

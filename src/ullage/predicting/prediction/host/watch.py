@@ -1,7 +1,8 @@
-"""What the processes have that the script has started: read from outside, a few times a second.
+"""Measure the host memory of the processes that the script starts, such as DataLoader workers.
 
-A worker that was forked shares most of its pages with the script's process, where they are counted already: what counts
-is what it has alone. What lies in /dev/shm is counted by file, because a batch on its way is in no process's memory.
+The parent process reads /proc a few times a second. A forked worker shares most of its pages with the script's process.
+Those pages are already counted there, so only the worker's private pages are added. Files in /dev/shm are counted
+separately, because a batch that a worker is sending belongs to no process's private memory.
 """
 
 import os
@@ -17,28 +18,28 @@ from ullage.predicting.prediction.host.memory import WorkersUse
 
 _SECONDS: Final = 0.2
 _COST_SHARE: Final = 0.05
-"""The share of time that looking may take: large processes are slow to read."""
+"""The largest share of wall-clock time to spend on reading /proc; reading a large process is slow."""
 _PLANNER: Final = b"ullage.gpu.emulator.cudnn"
-_SECTOR_BYTES: Final = 512  # stat(2): st_blocks
+_SECTOR_BYTES: Final = 512  # The unit of st_blocks, according to stat(2).
 _SHARED: Final = "/dev/shm/"
 
 
 class HostWatch:
-    """Watches the descendants of one process."""
+    """A sampler that measures the host memory of all descendants of one process."""
 
     def __init__(self, process: int, root: Path = Path("/proc")) -> None:
         self._process, self._root = process, root
         self._next = 0.0
         self.use = WorkersUse()
-        """The most that was seen."""
+        """The highest memory use of the watched processes so far."""
 
     def look(self, *, now: bool = False) -> None:
-        """Read what there is, unless that was done a moment ago; `now`: in any case."""
+        """Sample the memory of the descendants, unless the last sample is recent; with `now`, sample in any case."""
         began = time.monotonic()
         if began < self._next and not now:
             return
-        worked = time.thread_time()  # on a busy machine much time passes with no work done
-        with suppress(OSError, ValueError, IndexError):  # a process that has ended meanwhile
+        worked = time.thread_time()  # CPU time, because on a busy machine wall-clock time passes without work done.
+        with suppress(OSError, ValueError, IndexError):  # The process may have ended in the meantime.
             self._look()
         spent = time.thread_time() - worked
         self._next = began + max(_SECONDS, spent / _COST_SHARE)
@@ -65,7 +66,9 @@ class HostWatch:
                     yield from self._descendants(child)
 
     def _is_ours(self, process: int) -> bool:
-        """Tell whether it is the planner of cuDNN's workspaces, which a real run does not have."""
+        """Return whether a process is the cuDNN planner that ullage started; a run on a real GPU does not have that
+        process.
+        """
         try:
             return _PLANNER in (self._root / str(process) / "cmdline").read_bytes()
         except OSError:
@@ -74,10 +77,10 @@ class HostWatch:
     def _private_bytes(self, process: int) -> int:
         found = _fields(self._root / str(process) / "smaps_rollup")
         own = found.get("Private_Clean", 0) + found.get("Private_Dirty", 0)
-        return max(0, own - found.get("Pss_Shmem", 0))  # which is counted by file
+        return max(0, own - found.get("Pss_Shmem", 0))  # Shared memory is counted by file.
 
     def _shared_bytes(self, processes: list[int]) -> int:
-        """Return what lies in files of shared memory that the processes have open or have made."""
+        """Return the bytes in shared-memory files that the given processes have open or have created."""
         paths: list[Path] = []
         for process in processes:
             with suppress(OSError):
@@ -95,7 +98,7 @@ class HostWatch:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Read the lines "Name: NUMBER kB" of a file of the kernel's, in bytes."""
+    """Return the fields of a kernel file with lines "Name: NUMBER kB", converted to bytes."""
     found = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

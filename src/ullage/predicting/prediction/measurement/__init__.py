@@ -1,1 +1,1 @@
-"""From the journal of a finished run to its figures."""
+"""Computation of a run's memory figures from its journal, after the run has finished."""

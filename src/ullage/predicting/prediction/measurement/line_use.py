@@ -1,7 +1,7 @@
-"""What was alive at a moment, by line: the user's own, or, where one of these leads to it all, module and library line.
+"""Group the live memory at a point in time by source line, or by module and library line.
 
-A script that hands its model to a trainer has one line, `trainer.train()`. What the memory is of, the module that ran
-says then, and the innermost line of the library's code.
+If one line of the user's, such as `trainer.train()`, calls into a library that allocates nearly everything, that line
+explains little. The memory is then grouped by the running module and by the innermost line of the library's code.
 """
 
 import re
@@ -14,32 +14,34 @@ from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import LineUse
 
 _MOST: Final = 0.5
-"""The share of the memory from which on a line counts as the one that leads to it all."""
+"""The share of live memory above which one user line counts as the line that leads to all of it."""
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUse:
-    """One live block: what it is for, and where it was made."""
+    """One live block: its role, its size, and the line and module that allocated it."""
 
     role: str
     line: Line | None
-    """The user's line."""
+    """The line in the user's code that led to the allocation."""
     librarys: Line | None
-    """The innermost line of a library's that the user's line has led to."""
+    """The innermost library line that the user's line called into."""
     module: str
     phase: str
     size_bytes: int
 
 
 def lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum blocks by role and user's line, the most first."""
+    """Sum the blocks by role and by the user's line, largest sum first."""
     keys = [(use.role, use.line, use.phase, "") for use in uses]
     return _summed(keys, uses)
 
 
 def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum blocks by role, module and library line, the most first; empty where users' own lines tell enough."""
+    """Sum the blocks by role, module and library line, largest sum first; empty if the user's own lines are specific
+    enough.
+    """
     if not _leads_one_line(uses):
         return []
     keys = [(use.role, use.librarys or use.line, use.phase, _NUMBERS.sub(".*", use.module)) for use in uses]
@@ -47,7 +49,7 @@ def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
 
 
 def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
-    """Tell whether one of the user's lines leads to most of the memory, through a library."""
+    """Return whether a single user line leads, through a library, to most of the live memory."""
     by_line: Counter[Line | None] = Counter()
     through: defaultdict[Line | None, int] = defaultdict(int)
     for use in uses:
@@ -55,7 +57,7 @@ def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
         if use.librarys is not None:
             through[use.line] += use.size_bytes
     line, size = max(by_line.items(), key=lambda item: item[1], default=(None, 0))
-    # What backward allocates has no stack, and so no library's line.
+    # Blocks that the backward pass allocates have no stack, and therefore no library line.
     return line is not None and size > _MOST * by_line.total() and through[line] > 0
 
 

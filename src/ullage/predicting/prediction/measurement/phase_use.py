@@ -1,7 +1,7 @@
-"""What each phase of a run used at most, and where it lies in the timeline.
+"""Compute the peak memory of each phase of a run, and the position of each phase in the timeline.
 
-The peak of a phase is what `torch.cuda.max_memory_allocated` says at its end after `reset_peak_memory_stats` at its
-beginning: the level there, or the highest level after it.
+The peak of a phase is what `torch.cuda.max_memory_allocated` would return at its end after a call of
+`reset_peak_memory_stats` at its beginning: the highest allocated memory from the beginning to the end of the phase.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,13 +17,13 @@ from ullage.predicting.prediction.phases.spans import Emptied, Marks, Span, base
 
 
 def uses_of(marks: Marks, entries: Entries, levels: Levels, memory: Memory, *, ran_out: bool) -> list[PhaseUse]:
-    """Return what each phase of a run used on one device.
+    """Return the peak memory of each phase of a run on one device.
 
     Args:
-        marks: what was noted.
+        marks: the calls and passes that hooks noted during the run.
         entries: the journal.
-        levels: of the device.
-        memory: of the device.
+        levels: the levels of the device.
+        memory: the live memory of the device.
         ran_out: whether the run ended because memory ran out.
     """
     named = spans_of(marks, entries)
@@ -63,7 +63,9 @@ def _inside(span: Span, levels: Levels) -> slice:
 
 
 def _peak_of(span: Span, levels: Levels) -> tuple[int, int, int | None]:
-    """Return the level before a span, its highest, and the entry that reached that; None if it was there before."""
+    """Return the allocated bytes before a span, the peak in it, and the journal entry of the peak (None if the level
+    before was never exceeded).
+    """
     inside = _inside(span, levels)
     before = int(levels.allocated[inside.start - 1]) if inside.start else 0
     if inside.stop > inside.start:
@@ -79,12 +81,12 @@ def _reserved_of(span: Span, levels: Levels, emptied: Emptied, device: int) -> i
     since = int(levels.index[inside.start - 1]) if inside.start else -1
     for index, its_device, reserved in zip(emptied.indices, emptied.devices, emptied.reserved_bytes, strict=True):
         if its_device == device and since <= index <= span.begin:
-            before = reserved  # the last one counts
+            before = reserved  # the last matching entry counts
     return max(before, int(levels.reserved[inside].max())) if inside.stop > inside.start else before
 
 
 def bands_of(marks: Marks, entries: Entries, levels: Levels, edges: Sequence[int]) -> list[PhaseBand]:
-    """Return the bins of the timeline in which something else was done than a step; what lies within comes later."""
+    """Return the timeline bins of each phase other than steps; a phase inside another one comes after it."""
     bands = []
     named = [span for span in spans_of(marks, entries) if not span.of_other_thread]
     loading = [span for span in base_spans(marks, named, None) if span.name == PhaseName.LOADING]

@@ -1,8 +1,8 @@
-"""Replays a run with segments at other addresses, to find how much would be reserved then.
+"""Replay a run with its segments at other addresses, to find how much memory would be reserved then.
 
-Up to torch 2.11 the allocator takes the lower one of equally large free blocks, so the addresses of segments decide
-which blocks are split and, now and then, whether another segment is needed. From torch 2.12 on addresses do not matter.
-It runs in the script's process, on what PyTorch recorded of one device.
+Up to torch 2.11, the allocator picks the lowest address among free blocks of equal size. The addresses of segments
+therefore decide which blocks are split, and sometimes whether one more segment is needed. From torch 2.12 on, addresses
+do not matter. The replay runs in the script's process, on the memory history that PyTorch recorded for one device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The placements that are compared. Those of the 20 runs of a real T4 that were looked at all lay between them."""
+"""The segment placements to compare; in all 20 examined runs on a real T4, the real placement was between these
+three.
+"""
 
 
 def addresses_count(torch_version: str) -> bool:
-    """Tell whether the allocator of a version of torch orders equally large free blocks by their addresses."""
+    """Return whether the allocator of a torch version orders free blocks of equal size by address."""
     return ALLOCATORS[semantics_of(torch_version)].tie is Tie.ADDRESS
 
 
@@ -39,15 +41,15 @@ def reserved_elsewhere(
     reserved_bytes: int,
     ran_out: bool,
 ) -> Elsewhere:
-    """Replay a run under other placements.
+    """Replay a run under other segment placements, and return the range of reserved memory.
 
     Args:
         trace: all events that PyTorch recorded of the device, as in torch.cuda.memory._snapshot.
         settings: the allocator's settings, as in the snapshot.
         torch_version: the version of torch of the run.
         placement: the placement of the run; one of `ullage.gpu.placement.PLACEMENTS`.
-        room_bytes: the card's memory without the context, or the limit of the process where that is less.
-        is_limited: whether the process has a limit of its own, so that a share of the card says no more than the room.
+        room_bytes: the memory of the GPU minus the CUDA context, or the limit of the process if that is lower.
+        is_limited: whether the process has its own limit. A memory fraction then needs no further check.
         reserved_bytes: the peak of reserved memory in the run.
         ran_out: whether the run ran out of memory.
     """
@@ -66,7 +68,7 @@ def reserved_elsewhere(
     if not here.address_ties:
         return replace(unknown, is_certain=True)
     there = [replayed(rebuilt, other) for other in ELSEWHERE]
-    if not ran_out:  # what another placement would have needed, though the card has not as much
+    if not ran_out:  # Replay without a limit, to find what another placement needs even if the GPU has less memory.
         roomy = replace(rebuilt, room_bytes=UNBOUNDED_BYTES)
         there = [replayed(roomy, other) if done.ran_out else done for other, done in zip(ELSEWHERE, there, strict=True)]
     peaks = [done.peak.reserved_bytes for done in (here, *there)]
@@ -82,23 +84,23 @@ def reserved_elsewhere(
 def rebuilt_of(
     trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], torch_version: str, room_bytes: int
 ) -> Rebuilt:
-    """Return the program of a device's trace.
+    """Return the allocator operations of a device's trace as a program that can be replayed.
 
     Raises:
-        UllageError: its settings cannot be read.
+        UllageError: the settings of the allocator cannot be read.
     """
     return program_of(_history_of(trace, settings), semantics=semantics_of(torch_version), capacity_bytes=room_bytes)
 
 
 def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
-    """Replay a program with segments where a placement puts them, wherever they were."""
+    """Replay a program with its segments at the addresses that a placement chooses, not at the recorded addresses."""
     placement = {"wsl": "windows", "linux-host": "linux"}.get(placement, placement)
     program = replace(rebuilt.program, recorded_addresses=())
     return run(program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes, placement=placement))
 
 
 def _history_of(trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> History:
-    """Convert a trace into columns, without its stacks, which are not needed here."""
+    """Convert a trace of allocator events to columns, without the stacks, which a replay does not need."""
 
     def column(name: str, other: str = "") -> np.ndarray:
         return np.array([event.get(name, event.get(other, 0)) for event in trace], np.uint64).astype(np.int64)

@@ -1,8 +1,8 @@
-"""The memory of a finished run: peaks by step, roles and source lines at the peak.
+"""Compute the memory figures of a finished run: peaks by step, and roles and source lines at the peak.
 
-Pure arithmetic over the journal, the notes and PyTorch's own history of requests; it runs in the script's process and
-returns parts of the result, which travels to the parent as JSON. Levels are PyTorch's own numbers
-(`c10::reportMemoryUsageToProfiler`, called with the allocator's totals at every event).
+The module only does arithmetic on the journal, the notes and PyTorch's own memory history. It runs in the script's
+process and returns parts of the result, which are sent to the parent process as JSON. The memory levels are PyTorch's
+own numbers, from `c10::reportMemoryUsageToProfiler`, which is called with the allocator's totals at every event.
 """
 
 import itertools
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The number of steps after which a run may stop."""
+"""The lowest number of training steps after which a predicted run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -43,7 +43,7 @@ _OUTSIDE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """The levels of one device after each of its events: columns of equal length."""
+    """The allocated and reserved bytes of one device after each of its events, as columns of equal length."""
 
     index: np.ndarray
     allocated: np.ndarray
@@ -52,29 +52,33 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The requested size and the line of each allocation, by its index in the journal."""
+    """The requested size and the source line of each allocation, by the allocation's index in the journal."""
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
     librarys_line_of: Callable[[int], Line | None] = lambda index: None
-    """The line of a library's that a user's line has led to."""
+    """A function that returns the innermost library line that the user's line called into, for an allocation's
+    index.
+    """
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
-    """Read the levels of a device from the journal."""
+    """Return the allocated and reserved bytes of a device at each event of the journal."""
     kinds = entries["kind"]
     chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
 def failed_request(entries: Entries, moment: int) -> Any:
-    """Return the journal's entry of the request that failed at or before `moment`; None if none did."""
+    """Return the journal entry of the last request that failed at or before entry `moment`; None if no request
+    failed.
+    """
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return entries[errors[-1]] if len(errors) else None
 
 
 def busiest_device(entries: Entries) -> int | None:
-    """Return the device that reserved most; None if nothing was allocated."""
+    """Return the device with the highest reserved memory; None if nothing was allocated."""
     allocations = entries[entries["kind"] == EntryKind.ALLOC]
     if not len(allocations):
         return None
@@ -82,10 +86,10 @@ def busiest_device(entries: Entries) -> int | None:
 
 
 def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
-    """Match PyTorch's history of a device with the journal: both are in the allocator's order.
+    """Match PyTorch's memory history of a device with the journal; both are in the allocator's order.
 
-    A history that lost its beginning (its ring was full) is matched from its end. Lines are the journal's own, or the
-    history's where the journal cannot record them.
+    If the history lost its beginning because its ring buffer was full, it is matched from its end. Source lines come
+    from the journal, or from the history if the journal cannot record stacks.
     """
     indices = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device))
     asked = [event for event in history if event["action"] == "alloc"]
@@ -115,14 +119,16 @@ def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
 def steps_of(
     levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int
 ) -> list[Step]:
-    """Peaks of every step: from the end of the one before (the start of the script for the first) to its own end.
+    """Return the peaks of every step.
+
+    A step begins at the end of the step before it; the first one begins at the start of the script.
 
     Args:
         levels: the levels of one device.
         step_ends: the journal index of each step's end.
         reserved_at_ends: the reserved bytes at each step's end.
-        oom_indices: the journal indices at which memory ran out.
-        end: the journal's length; what follows the last step's end counts as a step of its own if memory ran out there.
+        oom_indices: the journal indices of the out-of-memory errors.
+        end: the journal's length. If memory ran out after the last step's end, that part counts as a separate step.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):
@@ -156,8 +162,11 @@ def steps_of(
 
 
 def is_settled(steps: Sequence[Step]) -> bool:
-    """Tell whether the last complete step needed no more than the one before, up to 0.1 % of allocated and 1 MiB left
-    behind."""
+    """Return whether memory use has stopped growing between the last two complete steps.
+
+    The peak of reserved memory must not have grown, the peak of allocated memory by at most 0.1 %, and the allocated
+    memory at the step's end by less than 1 MiB.
+    """
     complete = [step for step in steps if step.complete]
     if len(complete) < 2:
         return False
@@ -170,18 +179,21 @@ def is_settled(steps: Sequence[Step]) -> bool:
 
 
 def is_level(steps: Sequence[Step]) -> bool:
-    """Tell whether the last three complete steps, the first one left out, ended at one level, up to 1 MiB or 0.1 %.
+    """Return whether the last three complete steps, without the first step of the run, ended at the same allocated
+    memory.
 
-    Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
+    A difference of 1 MiB or 0.1 % is allowed. If batches vary in size, or if only every second step keeps memory, it
+    takes more steps to detect growth.
     """
     ends = [step.end_allocated_bytes for step in steps if step.complete][1:][-3:]
     return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
 
 
 def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> bool:
-    """Tell whether 1 MiB or more of the second step is alive after the third, libraries' workspaces left out.
+    """Return whether 1 MiB or more that the second step allocated is still alive after the third step.
 
-    What stays is made in the first; where every second step leaves something behind, the third's level says nothing.
+    Library workspaces are not counted. Memory that is kept for good is normally allocated in the first step. If only
+    every second step keeps memory, the level after the third step does not show it.
     """
     if len(step_ends) != _LEAST_STEPS:
         return False
@@ -194,13 +206,15 @@ def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> boo
 
 
 def edges_of(levels: Levels) -> np.ndarray:
-    """Return the first event of each span of the timeline, and the number of all events."""
+    """Return the index of the first event of each timeline bin, followed by the number of all events."""
     bins = min(TIMELINE_BINS, len(levels.index))
     return np.linspace(0, len(levels.index), bins + 1).astype(int)
 
 
 def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
-    """Return the highest level in each of `TIMELINE_BINS` equal spans of events, and the bin of each step's end."""
+    """Return the highest allocated bytes in each of `TIMELINE_BINS` bins with equally many events, and the bin of each
+    step's end.
+    """
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
     edges = edges_of(levels)
@@ -213,7 +227,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Finds what was alive on one device at any moment of a run."""
+    """A finished run's live memory on one device, which can be queried for any point in time."""
 
     device: int
     lives: Lives
@@ -221,7 +235,7 @@ class Memory:
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
     module_names: Sequence[str] = ("",)
-    """The names of modules, by their numbers in the journal."""
+    """The names of modules, by the numbers that modules have in the journal."""
 
     @classmethod
     def of(
@@ -232,7 +246,7 @@ class Memory:
         history: Sequence[Mapping[str, Any]],
         stacks: JournalStacks,
     ) -> "Memory":
-        """Make it from a finished run."""
+        """Build this object from the journal, hooks and history of a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
@@ -244,7 +258,9 @@ class Memory:
         )
 
     def alive_at(self, moment: int) -> Alive:
-        """Return what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
+        """Return the memory that was alive just after journal entry `moment`: bytes by role, and by role and source
+        line.
+        """
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
         uses = [self._use_of(block) for block in blocks]
         return Alive(
@@ -265,11 +281,11 @@ class Memory:
 
     @cached_property
     def _modules(self) -> dict[int, int]:
-        """The number of the module that ran when a block was made, by the block's index in the journal."""
+        """The number of the module that was running when a block was allocated, by the block's index in the journal."""
         return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
-        """Return the peak of each role by itself, in requested bytes."""
+        """Return the peak of each role, in requested bytes; the peaks may be at different times."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         blocks = zip(lives.born[here].tolist(), lives.entries["size"][here].tolist(), strict=True)
@@ -289,7 +305,7 @@ class Memory:
         return peaks
 
     def line_of(self, moment: int) -> Line | None:
-        """Return the user's line of the allocation that is journal entry `moment`; None if there is none."""
+        """Return the user's line of the allocation at journal entry `moment`; None if that entry has no line."""
         at = int(np.searchsorted(self.lives.born, moment))
         if at >= len(self.lives.born) or self.lives.born[at] != moment:
             return None
@@ -299,13 +315,13 @@ class Memory:
         line = self.requests.line_of(born)
         if line is not None:
             return line
-        if phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
+        if phase is Phase.BACKWARD:  # The autograd thread has no Python frames, so use the line that called backward().
             started = [line for index, line in self.backward_lines if index < born]
             return started[-1] if started else None
         return None
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the bytes by role at the highest moment of each span of the timeline, and these moments."""
+        """Return the bytes by role at the highest allocated point of each timeline bin."""
         edges = edges_of(levels)
         moments = [
             int(levels.index[low + int(levels.allocated[low:high].argmax())])
@@ -326,9 +342,9 @@ class Memory:
         return by_role
 
     def step_blocks(self, ends: Sequence[int]) -> list[StepBlock[Line | None]]:
-        """Return the blocks that were alive at the end of their own step, without optimizers' state.
+        """Return the blocks that were still alive at the end of the step that allocated them, without optimizer state.
 
-        An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+        Optimizer state is left out because an optimizer creates it when a parameter first gets a gradient, in any step.
 
         Args:
             ends: the journal index at which each complete step ended.
@@ -350,27 +366,29 @@ class Memory:
         ]
 
     def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
-        """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
+        """Return the live memory just after entry `moment` as rows of role, module, source line, rounded bytes and
+        number of blocks.
+        """
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
         for block in blocks_at(moment, self.lives, self.roles, device=self.device):
             line = self._line_at(block.index, block.phase)
             module = self.module_names[self._modules[block.index]] or _OUTSIDE[block.phase]
-            key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
+            key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of your code)")
             rows[key] += block.size_bytes
             counts[key] += 1
         return [(*key, size, counts[key]) for key, size in rows.most_common()]
 
     def segments_at(self, moment: int, history: Sequence[Mapping[str, Any]], entries: Entries) -> list[dict[str, Any]]:
-        """Return the segments that the allocator held just after `moment`, with their live blocks, by address.
+        """Return the segments that the allocator held just after entry `moment`, with their live blocks, by address.
 
-        Segments come from PyTorch's history, which is in the allocator's order: the events before the allocation that
-        is the last one up to `moment`. Pages of an expandable segment that lie side by side are one.
+        Segments come from PyTorch's memory history, which is in the allocator's order: all events up to the last
+        allocation at or before `moment`. Adjacent pages of an expandable segment count as one segment.
         """
         allocations = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == self.device))
         wanted = int(np.searchsorted(allocations, moment, side="right"))
         known = sum(event["action"] == "alloc" for event in history)
-        wanted -= len(allocations) - known  # of a history that lost its beginning
+        wanted -= len(allocations) - known  # The history may have lost its beginning.
         held: dict[int, tuple[int, bool]] = {}
         for event in history:
             action = event["action"]

@@ -1,1 +1,1 @@
-"""Seen while a script runs: its steps, its owners of memory, its end."""
+"""Observation of a script while it runs: its steps, the owners of its memory, and how it ends."""

@@ -1,6 +1,6 @@
-"""The end of a script as plain data: by itself, by an error, or out of memory.
+"""Describe how a script ended, as plain data: normally, with an exception, or out of memory.
 
-An error that the script handled counts, too: a script that catches PyTorch's out-of-memory error and gives up did not
+An out-of-memory error that the script handled counts too: a script that catches PyTorch's error and gives up did not
 fit.
 """
 
@@ -17,45 +17,48 @@ from ullage.predicting.made_up.missing import hint_of
 from ullage.predicting.prediction.data.run_result import Outcome
 
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
-"""The errors by which a process of the script's is told to have failed, without what it said: of subprocess,
-torch.distributed.elastic, torch.multiprocessing and concurrent.futures."""
+"""The exceptions that report only that a child process failed, without that process's output.
+
+They are raised by subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures.
+"""
 _CAPTURED_LINES: Final = 15
 _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """An out-of-memory error as PyTorch reports it to its observers before it raises; sizes in bytes."""
+    """An out-of-memory error as PyTorch reports it to its observers before it raises the exception; sizes in bytes."""
 
     index: int
-    """The index of the journal's last entry at that time."""
+    """The index of the journal's last entry when the out-of-memory error occurred."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     limit_bytes: int | None
-    """The most that the process may reserve by its own limit; None if it has none."""
+    """The highest memory that the process may reserve according to its own limit; None if it has no limit."""
     line: Line | None
 
     def outcome(self) -> Outcome:
-        """Return the outcome of a script that handled PyTorch's error itself and gave up."""
+        """Return the outcome of a script that handled PyTorch's out-of-memory error itself and gave up."""
         limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
             f"capacity of {text_of_bytes(self.total_bytes)} of which {text_of_bytes(self.free_bytes)} is free.{limit} "
-            "(The script handled the error itself: PyTorch's full text is lost, and this is made from its figures.)"
+            "(The script handled the error itself, so PyTorch's full text is lost; ullage wrote this text from the "
+            "figures.)"
         )
         file, line = _place(self.line)
         return Outcome(kind="oom", type="OutOfMemoryError", text=text, file=file, line=line)
 
 
 def end_outcome(gave_up: SeenOom | None, code: int = 0, line: Line | None = None) -> Outcome:
-    """Return the outcome of a script that ended by itself.
+    """Return the outcome of a script that ended without an exception.
 
     Args:
-        gave_up: how memory ran out, if the script did nothing on the card after it.
+        gave_up: the out-of-memory error, if the script did nothing on the GPU after it.
         code: the exit code.
-        line: the user's line that exited.
+        line: the user's line that called exit.
     """
     if gave_up:
         return gave_up.outcome()
@@ -81,7 +84,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
     return Outcome(
         kind="error",
         type=type(error).__name__,
-        text=_text_of(error) + (f"; it said:\n{captured}" if captured else ""),
+        text=_text_of(error) + (f"; its output was:\n{captured}" if captured else ""),
         is_of_child=_is_of_child(error) and not captured,
         traceback=users_traceback(error),
         is_of_system=_is_of_system(error),
@@ -92,8 +95,10 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """Find PyTorch's out-of-memory error in an exception, in its group, or in what caused it."""
-    torch: Any = sys.modules.get("torch")  # a script without it has no such error
+    """Return PyTorch's out-of-memory error if it is the given exception, a member of its group, or one of its
+    causes.
+    """
+    torch: Any = sys.modules.get("torch")  # A script that has not imported torch cannot raise this error.
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
     seen: set[int] = set()
     waiting = [error]
@@ -111,7 +116,9 @@ def oom_in(error: BaseException | None) -> BaseException | None:
 
 
 def _is_of_system(error: BaseException) -> bool:
-    """Tell whether the operating system has refused something: a folder that is there, a lock, a port in use."""
+    """Return whether the operating system refused an operation: a folder exists already, a lock is held, a port is
+    in use.
+    """
     kinds: list[type] = [OSError]
     for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
         kind = getattr(sys.modules.get(module), name, None)
@@ -121,19 +128,19 @@ def _is_of_system(error: BaseException) -> bool:
 
 
 def raising_line(error: BaseException) -> Line | None:
-    """Return the innermost line of the user's own code in an error's traceback."""
+    """Return the innermost line of the user's code in the traceback of an exception."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
             found = Line(frame.f_code.co_filename, line, frame.f_code.co_name)
-    # The error of a file that cannot be compiled has no frame there.
+    # A file with a syntax error has no frame in the traceback.
     if not found and isinstance(error, SyntaxError) and error.filename and error.lineno and is_users(error.filename):
         return Line(error.filename, error.lineno)
     return found
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback as `python SCRIPT` would show it, without frames of ullage."""
+    """Return the traceback as `python SCRIPT` would print it, without the frames of ullage."""
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
@@ -144,12 +151,12 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _is_of_child(error: BaseException) -> bool:
-    """Tell whether an error says that a process that the script has started has failed."""
+    """Return whether an exception reports that a process started by the script has failed."""
     return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
 
 
 def _captured(error: BaseException) -> str:
-    """The end of what a process of subprocess's has said, where the script has kept that from being printed."""
+    """Return the last lines of output of a failed subprocess, if the script captured that output."""
     if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
         return ""
     said = error.stderr or error.output or ""
@@ -158,7 +165,7 @@ def _captured(error: BaseException) -> str:
 
 
 def _is_own(file: str) -> bool:
-    # Python leaves its import machinery out of tracebacks, except where a call of ours stands in between.
+    # Python leaves frames of its import machinery out of tracebacks, unless a call by ullage is between them.
     return file.startswith((_OWN, "<frozen importlib."))
 
 
@@ -166,7 +173,7 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return f"<{type(error).__name__} that cannot be shown>"
+        return f"<{type(error).__name__} without a printable text>"
 
 
 def _place(line: Line | None) -> tuple[str | None, int | None]:

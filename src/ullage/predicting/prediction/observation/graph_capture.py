@@ -1,8 +1,8 @@
-"""CUDA graphs in a script: whether one is still to come, and the steps that a replay takes.
+"""Track CUDA graphs in a script: whether a capture is still to come, and which replays count as training steps.
 
-PyTorch's own idiom warms up three times before it captures, and a graph takes memory of its own: a run that stops after
-three steps has seen none of it. What a graph has captured, Python does not see again: a replay is a step where an
-optimizer stepped in the capture.
+PyTorch's documented pattern runs three warm-up iterations before it captures a graph, and a graph needs its own memory.
+A run that stops after three steps would not see that memory. Python does not see the operations inside a replay, so a
+replay counts as a step if an optimizer stepped during the capture.
 """
 
 import re
@@ -21,7 +21,7 @@ _MENTIONS: Final = re.compile(r"\bCUDAGraph\b|\bcuda\.graphs?\b|\bmake_graphed_c
 
 
 class GraphCapture:
-    """Follows `torch.cuda.CUDAGraph`, from `install` on."""
+    """Hooks on the methods of `torch.cuda.CUDAGraph`."""
 
     def __init__(self, count_steps: Callable[[], int], end_step: Callable[[], None]) -> None:
         self.is_capturing = False
@@ -30,17 +30,17 @@ class GraphCapture:
         self._end_step = end_step
         self._steps_before = 0
         self._with_steps: set[int] = set()
-        """The graphs in whose capture a step ended, by identity."""
+        """The `id()` of each graph whose capture contained the end of a step."""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
-        """Wrap the methods of graphs."""
+        """Install hooks on the methods of `torch.cuda.CUDAGraph`."""
         wrap(torch.cuda.CUDAGraph, "capture_begin", self._around_begin)
         wrap(torch.cuda.CUDAGraph, "capture_end", self._around_end)
         wrap(torch.cuda.CUDAGraph, "replay", self._around_replay)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the user's source speaks of CUDA graphs, and none has been replayed yet."""
+        """Whether the user's source mentions CUDA graphs and no graph has been replayed yet."""
         return not self.replays and any(_speaks_of_graphs(file) for file in _users_files())
 
     def _around_begin(self, original: Callable[..., Any], graph: Any, *arguments: Any, **keywords: Any) -> Any:

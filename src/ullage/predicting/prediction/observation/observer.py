@@ -1,8 +1,9 @@
-"""Watch a training script from inside its process: steps, phases, and who owns which storage.
+"""Observe a training script from inside its process: steps, phases, and the owner of each storage.
 
-It installs PyTorch's own global hooks (optimizers, the allocator's out-of-memory observer) and wraps three functions (a
-module's call, the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
-a tensor; strong references live no longer than the hook's call. `remove` removes everything that it installs.
+The observer installs PyTorch's own global hooks (on optimizers, and the allocator's out-of-memory observer) and wraps
+three functions: `nn.Module.__call__`, the entry of the autograd engine, and `GradScaler.step`. It keeps addresses and
+journal indices, never a tensor; strong references end with the hook's call. `remove` removes everything that it
+installs.
 """
 
 import functools
@@ -30,7 +31,7 @@ from ullage.predicting.prediction.phases.hooks import PhaseHooks
 from ullage.predicting.prediction.phases.spans import Marks, reached
 from ullage.training.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 
-# Operators whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
+# ATen names (torch 2.6 to 2.15) of operators whose output size depends on values in GPU memory.
 SHAPE_OPS = frozenset(
     (
         *("nonzero", "argwhere", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "nms"),
@@ -44,36 +45,38 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step.
+    """Hooks into torch that note steps, phases and owners of memory, from `install` to `remove`.
 
-    A step ends with that of an optimizer of torch.optim. Until the script has made one, a step ends where the next
-    forward pass begins after a backward pass (the next backward pass, where no module is called); `on_recount()` is
-    called where an optimizer is made after all, and steps are counted from then on.
+    `on_step(number)` is called at the end of every step. A step ends when an optimizer of torch.optim ends its step.
+    Until the script has created an optimizer, a step ends where the next forward pass begins after a backward pass, or
+    at the next backward pass if no module is called. `on_recount()` is called when the script creates an optimizer
+    later; steps are then counted again from zero.
     """
 
     def __init__(
         self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
     ) -> None:
         self.step_ends: list[int] = []
-        """The journal index at which each step ended."""
+        """The journal index at which each training step ended."""
         self.has_optimizer = False
-        """Whether the script has made an optimizer of torch.optim."""
+        """Whether the script has created an optimizer of torch.optim."""
         self.reads = reads
-        """The values that the script has read back from the card."""
+        """The values that the script has read back from the GPU."""
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """The journal index and the user's line of every backward pass."""
+        """The journal index of every backward pass, with the line of the user's code that started it."""
         self.module_names: list[str] = [""]
-        """The names of modules, by their number in the journal; 0 is none."""
+        """The names of modules, by their number in the journal; number 0 means no module."""
         self.moments = Moments()
-        """The times at which passes began and ended."""
+        """The journal indices at which forward and backward passes began and ended."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
         self.before_pass: Callable[[], None] | None = None
-        """A function to be called before each forward pass."""
+        """A function to call before each forward pass; None if there is none."""
         self.phases = PhaseHooks(journal)
-        """The hooks on what is not a training step."""
-        # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
-        # does without us, and with it the script's tensors in reference cycles.
+        """The hooks on evaluation, saving, loading and `generate`."""
+        # Notes are plain numbers in arrays. One object per note would change when Python collects garbage, and so when
+        # it frees
+        # the script's tensors in reference cycles.
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
         self._journal = journal
         self._on_step = on_step
@@ -91,20 +94,23 @@ class Observer:
         self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._module_numbers: dict[int, int] = {}
-        # By the module's number: the numbers of its own parameters, its calls, and those of them in backward passes.
+        # For each module number: the elements of the module's own parameters, its calls, and its calls in backward
+        # passes.
         self._module_sizes, self._calls, self._calls_again = (array("q", [0]) for _ in range(3))
         self._roots: dict[int, tuple[int, weakref.ref[nn.Module], bool]] = {}
         self._undo: list[Callable[[], None]] = []
 
     @property
     def notes(self) -> list[Note]:
-        """The owners of storages, with their times."""
+        """The notes about the owners of storages, with the journal index of each note."""
         roles = (_ROLES[number] for number in self._note_roles)
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def recomputed_share(self) -> float | None:
-        """The part of the forward passes that backward passes computed again, by parameters; None without any."""
+        """The fraction of forward passes, weighted by parameters, that backward passes recomputed; None without forward
+        passes.
+        """
         first, again = (
             sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
             for counts in (self._calls, self._calls_again)
@@ -113,15 +119,15 @@ class Observer:
 
     @property
     def marks(self) -> Marks:
-        """What tells the phases of the run."""
+        """The notes from which the phases of the run are determined, such as evaluation and saving."""
         return self.phases.marks(self.moments.backward_starts, self.step_ends)
 
     def reached(self) -> set[str]:
-        """Return what the run has come to since its first step: "eval", "save"."""
+        """Return which phases the run has reached since its first step: "eval", "save"."""
         return reached(self.marks)
 
     def install(self) -> None:
-        """Install every hook."""
+        """Install every hook of the observer into torch."""
         handles = [
             optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
             optim_module.register_optimizer_step_post_hook(self._after_optimizer),
@@ -134,13 +140,15 @@ class Observer:
         self._wrap(torch.optim.Optimizer, "__init__", self._around_optimizer_made)
         self.graphs.install(self._wrap)
         self.phases.install()
-        # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
-        binding: Any = torch._C  # whose types leave the observer out
+        # Attach the observer when CUDA is initialised: attaching makes the allocator read its settings, which the
+        # script may
+        # still change before that.
+        binding: Any = torch._C  # PyTorch's type stubs do not list the observer.
         torch.cuda._lazy_call(lambda: binding._cuda_attach_out_of_memory_observer(self._on_oom))
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
-        """Remove every hook, except for the out-of-memory observer, which PyTorch has no way to detach."""
+        """Remove every hook of the observer except the out-of-memory observer, which PyTorch cannot detach."""
         self.phases.remove()
         for undo in reversed(self._undo):
             undo()
@@ -154,7 +162,7 @@ class Observer:
         return previous
 
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`: one more frame a call; PyTorch's global module hooks cost far more."""
+        """Wrap `nn.Module.__call__`. This adds one frame per call; PyTorch's global module hooks cost far more."""
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
         is_compiling = torch.compiler.is_compiling
@@ -163,9 +171,10 @@ class Observer:
 
         @functools.wraps(original)
         def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
-            # Only the outermost call of the main thread begins a forward pass: not the replicas of DataParallel, not
-            # what checkpointing computes again during the backward pass.
-            if is_compiling():  # first: what is compiled must not see the rest
+            # Only the outermost call on the main thread begins a forward pass. Replicas of DataParallel do not, nor
+            # does a
+            # recomputation by checkpointing during the backward pass.
+            if is_compiling():  # first check: torch.compile must not trace the rest
                 return original(module, *arguments, **keywords)
             if self._in_forward and get_ident() == main_thread and (number := number_of(id(module))):
                 calls[number] += 1
@@ -202,7 +211,7 @@ class Observer:
         self.moments.forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
-        # The output of another module is an activation, and has a grad_fn to show for it.
+        # The output of another module is an activation, which is recognised by its grad_fn.
         tensors = [*tensors_in(arguments), *tensors_in(keywords)]
         self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
 
@@ -233,10 +242,12 @@ class Observer:
         self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         unknown = [parameter for parameter in parameters if id(parameter) not in self._parameters]
-        if unknown:  # of no module that was called: their gradients are not noted at the end of the backward pass
+        if (
+            unknown
+        ):  # These belong to no called module, so their gradients are not noted at the end of the backward pass.
             self._note_parameters(unknown)
             self._note(Role.GRADIENTS, [parameter.grad for parameter in unknown])
-        if self._stepping is not None and self._stepping() is optimizer:  # its last step ended by an error
+        if self._stepping is not None and self._stepping() is optimizer:  # its last step ended with an exception
             self._phases_before_optimizer.pop()
             self._enter(Phase.OTHER)
         self._stepping = weakref.ref(optimizer)
@@ -251,7 +262,7 @@ class Observer:
         self._finish_optimizer(optimizer)
 
     def _finish_optimizer(self, optimizer: Any) -> None:
-        # The first optimizer to finish counts the steps; one that the script has dropped makes way for the next.
+        # The first optimizer to finish counts the steps. If the script has deleted it, the next one takes its place.
         if self._first_optimizer is None or self._first_optimizer() is None:
             self._first_optimizer = weakref.ref(optimizer)
         if self._first_optimizer() is optimizer:
@@ -262,12 +273,14 @@ class Observer:
     ) -> Any:
         before = self._optimizer_steps
         result = original(scaler, optimizer, *rest, **keywords)
-        if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
+        if (
+            self._optimizer_steps == before
+        ):  # The scaler skipped the step because gradients were not finite; the step still counts.
             self._finish_optimizer(optimizer)
         return result
 
     def end_backward_step(self) -> None:
-        """End the step whose backward pass has ended, where no optimizer of torch.optim counts the steps."""
+        """End the step if its backward pass has ended and no optimizer of torch.optim counts the steps."""
         if self._has_passed_back and not self.has_optimizer:
             self._has_passed_back = False
             self._end_step()
@@ -285,7 +298,7 @@ class Observer:
         self.step_ends.append(self._journal.mark(len(self.step_ends) + 1))
         self._on_step(len(self.step_ends))
 
-    # ---- who owns what
+    # ---- owners of memory
 
     def _note(self, role: Role, tensors: Iterable[Any]) -> None:
         found = addresses(tensors)
@@ -301,8 +314,8 @@ class Observer:
         self._note(Role.PARAMETERS, parameters)
 
     def _note_module(self, module: nn.Module) -> bool:
-        """Note what a module owns; returns whether one of its parameters requires a gradient."""
-        # Once a step: parameters move when a model is cast or sharded, and buffers are replaced.
+        """Note the tensors that a module owns; return whether one of its parameters requires a gradient."""
+        # Repeat this at each step: parameters move when a model is cast or sharded, and buffers are replaced.
         step, known, is_trained = self._roots.get(id(module), (-1, None, False))
         if step == len(self.step_ends) and known is not None and known() is module:
             return is_trained
@@ -316,7 +329,7 @@ class Observer:
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Number the modules below a root; a module that has a number already keeps its name."""
+        """Number the modules below a root module; a module that already has a number keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -329,34 +342,35 @@ class Observer:
         self._note(Role.GRADIENTS, [parameter.grad for parameter in _alive(self._parameters)])
 
     def input_addresses(self) -> list[int]:
-        """Return where what was given to modules was when it was given."""
+        """Return the address of each module input, as it was when it was passed to the module."""
         number = _ROLES.index(Role.INPUTS)
         notes = zip(self._note_addresses, self._note_roles, strict=True)
         return [address for address, role in notes if role == number]
 
     def trained_parameters(self) -> list[Any]:
-        """Return the parameters of the optimizers that have stepped and are there."""
+        """Return the parameters of all optimizers that have made a step and still exist."""
         return [
             one for optimizer in _alive(self._optimizers) for group in optimizer.param_groups for one in group["params"]
         ]
 
     def owned_addresses(self) -> list[int]:
-        """Return where the known parameters, their gradients and optimizers' state are."""
+        """Return the addresses of all known parameters, their gradients and the optimizers' state."""
         parameters, optimizers = _alive(self._parameters), _alive(self._optimizers)
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
         return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
 
     def note_everything(self) -> None:
-        """Record the owners in all living modules and optimizers, at an out-of-memory error and at the end."""
+        """Note the tensors of all living modules and optimizers; called at an out-of-memory error and at the end."""
         things = gc.get_objects()
-        # Half a million objects are of a few thousand types, which may compare and hash in ways of their own.
+        # There may be half a million objects but only a few thousand types, and objects may define their own `==` and
+        # `hash`.
         kinds = {id(kind): kind for kind in map(type, things)}
         wanted = {key for key, kind in kinds.items() if issubclass(kind, (nn.Module, torch.optim.Optimizer))}
         for thing in [thing for thing in things if id(type(thing)) in wanted]:
             if issubclass(type(thing), nn.Module):
                 inside = object.__getattribute__(
                     thing, "__dict__"
-                )  # a class of the user's may have its own way to look
+                )  # The user's class may define its own attribute access.
                 self._note_parameters(
                     [parameter for parameter in list(inside.get("_parameters", {}).values()) if parameter is not None]
                 )
@@ -368,7 +382,7 @@ class Observer:
     # ---- errors and reads
 
     def _on_oom(self, device: int, size: int, total: int, free: int) -> None:
-        # With torch.cuda.set_per_process_memory_fraction PyTorch gives what that allows in place of the card's memory.
+        # After torch.cuda.set_per_process_memory_fraction, `total` is the allowed memory instead of the GPU's memory.
         card = torch.cuda.get_device_properties(device).total_memory
         self.ooms.append(
             SeenOom(
@@ -384,7 +398,9 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
-        """Count a read that nobody has answered; its type is guessed by what reads it, and by its size."""
+        """Count a read of a value that ullage did not answer. The kind of read is guessed from the operator and the
+        size.
+        """
         if self.reads.is_answered:
             return
         names = ops.split(">") if ops else []
@@ -409,11 +425,11 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return what is still there of some objects."""
+    """Return the objects that still exist, from a mapping of weak references."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
 def _elements_of(module: "nn.Module") -> int:
-    """Return how many numbers a module's own parameters have; one that is made by the first call has none yet."""
+    """Return the number of elements in a module's own parameters; a lazy parameter counts 0 until it is initialised."""
     own = (each for each in module._parameters.values() if each is not None)
     return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

@@ -1,9 +1,9 @@
-"""The role of every block that is alive at a moment, from the journal and from the owner of its storage.
+"""Determine the role of every live block from the journal and from the owner of its storage.
 
-The owner decides first: a parameter, a `.grad`, optimizer state, a buffer, an argument of a module, a library's
-workspace. A block without an owner is judged by its lifetime: one allocated in a forward pass with gradients enabled
-that is alive when the backward pass begins is an activation; one that is not is a temporary. A block of which neither
-is known is `unknown`. Names of frames are not used.
+The owner decides first: a parameter, a `.grad`, optimizer state, a buffer, an argument of a module, or a library's
+workspace. If a block has no owner, its lifetime decides. A block allocated in a forward pass with gradients enabled is
+an activation if it is alive when the backward pass begins, and a temporary if it is not. If neither the owner nor the
+lifetime is known, the role is `unknown`. Function names on the stack are not used.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ import numpy as np
 from ullage.base.block_role import Role
 from ullage.gpu.tracing.journal import GRAD_ENABLED, Entries, EntryKind, Phase
 
-# Where a storage has two owners, the first of these names it: an embedding passed as an argument is a parameter.
+# If a storage has two owners, the first role in this list wins: an embedding passed as an argument is a parameter.
 _PRECEDENCE: Final = (Role.PARAMETERS, Role.BUFFERS, Role.OPTIMIZER_STATE, Role.GRADIENTS, Role.WORKSPACES, Role.INPUTS)
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -32,7 +32,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The journal indices at which passes began or ended, each list ascending."""
+    """The journal indices at which forward and backward passes began or ended, each list in ascending order."""
 
     forward_starts: list[int] = field(default_factory=list)
     backward_starts: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One live block: when it was allocated (index in the journal), where, and its bytes after rounding."""
+    """One live block: the journal index of its allocation, its address, and its bytes after rounding."""
 
     index: int
     address: int
@@ -53,15 +53,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """All blocks of a run: columns of equal length, in the order of allocation."""
+    """All blocks of a run, as columns of equal length in the order of allocation."""
 
     born: np.ndarray
-    died: np.ndarray  # _NEVER where it did not
-    entries: Entries  # the allocation entries, one a block
+    died: np.ndarray  # _NEVER for blocks that were not freed
+    entries: Entries  # the allocation entry of each block
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Match every allocation with its free."""
+    """Match every allocation in the journal with the entry that freed it."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -79,7 +79,7 @@ def lives_of(entries: Entries) -> Lives:
 
 
 def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Moments) -> list[Role]:
-    """Return the role of every block of `lives`."""
+    """Return the role of every block of a run, such as parameters or activations."""
     owners = _owners(entries, lives, notes)
     forward_starts = np.asarray(moments.forward_starts, np.int64)
     backward_starts = np.asarray(moments.backward_starts, np.int64)
@@ -108,7 +108,7 @@ def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Mom
 
 
 def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> list[Block]:
-    """List the blocks of a device that are alive just after entry `moment`."""
+    """Return the blocks of a device that are alive just after journal entry `moment`."""
     alive = (lives.born <= moment) & (lives.died > moment) & (lives.entries["device"] == device)
     return [
         Block(
@@ -124,11 +124,11 @@ def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> l
 
 
 def bytes_by_role(blocks: Iterable[Block], requested_bytes: Mapping[int, int]) -> dict[Role, int]:
-    """Add up the blocks by role; what rounding added is a row of its own, so that the rows sum to the allocation.
+    """Sum the bytes of blocks by role, with rounding as a separate role, so that all sums add up to allocated memory.
 
     Args:
         blocks: live blocks.
-        requested_bytes: by the block's index, what was asked for; a block that is not in it counts as not rounded.
+        requested_bytes: the requested bytes by block index; a block that is missing counts as not rounded.
     """
     sums = dict.fromkeys(Role, 0)
     for block in blocks:
@@ -144,17 +144,18 @@ def _role_by_life(
     if phase == Phase.OPTIMIZER:
         return Role.TEMPORARIES
     if phase == Phase.BACKWARD:
-        # Gradients are computed with grad mode off; with it on, checkpointing computes activations once more.
+        # Gradients are computed with grad mode off. With grad mode on, checkpointing is recomputing activations.
         return Role.ACTIVATIONS if grad else Role.TEMPORARIES
     survives_to_backward = died > next_backward and next_backward != _NEVER
     if phase == Phase.FORWARD:
-        # Where the run stopped inside the forward pass, what is alive with gradients on waits for the backward pass.
+        # If the run stopped inside the forward pass, blocks allocated with gradients on are waiting for the backward
+        # pass.
         waiting = grad and next_backward == _NEVER and died == _NEVER
         return Role.ACTIVATIONS if survives_to_backward or waiting else Role.TEMPORARIES
-    if after_forward and next_backward <= next_forward:  # between the model and backward(): the loss
+    if after_forward and next_backward <= next_forward:  # allocated between the model's call and backward(): the loss
         waiting = grad and next_backward == _NEVER and died == _NEVER
         return Role.ACTIVATIONS if survives_to_backward or waiting else Role.TEMPORARIES
-    if grad and after_forward and survives_to_backward:  # handed on from one forward pass to the next
+    if grad and after_forward and survives_to_backward:  # passed on from one forward pass to the next
         return Role.ACTIVATIONS
     if next_forward != _NEVER and died > next_forward:
         return Role.INPUTS
@@ -162,7 +163,9 @@ def _role_by_life(
 
 
 def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, Role]:
-    """Map blocks to their owners: the block alive at a note's address when the note was taken."""
+    """Return the role that an owner gives to each block: the block alive at a note's address when the note was
+    taken.
+    """
     rank = {role: position for position, role in enumerate(_PRECEDENCE)}
     found: dict[int, Role] = {}
     by_address: dict[int, list[int]] = {}
@@ -175,7 +178,9 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
     born, died = lives.born.tolist(), lives.died.tolist()
     for index, address, role in claims:
         blocks = by_address.get(address, ())
-        position = bisect_left(blocks, index, key=born.__getitem__) - 1  # the last one born before the claim
+        position = (
+            bisect_left(blocks, index, key=born.__getitem__) - 1
+        )  # the last block allocated at this address before the claim
         if position >= 0 and index <= died[blocks[position]]:
             known = found.get(blocks[position])
             if known is None or rank[role] < rank[known]:
@@ -184,10 +189,10 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
 
 
 def _next(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """For each index the first of `sorted_indices` above it, `_NEVER` where there is none."""
+    """Return, for each index in `at`, the first of `sorted_indices` above it, or `_NEVER`."""
     return np.append(sorted_indices, _NEVER)[np.searchsorted(sorted_indices, at, side="right")]
 
 
 def _previous(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """For each index the last of `sorted_indices` at or below it, -1 where there is none."""
+    """Return, for each index in `at`, the last of `sorted_indices` at or below it, or -1."""
     return np.insert(sorted_indices, 0, -1)[np.searchsorted(sorted_indices, at, side="right")]

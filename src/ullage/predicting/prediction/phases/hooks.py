@@ -1,8 +1,7 @@
-"""Notes when a script saves, loads, evaluates or generates: calls that begin and end, and modules that are called.
+"""Note when a script saves, loads, evaluates or generates, and when it calls modules.
 
-Everything is numbers in arrays. An object for each note would make Python collect garbage at other moments than it does
-without us, and with it the script's tensors in reference cycles. What the notes mean is decided after the run
-(`prediction.phases.spans`).
+All notes are numbers in arrays. One object per note would change when Python collects garbage, and so when it frees the
+script's tensors in reference cycles. `prediction.phases.spans` interprets the notes after the run.
 """
 
 import functools
@@ -21,7 +20,7 @@ from ullage.gpu.tracing.journal import Journal
 from ullage.gpu.tracing.torch_import import ImportWatch
 from ullage.predicting.prediction.phases.spans import Emptied, Forwards, Marks, NotedCall, NotedCalls
 
-_OPEN: Final = -2  # -1 is before the first entry of the journal
+_OPEN: Final = -2  # -1 means before the first entry of the journal
 LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("torch.distributed.checkpoint.state_dict_saver", "save async_save", NotedCall.WRITE),
     ("torch.distributed.checkpoint.state_dict_loader", "load", NotedCall.READ),
@@ -52,20 +51,23 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
     ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
 )
-"""Module, names in it, and what a call of each is: where PyTorch's own functions do not tell all that belongs to it."""
+"""The library functions to note: module, names in it, and the kind of call. PyTorch's own functions do not cover
+them.
+"""
 LOOPS: Final = {
     "transformers.trainer": ("Trainer", "_inner_training_loop"),
     "lightning.pytorch.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
     "pytorch_lightning.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
 }
-"""The method of a library that runs steps, by its module."""
+"""The class and method that run a library's training steps, by module name."""
 
 
 class EvaluationDue:
-    """Whether a library's training loop evaluates at once after the optimizer step that has just ended.
+    """A flag that says whether a library's training loop will evaluate right after the optimizer step that has just
+    ended.
 
-    Only the library knows; a loop of the user's own tells it by what runs next. A loop is known by a weak reference: a
-    frame's local variables, once read, would keep the script's tensors alive.
+    Only the library knows this; in a loop of the user's own, the next call shows it. The loop object is kept as a weak
+    reference. Reading the local variables of a frame would keep the script's tensors alive.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,7 @@ class EvaluationDue:
         self._fetcher: weakref.ref[Any] | None = None
 
     def watch(self, module: ModuleType) -> Callable[[], None] | None:
-        """Wrap the method that runs a library's steps; returns what undoes that."""
+        """Wrap the method that runs a library's steps; return a function that removes the wrapper."""
         kind, name = LOOPS[module.__name__]
         owner = vars(module).get(kind)
         original = vars(owner).get(name) if owner is not None else None
@@ -90,20 +92,20 @@ class EvaluationDue:
         return lambda: setattr(owner, name, original)
 
     def __bool__(self) -> bool:
-        """Whether the loop will evaluate next; False where that cannot be told."""
+        """Return whether the loop will evaluate next; False if that is not known."""
         loop = self._loop() if self._loop is not None else None
         fetcher = self._fetcher() if self._fetcher is not None else None
         if loop is None:
             return False
         try:
             return bool(loop._should_check_val_fx(fetcher) if fetcher is not None else _of_transformers(loop))
-        except Exception:  # another version of the library: it does not say
+        except Exception:  # Another version of the library does not provide this.
             return False
 
 
 def _of_transformers(trainer: Any) -> bool:
     arguments, state = trainer.args, trainer.state
-    step = state.global_step + 1  # it is counted after the optimizer's own step
+    step = state.global_step + 1  # transformers counts the step after the optimizer's own step
     match str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy)):
         case "steps":
             return bool(step % state.eval_steps == 0 and arguments.eval_delay <= step)
@@ -114,7 +116,7 @@ def _of_transformers(trainer: Any) -> bool:
 
 
 class PhaseHooks:
-    """Hooks into what is not a training step, from `install` to `remove`."""
+    """Hooks on everything that is not a training step, from `install` to `remove`."""
 
     def __init__(self, journal: Journal) -> None:
         self._length = journal.length
@@ -131,7 +133,7 @@ class PhaseHooks:
         self._watches: list[ImportWatch] = []
 
     def install(self) -> None:
-        """Install every hook, and wait for the libraries that have some."""
+        """Install every hook, and wait for the import of the libraries that also need hooks."""
         for owner in (torch, torch.serialization):
             self._wrap(owner, "save", NotedCall.WRITE)
             self._wrap(owner, "load", NotedCall.READ)
@@ -146,7 +148,7 @@ class PhaseHooks:
             self._wait_for(module)
 
     def remove(self) -> None:
-        """Remove every hook."""
+        """Remove every hook on saving, loading, evaluation and `generate`."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -154,14 +156,14 @@ class PhaseHooks:
             if watch in sys.meta_path:
                 sys.meta_path.remove(watch)
 
-    # ---- modules that are called
+    # ---- module calls
 
     def enter_forward(self, *, is_training: bool, is_trained: bool) -> None:
-        """Note that a module is called from outside of any other.
+        """Note the beginning of an outermost module call.
 
         Args:
-            is_training: whether it is in training mode.
-            is_trained: whether one of its parameters requires a gradient.
+            is_training: whether the module is in training mode.
+            is_trained: whether one of the module's parameters requires a gradient.
         """
         self._with_grad.append(torch.is_grad_enabled())
         self._training.append(is_training)
@@ -170,13 +172,13 @@ class PhaseHooks:
         self._forward_begins.append(self._length() - 1)
 
     def leave_forward(self) -> None:
-        """Note that the module has returned."""
+        """Note that the outermost module call has returned."""
         self._forward_ends[-1] = self._length() - 1
 
-    # ---- what was noted
+    # ---- reading the notes
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
-        """Return what was noted, beside where backward passes began and steps ended."""
+        """Return all notes, together with the indices at which backward passes began and steps ended."""
         return Marks(
             forwards=Forwards(
                 begins=tuple(self._forward_begins),
@@ -216,13 +218,15 @@ class PhaseHooks:
 
     def _wrap(self, owner: Any, name: str, kind: NotedCall) -> None:
         original = vars(owner)[name]
-        if not callable(original):  # a static method, or something else than it was
+        if not callable(original):  # a static method, or not a function any more
             return
         setattr(owner, name, self._around(original, kind))
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
-        """Note calls; of a `state_dict` the outermost only: a module asks its children."""
+        """Return a wrapper that notes calls. For `state_dict`, only the outermost call is noted, because a module calls
+        its children.
+        """
         inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
 
         @functools.wraps(original)
@@ -276,5 +280,5 @@ class PhaseHooks:
             for function in functions.split():
                 holder, _, attribute = function.rpartition(".")
                 owner: Any = vars(module).get(holder) if holder else module
-                if owner is not None and attribute in vars(owner):  # other versions may not have it
+                if owner is not None and attribute in vars(owner):  # Other versions of the library may not have it.
                     self._wrap(owner, attribute, kind)

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class PhaseName(StrEnum):
-    """What a script does at a time, in the order of a report."""
+    """The name of a phase of a run; the order is that of a report."""
 
     LOADING = "loading"
     RESUMING = "resuming"
@@ -17,4 +17,4 @@ class PhaseName(StrEnum):
 
 
 STEPS: Final = frozenset({PhaseName.LOADING, PhaseName.FIRST_STEP, PhaseName.STEADY_STEP})
-"""The phases that every training has."""
+"""The phases that every training run has: loading and steps."""

@@ -1,6 +1,7 @@
-"""The phases of a run as spans of the journal: loading, steps, evaluation, saving, resuming, generate.
+"""Find the phases of a run as spans of the journal: loading, steps, evaluation, saving, resuming, generate.
 
-They are found after the run in what was noted of it (`prediction.phases.hooks`). It knows no torch.
+The spans are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
+torch.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,19 +19,19 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class NotedCall(IntEnum):
-    """What a call that begins and ends does."""
+    """The kind of a noted call, such as reading or writing a checkpoint."""
 
     STATE = 0
-    """A `state_dict`: of saving, if something is written."""
+    """A call of `state_dict`; it counts as saving if something is written afterwards."""
     WRITE = 1
     READ = 2
     LOAD = 3
-    """A model's `load_state_dict`."""
+    """A call of a model's `load_state_dict`."""
     LOAD_OPTIMIZER = 4
     SAVE = 5
-    """A library's own saving, the whole of it."""
+    """A call of a library function that saves a whole checkpoint."""
     RESTORE = 6
-    """A library's own resuming, if there is something to resume from."""
+    """A call of a library function that resumes from a checkpoint, if there is one."""
     EVALUATE = 7
     GENERATE = 8
 
@@ -46,19 +47,19 @@ _WHOLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The calls of modules from outside of any other, in order: columns of equal length; indices in the journal."""
+    """The outermost module calls in order, as columns of equal length; begins and ends are journal indices."""
 
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the module requires a gradient."""
+    """Whether a parameter of the called module requires a gradient, for each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCalls:
-    """The calls that begin and end: columns of equal length."""
+    """The noted calls, as columns of equal length; begins and ends are journal indices."""
 
     kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
@@ -68,7 +69,7 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptied:
-    """What a device had reserved after its cache was emptied: columns of equal length."""
+    """The reserved memory of a device each time its cache was emptied, as columns of equal length."""
 
     indices: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
@@ -77,7 +78,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What was noted of a run, as indices of the journal."""
+    """All notes of a run about calls, backward passes and steps, as indices of the journal."""
 
     forwards: Forwards
     calls: NotedCalls
@@ -88,7 +89,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What was done just after entry `begin` of the journal up to and with entry `end`."""
+    """One phase of a run, which spans the journal entries after `begin` up to and including `end`."""
 
     name: PhaseName
     begin: int
@@ -97,7 +98,9 @@ class Span:
 
 
 def reached(marks: Marks) -> set[str]:
-    """Return what a run has come to after its first step and before the one that has just ended: "eval", "save"."""
+    """Return which of "eval" and "save" the run has reached after its first step, up to the step that has just
+    ended.
+    """
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
     kinds = {kind for kind, begin in calls if begin >= first_step}
@@ -111,7 +114,9 @@ def reached(marks: Marks) -> set[str]:
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return the spans of evaluation, saving, resuming and generate, by their beginnings; one may lie in another."""
+    """Return the spans of evaluation, saving, resuming and generate, in the order of their beginnings; spans may be
+    nested.
+    """
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
     saving = _saving(marks, whole)
@@ -124,13 +129,15 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
 
 
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Return the span with what is freed just after it: the variables of a function that has returned."""
+    """Return the span, extended by the frees right after it, which free the variables of a function that has
+    returned.
+    """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the calls that are a phase each, without those within another of the same name and thread."""
+    """Return the calls that are a phase by themselves, without calls nested in a call of the same phase and thread."""
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
         name = _WHOLE.get(kind)
@@ -146,7 +153,7 @@ def _whole(calls: NotedCalls) -> list[Span]:
 
 
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return what was written beside what libraries save as a whole: each with the `state_dict` before it."""
+    """Return the spans in which the script itself saved something, each with the `state_dict` call before it."""
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
     return [
@@ -157,9 +164,9 @@ def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
 
 
 def _resuming(marks: Marks) -> list[Span]:
-    """Return what was read into optimizers, and into models after the first step.
+    """Return the spans in which checkpoints were loaded into optimizers, or into models after the first step.
 
-    A model alone that is read before it is trained is not resumed: its weights are loaded.
+    Loading only a model before it is trained does not count as resuming: it loads the initial weights.
     """
     barriers = _work(marks) + _begins(marks.calls, {NotedCall.WRITE})
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
@@ -176,7 +183,9 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return where something is computed or a step ends: what lies on both sides of it does not belong together."""
+    """Return the journal indices at which computation begins or a step ends; calls before and after these are not
+    grouped.
+    """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
 
@@ -184,7 +193,7 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Put calls together between which no barrier lies: their kinds, where they begin and end, and whose they are."""
+    """Group calls without a barrier between them; return the kinds, begin, end, and whether it is another thread."""
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []
     for other in (False, True):
@@ -211,10 +220,11 @@ def _is_within(begin: int, end: int, spans: Iterable[Span]) -> bool:
 
 
 def _evaluating(marks: Marks) -> list[int]:
-    """Return which calls of modules evaluate.
+    """Return the positions of the module calls that are evaluation.
 
-    That is a module with parameters that are trained, in evaluation mode, and without gradients; or with gradients, if
-    it is in training mode when it is trained, and no backward pass follows before that.
+    A call is evaluation if the module has trainable parameters and is in evaluation mode with gradients off. With
+    gradients on, it is evaluation if the module is trained in training mode and no backward pass follows before the
+    next training call.
     """
     forwards = marks.forwards
     is_pass = [trained and grad for trained, grad in zip(forwards.trained, forwards.with_grad, strict=True)]
@@ -236,13 +246,16 @@ def _evaluating(marks: Marks) -> list[int]:
 
 
 def _first_after(indices: Sequence[int], moment: int) -> int:
-    """Return the first of ascending indices at or after a moment; `_NEVER` if there is none."""
+    """Return the first index at or after `moment` in a list of ascending indices; `_NEVER` if there is none."""
     at = bisect_left(indices, moment)
     return indices[at] if at < len(indices) else int(_NEVER)
 
 
 def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
-    """Return where forward passes of training and backward passes begin; a backward pass may be part of a forward."""
+    """Return the journal indices at which training's forward and backward passes begin.
+
+    A backward pass inside an evaluation call is left out.
+    """
     forwards = marks.forwards
     others = set(range(len(forwards.begins))).difference(evaluating)
     inside = [Span(name=PhaseName.EVALUATION, begin=forwards.begins[at], end=forwards.ends[at]) for at in evaluating]
@@ -254,9 +267,9 @@ def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
 
 
 def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
-    """Return where modules evaluate, beside what libraries evaluate, generate or save as a whole.
+    """Return the spans in which modules evaluate, outside of library calls that evaluate, generate or save as a whole.
 
-    An evaluation lasts from its first module to where gradients are switched on again after its last.
+    An evaluation lasts from its first module call until gradients are switched on again after its last module call.
     """
     forwards, evaluating = marks.forwards, _evaluating(marks)
     barriers = sorted([*marks.step_ends, *stops, *_passes(marks, evaluating)])
@@ -278,7 +291,7 @@ def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: It
 
 
 def _borders(entries: Entries) -> np.ndarray:
-    """Return the entries that no evaluation without gradients can have made: of training, or with gradients on."""
+    """Return the entries that cannot belong to an evaluation without gradients: training, or gradients are on."""
     of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
     with_grad = (entries["flags"] & GRAD_ENABLED) != 0
     trains = (entries["phase"] == Phase.BACKWARD) | (entries["phase"] == Phase.OPTIMIZER)
@@ -286,7 +299,7 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return loading, the first step and the later ones, without what lies in them and has another name.
+    """Return the spans of loading, the first step and the later steps, without the parts that belong to a named phase.
 
     Loading ends where the first forward pass of training begins.
     """
@@ -308,7 +321,7 @@ def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> l
 
 
 def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]:
-    """Return the pieces of (low, high] that lie in none of the spans, which are in the order of their beginnings."""
+    """Return the parts of (low, high] outside of all given spans, which are in the order of their beginnings."""
     pieces = []
     for cut in cuts:
         if cut.begin >= high or cut.end <= low:
@@ -322,7 +335,7 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 
 
 def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
-    """Return what was done at a moment, from the inside out, if that is neither loading nor a step."""
+    """Return the name of the phase at a journal index, innermost first; None during loading or a step."""
     names = [
         span.name.value
         for span in spans_of(marks, entries)

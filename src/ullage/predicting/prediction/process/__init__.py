@@ -1,1 +1,1 @@
-"""The process of a script, as its parent sees it."""
+"""Start and control of the process that runs a script, from the side of the parent process."""

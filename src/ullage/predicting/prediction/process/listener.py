@@ -1,6 +1,6 @@
-"""What a script's process and those of a command tell their parent, taken until there is a result or time is over.
+"""Receive the messages of a script's process, or of a command's processes, until there is a result or time is over.
 
-What the messages mean for a prediction is not known here.
+This module does not interpret the messages for the prediction.
 """
 
 import codecs
@@ -25,75 +25,75 @@ from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Requ
 
 Progress = Callable[[str], None]
 
-START_SECONDS: Final = 120.0  # for the interpreter to start, and for torch to be imported
-STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
-MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
-UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
-LEAVE_SECONDS: Final = 4.0  # for processes whose answer is not wanted any more to clear away what they have made
+START_SECONDS: Final = 120.0  # for the interpreter to start and import torch
+STOP_SECONDS: Final = 10.0  # for a script to react to the request to stop
+MEASURE_SECONDS: Final = 120.0  # for the child process to compute its result
+UNWIND_SECONDS: Final = 3.0  # for the script to exit after its result
+LEAVE_SECONDS: Final = 4.0  # for processes whose result is no longer needed to clean up
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""The errors of reading a line that is no message: the script has written into our pipe."""
+"""The exceptions raised when a line is not a message, because the script itself has written to ullage's pipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error of ours that the child raised instead of a run."""
+    """An ullage error that the child process raised before it could run the script."""
 
     type: str
-    """The name of its class."""
+    """The name of the class of an ullage error that the child process raised."""
     text: str
 
 
 @dataclass(slots=True)
 class ChildReport:
-    """What the child has said, and how it ended."""
+    """The messages of a child process, and how the process ended."""
 
     result: RunResult | None = None
     refused: Refusal | None = None
     broken: str | None = None
-    """The traceback of an error of ours."""
+    """The traceback of an internal error of ullage in the child process."""
     started: bool = False
     hung: bool = False
-    """It had to be killed before it said anything final."""
+    """Whether the process had to be killed before it sent a final message."""
     exit_code: int | None = None
-    """The exit code of the process; negative: the signal that ended it."""
+    """The exit code of the process; a negative number is the signal that ended it."""
     output: str = ""
-    """The end of what the script printed."""
+    """The last part of the output that the script printed."""
     name: str = ""
-    """The name of the program that the process runs, of a command's."""
+    """The name of the program that the process runs, if it belongs to a command."""
     rank: int = 0
     workers: WorkersUse = field(default_factory=WorkersUse)
-    """The host's memory that the processes had that it started."""
+    """The host memory of the processes that the script's process started."""
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether the child process has sent its final message."""
         return self.result is not None or self.refused is not None or self.broken is not None
 
 
 @dataclass(slots=True)
 class _Voice:
-    """One process that tells something: a script's, or one of a command."""
+    """A process that sends messages: the script's process, or one process of a command."""
 
     descriptor: int
     report: ChildReport
     process: int
-    """Its number."""
+    """The ID of the process that sends the messages."""
     owner: socket.socket | None = None
-    """The connection that has to be closed."""
+    """The connection of a command's process, which has to be closed at the end; None for a script."""
     pending: bytes = b""
     exiting: ExitReport | None = None
-    """The report that it has sent while it exits; its status is to follow."""
+    """The report that the process sent while exiting; its exit status follows."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.watch = HostWatch(self.process)
 
     def look_at_workers(self, *, now: bool = False) -> None:
-        """Read what the processes have that this one has started, until it has told its end."""
+        """Measure the host memory of the processes that this process started, unless it has sent its final message."""
         if not self.report.is_final:
             self.watch.look(now=now)
             self.report.workers = self.watch.use
@@ -101,51 +101,53 @@ class _Voice:
 
 @dataclass(slots=True)
 class Listener:
-    """Take messages and output until there is a result, the process ends, or its time is over."""
+    """A loop that receives messages and output until there is a result, the process ends, or the time limit is
+    reached.
+    """
 
     process: ChildProcess
     request: Request
     progress: Progress
     cancelled: Callable[[], bool]
     door: socket.socket | None = None
-    """The socket at which processes of a command come in; None for a script."""
+    """The socket on which processes of a command connect; None for a script."""
     hung: bool = False
-    """It had to be killed before it said anything final."""
+    """Whether the process had to be killed before it sent a final message."""
     output: str = ""
-    """The end of what was printed."""
+    """The last part of the output of the script or command."""
     reports: list[ChildReport] = field(default_factory=list)
-    """The reports of all processes that have told something final, in the order in which they did."""
+    """The reports of all processes that have sent a final message, in the order of these messages."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which the present state has lasted too long."""
+    """The time at which the current wait for messages times out."""
     _asked: bool = False
-    """The script was asked to stop."""
+    """Whether the script was asked to stop."""
     _has_started: bool = False
     _importing: int = 0
-    """The number of the process whose import of torch is waited for."""
+    """The ID of the process whose import of torch currently extends the time limit; 0 if there is none."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _waiting_since: dict[int, float] = field(default_factory=dict)
-    """The processes that wait for what another rank sends, and since when."""
+    """The processes that wait for a message from another rank, with the time at which each wait began."""
     _asked_ranks: set[int] = field(default_factory=set)
-    """The ranks that were named as run besides."""
+    """The ranks already reported in progress messages as running for this one."""
     _done: str = "no step yet"
-    """The last thing that the script is known to have done."""
+    """The latest known progress of the script, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
-        """Take what a process writes to a descriptor as messages for its report."""
+        """Receive what a process writes to a file descriptor as messages for its report."""
         self._voices[descriptor] = _Voice(descriptor, report, process, owner)
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def started(self, now: float) -> None:
-        """Count the time limit from now on."""
+        """Start the time limit of the run."""
         self._has_started = True
         self._limit = now + self.request.limit_seconds
 
     def listen(self) -> None:
-        """Return when nothing more is to be expected; the process may still run."""
+        """Receive messages until nothing more is expected; the process may still be running afterwards."""
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
         self._limit = self._limit or time.monotonic() + START_SECONDS
@@ -161,7 +163,7 @@ class Listener:
                         voice.look_at_workers()
                     for key, _ in ready:
                         self._take_from(key.fd, output)
-                    # What the script left behind may hold the pipes open for longer than it lives itself.
+                    # Processes that the script left behind may hold the pipes open for longer than the script itself.
                     if not ready and self.process.has_ended():
                         return
                 if self.cancelled() and not self.request.helps:
@@ -176,11 +178,11 @@ class Listener:
                         voice.owner.close()
 
     def dismiss(self) -> None:
-        """Have the processes clear away what they have made, and end: nobody waits for an answer any more."""
+        """Ask the processes to clean up and end, because their results are no longer needed."""
         processes = {voice.process for voice in self._voices.values()}
         launchers = processes & {starter for process in processes for starter in starters_of(process)}
         until = time.monotonic() + LEAVE_SECONDS
-        for some in (processes - launchers, launchers):  # a launcher that ends before its processes kills them
+        for some in (processes - launchers, launchers):  # A launcher that ends first would kill its processes.
             for process in some:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, LEAVE_SIGNAL)
@@ -203,7 +205,7 @@ class Listener:
             if voice is not None and voice.owner is not None:
                 self._settle(voice, None)
                 if not voice.report.is_final:
-                    voice.owner.close()  # it has done nothing on the card
+                    voice.owner.close()  # the process did not use the GPU
                     del self._voices[descriptor]
         elif descriptor == output:
             self._take_output(data)
@@ -211,7 +213,7 @@ class Listener:
             self._take(self._voices[descriptor], data)
 
     def _let_in(self) -> None:
-        """Take in a process of the command; whoever else finds the door is turned away."""
+        """Accept a connection from a process of the command; close connections of other users."""
         assert self.door is not None
         connection, _ = self.door.accept()
         process, user = peer_of(connection)
@@ -241,7 +243,7 @@ class Listener:
         text = self._decoder.decode(data)
         self.output = (self.output + text)[-_TAIL_CHARACTERS:]
         if self.request.options["output"]:
-            with suppress(OSError, ValueError):  # nobody reads it: the script goes on all the same
+            with suppress(OSError, ValueError):  # If nobody reads stderr, the script continues anyway.
                 sys.stderr.write(text)
                 sys.stderr.flush()
 
@@ -274,7 +276,7 @@ class Listener:
                 source = message["source"]
                 if source is not None and source not in self._asked_ranks:
                     self._asked_ranks.add(source)
-                    self.progress(f"running rank {source} as far as it sends something to this one")
+                    self.progress(f"running rank {source} until it sends what this rank waits for")
             case "goes on":
                 self._limit += now - self._waiting_since.pop(voice.process, now)
             case "step":
@@ -307,13 +309,13 @@ class Listener:
             case "exit":
                 self._settle(voice, int(message["status"]))
                 return
-        if report.is_final and not any(each is report for each in self.reports):  # whatever it still tells
+        if report.is_final and not any(each is report for each in self.reports):  # even if further messages follow
             self.reports.append(report)
             if self.door is None:
                 self._limit = now + UNWIND_SECONDS
 
     def _settle(self, voice: _Voice, status: int | None) -> None:
-        """Take what a process has told at its exit for its result, by the status with which it has ended."""
+        """Complete the report that a process sent while exiting with its exit status."""
         if voice.exiting is not None:
             voice.report.result = voice.exiting.result_with(status)
             voice.exiting = None
@@ -321,7 +323,7 @@ class Listener:
                 self.reports.append(voice.report)
 
     def _why_further(self) -> str:
-        """Say why there are more steps than were asked for."""
+        """Return the reason why more steps run than were requested, as text that follows the step number."""
         return (
             ""
             if self.request.options["batches"]
@@ -329,7 +331,9 @@ class Listener:
         )
 
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        """Leave the import of torch out of the time limit; of several processes that import at once, the first's."""
+        """Exclude the import of torch from the time limit; if several processes import it at once, only the first one
+        counts.
+        """
         if not self._importing:
             self._importing = voice.process
             self._importing_since, self._limit_before_import = now, self._limit

@@ -1,9 +1,9 @@
-"""The process of a script or a command: it is started, listened to, and nothing of it is left behind.
+"""Start the process of a script or a command, listen to its messages, and clean up everything that it started.
 
-The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
-after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
-lifeline (see `base.child_process`). Everything comes through pipes, and through a socket without a file where a command
-starts processes of its own; no temporary file and no thread is made.
+The process leads its own process group and has a token in its environment, so that every process that it starts ends
+with it: after a result, an error, Ctrl-C or a hang. If ullage's own process is killed, the kernel kills the group,
+because that closes the lifeline (see `base.child_process`). Messages come through pipes, and through an abstract socket
+if a command starts further processes. No temporary file and no thread is created.
 """
 
 import json
@@ -27,17 +27,17 @@ from ullage.predicting.prediction.process.listener import ChildReport, Listener,
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
 from ullage.predicting.prediction.request import Attachment, Request
 
-_HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
+_HELPER_SECONDS: Final = 1.0  # for a rank whose messages are no longer needed to run its exit handlers
 _OUR_INPUT: Final = Path("/dev/fd/0")
 _ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
-"""Words of a command that say that it reads standard input."""
+"""Command-line arguments which mean that a command reads standard input."""
 _input_lock: Final = Lock()
 _input_piped: list[bytes] = []
-"""The content of the pipe, once it was read: that can be done once, and a prediction may take several runs."""
+"""The content of the input pipe; kept because a pipe can be read only once, and a prediction may need several runs."""
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
+    """Run the script in a separate process until it has sent its result, has ended, or is cancelled."""
     report = ChildReport()
     channel, channel_end = new_pipe()
     try:
@@ -67,19 +67,22 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
 
 
 def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run a command, and listen to every process of it that does something on the card.
+    """Run a command, and listen to each of its processes that uses the GPU.
 
     Returns:
-        What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
+        The report of each process, the one with the highest memory use first. If no process reported anything, the list
+        has one empty report.
     """
     launch = request.launch
     environment = _environment(request)
-    for name in environment_of(0, 1):  # of a launcher around ourselves
+    for name in environment_of(0, 1):  # set by a launcher that started ullage itself
         environment.pop(name, None)
-    # The launcher may be inside a shell script, where its number of processes cannot be seen.
+    # The launcher may be inside a shell script, so the number of its processes is not known.
     own = 1 if request.options["world_size"] else request.options["rank"] % CARDS_OF_A_NODE + 1
     child = request.with_options(count=max(request.options["count"], launch.cards, own)).for_child()
-    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
+    environment.setdefault(
+        "PET_STANDALONE", "1"
+    )  # torchrun (2.6 to 2.15) then takes a free port, because another run may use the default port
     if request.options["world_size"]:
         environment |= environment_of(request.options["rank"], request.options["world_size"])
     gpu = request.gpu
@@ -95,7 +98,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
         address = f"ullage-{secrets.token_hex(16)}"
-        door.bind("\0" + address)  # no file, and gone with this process
+        door.bind("\0" + address)  # an abstract socket: no file, and it vanishes with this process
         door.listen()
         attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
@@ -113,10 +116,10 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
 
 
 def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
-    """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
+    """Return the sort key of reports: out-of-memory failures first, then by reserved and by allocated memory.
 
-    Of those that reserved the same, the one that had allocated more comes first. Where they are equal the first to end
-    does: a launcher fails after its process.
+    Reports with equal keys stay in the order in which the processes ended: a launcher fails after the process it
+    started.
     """
     result = report.result
     measured = result.measured if result is not None and result.measured is not None else None
@@ -127,14 +130,14 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
 def _started(
     module: str, arguments: Sequence[str], words: Sequence[str], environment: dict[str, str], *inherited: int
 ) -> ChildProcess:
-    """Start a module of this package in a process of its own.
+    """Start a module of this package in a separate process.
 
     Args:
         module: the dotted name of the module whose `main` is run.
-        arguments: what it is given.
-        words: the words of the command that may read our standard input.
-        environment: its variables.
-        inherited: the file descriptors that it gets.
+        arguments: the arguments of `main`.
+        words: the command's arguments, which show whether it may read standard input.
+        environment: the environment variables of the process.
+        inherited: the file descriptors that the process inherits.
     """
     with _standard_input(words) or nullcontext() as given:
         return ChildProcess(
@@ -157,10 +160,10 @@ def _environment(request: Request) -> dict[str, str]:
 
 
 def _standard_input(words: Sequence[str]) -> BinaryIO | None:
-    """Open the standard input of a run, where it began: a file that ours is, or a pipe of a command that has "-".
+    """Open standard input for a run, from its beginning: a file, or a pipe if the command has the argument "-".
 
-    Returns:
-        None: it is to be empty. A terminal is not asked, and a pipe that the command does not name is not waited for.
+    Returns: The open file, or None for empty input. A terminal is never read. A pipe is read only if the command
+        mentions it.
     """
     with suppress(OSError):
         kind = os.fstat(0).st_mode

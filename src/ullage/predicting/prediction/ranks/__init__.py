@@ -1,1 +1,1 @@
-"""Ranks that run alone, each in its own process, and what they tell each other."""
+"""Ranks that each run alone in a process, and the messages that they exchange."""

@@ -1,8 +1,8 @@
-"""What ranks that run alone have told: a rank that needs what another sends has it run as far as the send.
+"""Exchange messages between ranks that each run alone: if a rank needs another rank's message, that rank is run too.
 
-The parent's side. Each rank's process that sends or needs something connects to a socket of ours; each connection has a
-thread. A rank that nobody has run yet is run as a helper: it stops after each message until somebody asks it for more,
-and ends with the exchange. What was told once is kept, so that with `--rank all` few helpers are needed.
+This is the parent's side. Each rank process that sends or needs a message connects to a socket, and each connection has
+a thread. If nobody has run the sending rank yet, it is run as a helper. A helper stops after each message until a rank
+requests more, and it ends with the exchange. Messages are kept, so that few helpers are needed with `--rank all`.
 """
 
 import json
@@ -20,44 +20,44 @@ from ullage.base.errors import UllageError
 from ullage.predicting.prediction.ranks.processes import HostRoom, peer_of
 
 MOST_HELPERS: Final = 64
-NO_ROOM: Final = "the host has too little memory free for one more rank"
-TOO_MANY: Final = f"{MOST_HELPERS} ranks are run for others already"
+NO_ROOM: Final = "the host has too little free memory to run one more rank"
+TOO_MANY: Final = f"{MOST_HELPERS} ranks already run for other ranks"
 Start = Callable[[int, Callable[[], bool]], str | None]
-"""Runs a rank as a helper until it is told that it is not wanted any more; returns why it failed, if it did."""
+"""A function that runs a rank as a helper until it is no longer needed, and returns the reason if it failed."""
 
 
 @dataclass(slots=True)
 class _Variant:
-    """The ranks of one run: the same script with the same settings and seed."""
+    """The ranks of one run, which have the same script, settings and seed."""
 
     start: Start | None = None
-    """Runs another rank of them as a helper; None until one of them is measured."""
+    """The function that runs another of these ranks as a helper; None until one of the ranks is measured."""
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
-    """The ranks that are measured now."""
+    """The ranks whose memory is being measured now."""
     are_all_measured: bool = False
-    """Whether a launcher starts every rank: one that has not come yet will come."""
+    """Whether a launcher starts every rank, so that a rank that has not connected yet will connect later."""
     seen: set[int] = field(default_factory=set)
-    """The ranks that have come."""
+    """The ranks that have connected to the message exchange."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have a helper, or had one."""
+    """The ranks that have or had a helper process, which runs only to send messages."""
     ended: set[int] = field(default_factory=set)
-    """Those whose helper has ended."""
+    """The ranks whose helper process has ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """Why helpers failed."""
+    """The ranks whose helper process failed, with the reason for each."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """The rank that each of those waits for that wait, and for which message."""
+    """The rank that each waiting rank waits for, with the key of the message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The messages that are waited for, with the rank that sends them, and how many wait for each."""
+    """The messages that ranks wait for, by sending rank and key, with the number of waiting ranks."""
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Tell whether nobody runs a rank, nor will without being asked."""
+        """Return whether no process runs a rank and none will start unless the exchange starts it."""
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Tell whether a rank waits for one that, by others or not, waits for it."""
+        """Return whether a rank waits, directly or through other ranks, for a rank that waits for it."""
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
             if other == rank:
@@ -67,27 +67,27 @@ class _Variant:
         return False
 
     def _waits_for(self, rank: int) -> int | None:
-        """Return the rank that one waits for; None too where its message is there, and it has not woken up yet."""
+        """Return the rank that `rank` waits for; None if it does not wait or if its message has just arrived."""
         source, key = self.asks.get(rank, (None, ""))
         return source if key not in self.messages else None
 
 
 class Exchange:
-    """The messages of the ranks of a prediction, from `with` on."""
+    """The message exchange of a prediction's ranks, used as a context manager."""
 
     def __init__(self, room: HostRoom | None = None) -> None:
-        """Take what tells whether the host has memory for one more rank."""
+        """Store the object that decides whether the host has memory for one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
-        """The name of the socket, in the kernel's abstract namespace."""
+        """The name of the exchange's socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """Why a rank that was asked for something was not run; None: each was."""
+        """The reason why a rank that was needed was not run; None if every needed rank was run."""
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
-        """The helpers that are started, and have not come yet."""
+        """The helper processes that were started and have not connected yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ class Exchange:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """End the helpers, and wait until they are gone."""
+        """End the helper processes of ranks, and wait until they are gone."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -109,13 +109,13 @@ class Exchange:
 
     @contextmanager
     def measures(self, variant: str, rank: int, start: Start, *, are_all: bool = False) -> Iterator[None]:
-        """Say that a rank of a run is measured meanwhile.
+        """Register, for the duration of the context, that a rank of a run is measured.
 
         Args:
-            variant: the name of the run; the ranks of one run tell each other what they do not tell those of another.
+            variant: the name of the run; only ranks of the same run exchange messages.
             rank: the rank.
-            start: starts another of the same run, as a helper.
-            are_all: whether every rank is.
+            start: starts another rank of the same run as a helper.
+            are_all: whether all ranks of the run are measured.
         """
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
@@ -138,7 +138,7 @@ class Exchange:
         thread.start()
 
     def _let_in(self) -> None:
-        """Take in the processes of ranks; whoever else finds the door is turned away."""
+        """Accept connections from rank processes; close connections of other users."""
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -150,8 +150,8 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one process until it is gone; what it says is a line each."""
-        # First what is suppressed: a stream sends what is left when it is closed, to a process that may be gone.
+        """Answer the requests of one process, one JSON line each, until it closes the connection."""
+        # `suppress` comes first: when the stream is closed it sends buffered data to a process that may be gone.
         with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
             variant, rank, helps = str(hello["variant"]), int(hello["rank"]), bool(hello["helps"])
@@ -170,7 +170,7 @@ class Exchange:
             finally:
                 self._go(variant, rank, process, helps=helps)
 
-    # ---- what ranks say
+    # ---- messages of ranks
 
     def _come(self, variant: str, rank: int, process: int, *, helps: bool) -> None:
         with self._changed:
@@ -189,7 +189,7 @@ class Exchange:
             self._changed.notify_all()
 
     def _told(self, variant: str, rank: int, key: str, value: str, *, helps: bool) -> None:
-        """Keep a message; a helper stops here until somebody waits for it."""
+        """Store a message; a helper process waits here until a rank needs another message from it."""
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             mine.messages.setdefault(key, value)
@@ -203,8 +203,11 @@ class Exchange:
                 )
 
     def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
-        """Wait for a message, and return it; None if it will not come, and if that is known: why its rank has failed,
-        or why it was not run."""
+        """Wait for a message.
+
+        Returns: The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was
+            not run.
+        """
         refusal: str | None = None
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
@@ -229,7 +232,7 @@ class Exchange:
             return mine.messages.get(key), mine.failures.get(source), refusal
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
-        """Run a rank that somebody waits for."""
+        """Run a rank as a helper, because another rank waits for its message."""
         mine.helpers.add(rank)
         start = mine.start
         if start is None:

@@ -1,4 +1,6 @@
-"""What a rank that runs alone tells others, and is told by them: its end of `prediction.ranks.exchange`."""
+"""The messages that a rank running alone sends to and receives from other ranks, through
+`prediction.ranks.exchange`.
+"""
 
 import base64
 import json
@@ -11,40 +13,44 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LARGEST_TEAM: Final = 8
-"""The largest group whose ranks are all run so that one has what they gather: as many as a machine has cards."""
+"""The largest group of ranks for which all ranks are run to collect what they gather: the number of GPUs in a
+machine.
+"""
 
 
 @dataclass(slots=True)
 class LonePost:
-    """A rank's side of the exchange, in its own process: a `Post` of `ullage.gpu.values.ranks`."""
+    """A rank's side of the message exchange, in the rank's process; it implements `Post` of
+    `ullage.gpu.values.ranks`.
+    """
 
     address: str
     variant: str
     rank: int
     helps: bool
-    """Whether this process runs only so that others have its messages."""
+    """Whether this process runs only because other ranks need its messages."""
     note: Callable[..., None]
-    """Called with "waits" and the rank that is waited for before something is, and with "goes on" after it."""
+    """A function called with "waits" and the awaited rank before a wait, and with "goes on" after the wait."""
     largest_team: int = 0
-    """The largest group whose ranks are asked what they gather, sum or exchange."""
+    """The largest group whose ranks are run to obtain what they gather, sum or exchange."""
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
-    """The ranks that something was received of."""
+    """The ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """Why ranks failed that something was to come from."""
+    """The ranks that failed although this rank needed their messages, with the reason for each."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """Why ranks were not run that something was to come from."""
+    """The ranks that were not run although this rank needed their messages, with the reason for each."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, key: str, value: bytes) -> None:
-        """Leave a message for whoever asks for it."""
+        """Send a message to the exchange, where any rank that needs it can get it."""
         with suppress(OSError):
             self._ask(key=key, value=base64.b64encode(value).decode())
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a rank's message, and return it; None if it will not come."""
+        """Wait for a message from a rank and return it; return None if the message will not come."""
         value, failure, refusal = self._ask(key=key, source=source)
         if value is None:
             if failure is not None:
@@ -57,28 +63,28 @@ class LonePost:
         return base64.b64decode(value)
 
     def notes(self) -> list[str]:
-        """Return what a report has to say of it."""
-        found = [f"{_named(self.sources)} run too, as far as this one needs what is sent to it"] if self.sources else []
+        """Return notes for the report about the other ranks that were run or failed."""
+        found = [f"{_named(self.sources)} run too, up to the messages that this rank needs"] if self.sources else []
         found += [
-            f"rank {rank}, which has to send something to this one, failed: {why}"
+            f"rank {rank}, from which this rank needs messages, failed: {why}"
             for rank, why in sorted(self.failures.items())
         ]
         for why in sorted(set(self.refusals.values())):
             who = _named(rank for rank, each in self.refusals.items() if each == why)
-            found.append(f"{who} not run for this one, or not from the start: {why}")
+            found.append(f"{who} not run for this rank, or not from the start: {why}")
         return found
 
     def connect(self) -> None:
-        """Come to the exchange, so that others know that this rank runs; again in a process that was forked."""
+        """Connect to the exchange, so that other ranks know that this rank runs; a forked process connects again."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.connect("\0" + self.address)
         self._stream = connection.makefile("rwb")
-        connection.close()  # once the stream is
+        connection.close()  # takes effect when the stream is closed
         self._process = os.getpid()
         self._say(variant=self.variant, rank=self.rank, helps=self.helps)
 
     def close(self) -> None:
-        """Go: nothing more is sent or asked for."""
+        """Close the connection to the message exchange; no message is sent or requested after this."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
@@ -95,7 +101,7 @@ class LonePost:
             finally:
                 self.note("goes on")
         if not answer:
-            raise ConnectionResetError("the exchange of messages is gone")
+            raise ConnectionResetError("the message exchange between ranks has ended")
         return json.loads(answer)
 
     def _say(self, **said: Any) -> None:
@@ -104,6 +110,6 @@ class LonePost:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    """Return ranks as the subject of a sentence, with a verb."""
+    """Return a list of ranks as the subject of a sentence, with "was" or "were"."""
     one, *more = map(str, sorted(ranks))
     return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

@@ -1,8 +1,9 @@
-"""Runs one rank of many in one process: the others do not exist, and collectives return as if they did.
+"""Run one rank of a distributed script in one process: the other ranks do not exist, but collectives return normally.
 
-torch.distributed runs its own NCCL process group over the emulated NCCL, so a collective allocates what PyTorch itself
-allocates. Two things that need other processes are replaced here: the store in which ranks meet, and Gloo, which would
-connect to them (by PyTorch's own fake process group, which moves values on the CPU only).
+torch.distributed runs its own NCCL process group on the emulated NCCL, so a collective allocates the same memory as in
+a real run. Two parts that need other processes are replaced: the store through which ranks find each other, and Gloo,
+which would connect to the other ranks. Gloo is replaced by PyTorch's own fake process group, because it only moves
+values on the CPU.
 """
 
 import functools
@@ -16,11 +17,11 @@ from typing import Any, Final
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
 _NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
-"""Methods that PyTorch calls of Gloo's groups, and its fake one has not (torch 2.11, 2.15)."""
+"""Methods that PyTorch calls on Gloo groups and that its fake process group does not have (torch 2.11, 2.15)."""
 
 
 def environment_of(rank: int, world_size: int) -> dict[str, str]:
-    """Return the variables that torchrun sets for a rank (torch 2.11), on nodes of 8 cards."""
+    """Return the environment variables that torchrun sets for a rank (torch 2.11), on nodes with 8 GPUs."""
     local = min(world_size, CARDS_OF_A_NODE)
     return {
         "RANK": str(rank),
@@ -41,15 +42,15 @@ def environment_of(rank: int, world_size: int) -> dict[str, str]:
 
 
 def announce(rank: int, world_size: int) -> None:
-    """Set the variables of torchrun, so that a script runs as if torchrun had started it."""
+    """Set the environment variables of torchrun, so that a script runs as if torchrun had started it."""
     os.environ |= environment_of(rank, world_size)
 
 
 def stand_in_for_the_others(torch: ModuleType) -> None:
-    """Make process groups work in this process alone."""
+    """Make the process groups of torch.distributed work without the processes of other ranks."""
     if not torch.distributed.is_available():
         return
-    # torch.distributed has a function of this name too, so an attribute would not do.
+    # torch.distributed also has a function named `rendezvous`, so the module cannot be read as an attribute.
     rendezvous = import_module("torch.distributed.rendezvous")
     distributed_c10d = import_module("torch.distributed.distributed_c10d")
     store_type = _store_type()
@@ -63,19 +64,20 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     messages = values.messages
     if messages is not None and isinstance(messages.post, StorePost):
         messages.post = NoPost()
-    stores = []  # PyTorch's side does not keep a store that is written in Python alive
+    stores = []  # PyTorch's C++ side does not keep a store written in Python alive.
 
     def create(*arguments: Any, **keywords: Any) -> Any:
         stores.append(store_type())
         if messages is not None:
-            values.begin()  # objects may be sent from now on, between hosts too
+            values.begin()  # from now on, ranks may send objects to each other, also between hosts
         return stores[-1]
 
     vars(rendezvous)["_create_c10d_store"] = create
     for name in _NOT_KNOWN_TO_FAKE:
         setattr(_fake_group_type(), name, lambda group, *arguments: None)
     vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
-    # A communicator that is split off its parent's does not say how many ranks it has: subgroups are made anew.
+    # A communicator that is split from its parent does not report its number of ranks, so subgroups are created with
+    # `new_group` instead.
     vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
     split_group = functools.partial(_split_by_new_group, distributed_c10d)
     for owner in (distributed_c10d, torch.distributed, import_module("torch.distributed.device_mesh")):
@@ -93,7 +95,7 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Stand in for `split_group`: make the subgroup anew."""
+    """Replace `split_group`: create the subgroup with `new_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:
@@ -103,14 +105,15 @@ def _split_by_new_group(
 
 
 def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) -> None:
-    """Have torch.multiprocessing.spawn run only one of its processes, inside this one.
+    """Make torch.multiprocessing.spawn run only one of its processes, inside the current process.
 
-    This applies only if it would wait for them: with `join=False` a script gets its processes, which are not measured.
+    This applies only if `spawn` would wait for the processes. With `join=False` the script starts real processes, which
+    are not measured.
 
     Args:
         torch: the torch module.
-        rank: the number of the process to run; the last one if there are fewer.
-        note: called with a note on what was done instead.
+        rank: the number of the process to run; the last process if there are fewer.
+        note: called with a note for the report.
     """
     module = import_module("torch.multiprocessing.spawn")
 
@@ -125,7 +128,10 @@ def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) 
             if not asked["join"] or asked["nprocs"] < 1:
                 return original(*arguments, **keywords)
             index = min(rank % CARDS_OF_A_NODE, asked["nprocs"] - 1)
-            note(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
+            note(
+                f"torch.multiprocessing.spawn: only process {index} of {asked['nprocs']} ran, "
+                "in the script's own process"
+            )
             stand_in_for_the_others(torch)
             return asked["fn"](index, *asked["args"])
 
@@ -141,7 +147,7 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A store in which the entries of all other ranks exist: zeros, or complete counts."""
+        """A store in which the entries of all other ranks seem to exist: keys hold zeros, and counters are complete."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -167,7 +173,9 @@ def _store_type() -> type:
             return self._values.get(key, expected.encode())
 
         def check(self, keys: list[str]) -> bool:
-            return all(key in self._values for key in keys)  # NCCL's watchdog asks so whether a rank has failed
+            return all(
+                key in self._values for key in keys
+            )  # NCCL's watchdog calls this to find out whether a rank has failed.
 
         def wait(self, keys: list[str], timeout: Any = None) -> None:
             return None
@@ -198,8 +206,11 @@ def _store_type() -> type:
 
 
 class _TakenForGloo(type):
-    """The metaclass with which PyTorch's `isinstance(..., ProcessGroupGloo)` is true for the fake group, and the class
-    has what Gloo's has, such as `create_device`."""
+    """The metaclass of the class that replaces ProcessGroupGloo.
+
+    It makes PyTorch's `isinstance(..., ProcessGroupGloo)` true for the fake group, and gives the class the attributes
+    of Gloo's class, such as `create_device`.
+    """
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _fake_group_type())
@@ -209,13 +220,13 @@ class _TakenForGloo(type):
 
 
 class _FakeGloo(metaclass=_TakenForGloo):
-    """Takes the place of ProcessGroupGloo; what it makes is PyTorch's FakeProcessGroup."""
+    """A replacement for ProcessGroupGloo that creates PyTorch's FakeProcessGroup instead."""
 
     def __new__(cls, store: Any, rank: int, size: int, *arguments: Any, **keywords: Any) -> Any:
         from torch.testing._internal.distributed.fake_pg import _create_fake_pg
 
         kind = _fake_group_type()
-        if "Options" not in vars(kind):  # torch 2.8, which notes the group's ranks in its options
+        if "Options" not in vars(kind):  # torch 2.8 stores the ranks of the group in its options
             return type("LoneGloo", (kind,), {"options": SimpleNamespace()})(rank, size)
         return _create_fake_pg(SimpleNamespace(group_rank=rank, group_size=size), kind.Options())
 

@@ -1,8 +1,8 @@
-"""Symmetric memory of a rank that runs alone: what it would map of the other ranks is its own.
+"""Symmetric memory for a rank that runs alone: it maps its own buffer in place of the buffers of other ranks.
 
-PyTorch's tensor parallelism that overlaps with its communication (`enable_async_tensor_parallel` of torchtitan) copies
-by buffers that every rank of a machine has mapped. The driver makes them, outside the caching allocator, and the ranks
-hand each other their handles over sockets; only that meeting is replaced here.
+PyTorch's tensor parallelism that overlaps computation and communication (`enable_async_tensor_parallel` of torchtitan)
+copies through buffers that every rank of a machine has mapped. The driver allocates these buffers outside the caching
+allocator, and the ranks exchange their handles over sockets. Only this exchange of handles is replaced.
 """
 
 import math
@@ -16,7 +16,7 @@ _POINTER_BYTES: Final = 8
 
 
 def stand_in_for_symmetric_memory() -> None:
-    """Make buffers that ranks share without the other ranks."""
+    """Replace the functions that create and exchange symmetric memory, so that they work without other ranks."""
     kind: Any = getattr(torch._C._distributed_c10d, "_SymmetricMemory", None)
     if kind is None or not hasattr(kind, "empty_strided_p2p"):
         return
@@ -33,7 +33,7 @@ def stand_in_for_symmetric_memory() -> None:
     def rendezvous(tensor: torch.Tensor, group_name: Any = None) -> LoneSymmetricMemory | None:
         found = shared.get(tensor.untyped_storage().data_ptr())
         if found is None:
-            return None  # as PyTorch answers where a tensor was allocated otherwise
+            return None  # PyTorch returns None too for a tensor that is not symmetric memory.
         name: Any = group_name or found.group_name
         group = torch._C._distributed_c10d._resolve_process_group(name)
         if not found.lists:
@@ -47,16 +47,16 @@ def stand_in_for_symmetric_memory() -> None:
 
 @dataclass(slots=True)
 class _Shared:
-    """What is known of a buffer that ranks share."""
+    """A buffer of symmetric memory (memory that the ranks of a machine share), with its process group."""
 
     group_name: Any
-    """The group that it was allocated for, if one was named."""
+    """The group for which the buffer was allocated, if the script named it."""
     lists: list[torch.Tensor] = field(default_factory=list)
-    """The addresses of everybody's buffers and signals, which PyTorch keeps in its caching allocator."""
+    """The lists of buffer and signal addresses of all ranks, which PyTorch keeps in its caching allocator."""
 
 
 class LoneSymmetricMemory:
-    """Takes the place of the handle with which a rank reaches a buffer on each card of its group."""
+    """A replacement for the handle through which a rank accesses a buffer on each GPU of its group."""
 
     def __init__(self, tensor: torch.Tensor, rank: int, world_size: int) -> None:
         self._buffer = tensor
@@ -64,15 +64,15 @@ class LoneSymmetricMemory:
         self.world_size = world_size
 
     def get_buffer(self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
-        """Return this rank's buffer, whose ever was asked for."""
+        """Return this rank's own buffer, for any requested rank."""
         flat = torch.empty(0, dtype=dtype, device=self._buffer.device)
         return flat.set_(self._buffer.untyped_storage(), storage_offset, (math.prod(sizes),), (1,)).view(sizes)
 
     def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Do nothing: nobody comes."""
+        """Do nothing, because no other rank reaches the barrier."""
 
     def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Do nothing: nobody waits for it."""
+        """Do nothing, because no other rank waits for the signal."""
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Do nothing: nobody sends it."""
+        """Do nothing, because no other rank sends the signal."""

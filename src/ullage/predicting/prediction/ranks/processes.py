@@ -1,4 +1,4 @@
-"""The processes that run ranks: who is at the other end of a socket, who still runs, and whether one more has room."""
+"""The processes that run ranks: which process is connected, which still runs, and whether the host can run one more."""
 
 import os
 import socket
@@ -12,23 +12,23 @@ from typing import Final
 from ullage.running.diagnosis.host import available_bytes
 
 _CREDENTIALS: Final = struct.Struct("3i")
-"""The process, user and group at the other end of a socket (unix(7))."""
+"""The process ID, user ID and group ID at the other end of a socket (unix(7))."""
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Return the process and the user at the other end of a socket without a file."""
+    """Return the process ID and user ID at the other end of a Unix socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(credentials)
     return process, user
 
 
 def is_running(process: int) -> bool:
-    """Return whether a process is there, and not only waits to be asked how it has ended."""
+    """Return whether a process exists and is not a zombie."""
     return _status(process)[:1] not in ([], [b"Z"], [b"X"])
 
 
 def starters_of(process: int) -> list[int]:
-    """Return the process that has started a process, the one that has started that, and so on."""
+    """Return the IDs of the ancestors of a process: its parent, the parent's parent, and so on."""
     found = []
     while len(status := _status(process)) > 1 and (process := int(status[1])):
         found.append(process)
@@ -36,7 +36,7 @@ def starters_of(process: int) -> list[int]:
 
 
 def _status(process: int) -> list[bytes]:
-    """Return what the kernel says of a process behind its name (proc(5)); nothing where it is gone."""
+    """Return the fields of /proc/PID/stat after the process name (proc(5)); empty if the process is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -44,7 +44,7 @@ def _status(process: int) -> list[bytes]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the memory that a process has for itself; 0 where it is gone."""
+    """Return the resident memory in bytes that a process does not share; 0 if the process is gone."""
     with suppress(OSError, ValueError, IndexError):
         pages = Path(f"/proc/{process}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
@@ -52,32 +52,34 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """The processes that run ranks, and whether the host has memory for one more beside them."""
+    """A count of the processes that run ranks, which decides whether the host has memory for one more."""
 
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes
     ) -> None:
-        """Take what tells the host's free memory (None where that is not known) and a process's own, in bytes."""
+        """Store the functions that return the host's free memory (None if unknown) and a process's own memory, in
+        bytes.
+        """
         self._available = available
         self._own = own
         self._processes: Counter[int] = Counter()
 
     def come(self, process: int) -> None:
-        """Count a process, once more where it comes twice."""
+        """Count a connection of a process; a process may connect more than once."""
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Count it once less."""
+        """Remove one connection of a process from the count of processes that run ranks."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:
-        """Tell whether one more process fits, and as much again stays free.
+        """Return whether one more process fits and the same amount stays free in addition.
 
-        Each is taken to become as large as the largest is now. A rank that is asked early, and loads something large
-        into the host's memory later, is not foreseen.
+        Each process is assumed to grow to the size of the largest one now. A rank that has just started and later loads
+        something large into host memory is not predicted.
 
         Args:
-            coming: how many more were started, which are not counted yet.
+            coming: the number of processes that were started and are not counted yet.
         """
         available = self._available()
         sizes = [self._own(process) for process in self._processes]

@@ -1,1 +1,1 @@
-"""Predictions of several runs of one script."""
+"""Predictions that need several runs of one script."""

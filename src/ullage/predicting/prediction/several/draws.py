@@ -1,4 +1,4 @@
-"""A script in which values that nobody knows decide: run with several seeds, the peaks as an interval."""
+"""Predict a script whose memory depends on unknown values: run it with several seeds, and report the range of peaks."""
 
 import math
 import tempfile
@@ -21,7 +21,7 @@ from ullage.predicting.prediction.verdict.reason import deciding
 
 T = TypeVar("T")
 R = TypeVar("R")
-AT_ONCE: Final = 2  # a run needs a core and some memory
+AT_ONCE: Final = 2  # one run needs one core and some memory
 
 
 def predict_with_draws(
@@ -30,9 +30,10 @@ def predict_with_draws(
     progress: Callable[[str], None] = lambda text: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Prediction:
-    """Predict a script; if drawn values may have decided, predict it with further seeds, and put all together.
+    """Predict a script. If random values may have affected its memory, repeat it with further seeds and combine the
+    results.
 
-    A script that fails with another seed, as where it makes a folder that is there by then, keeps its first verdict.
+    A script that fails with another seed, for example because a folder exists already, keeps its first verdict.
 
     Raises:
         UllageError: as `predict` does.
@@ -61,10 +62,11 @@ def predict_with_draws(
 def predict_with_worst_routing(
     request: Request, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> Prediction:
-    """Predict a rank with tokens that go to all experts alike; if that decided anything, its interval holds the worst.
+    """Predict a rank with tokens routed evenly to all experts, and extend its range by the worst-case routing.
 
-    The figures are those of balanced routing, as a trained router is meant to be. In the worst case all tokens go to
-    the first experts, and the rank that has them receives from all the others.
+    The figures are those of balanced routing, which is the goal of training a router. In the worst case all tokens go
+    to the first experts, and the rank with these experts receives tokens from all other ranks. The worst case is run
+    only if routing had an effect.
     """
     first = predict_with_draws(request, progress=progress, cancelled=cancelled)
     if not first.values.routed or request.options["draws"] == 1:
@@ -76,7 +78,7 @@ def predict_with_worst_routing(
     except ScriptError as error:
         if cancelled():
             raise
-        note = f"experts get tokens alike; where all tokens go to the first experts the script failed: {error}"
+        note = f"tokens are routed evenly to experts; with all tokens on the first experts the script failed: {error}"
         return replace(first, notes=[*first.notes, note.partition("\n")[0]])
     return _with_worst(first, worst)
 
@@ -85,16 +87,16 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
     low = min(first.interval_bytes[0], worst.interval_bytes[0])
     high = max(first.interval_bytes[1], worst.interval_bytes[1])
     note = (
-        "experts get tokens alike (--routing balanced); the interval holds the worst too, where all tokens go to the "
-        f"first experts: {text_of_bytes(worst.peak_allocated_bytes)} allocated, "
+        "tokens are routed evenly to experts (--routing balanced); the range includes the worst case, all tokens on "
+        f"the first experts: {text_of_bytes(worst.peak_allocated_bytes)} allocated, "
         f"{text_of_bytes(worst.peak_reserved_bytes)} reserved on this rank"
     )
     verdict, reason = first.verdict, first.reason
     if worst.verdict is not first.verdict:
         verdict = Verdict.UNKNOWN
         reason = (
-            f"where tokens go decides: to all experts alike: {first.verdict.value}; all of them to the first experts: "
-            f"{worst.verdict.value}"
+            f"the result depends on token routing: with even routing to all experts: {first.verdict.value}; with all "
+            f"tokens on the first experts: {worst.verdict.value}"
         )
     return replace(first, verdict=verdict, reason=reason, interval_bytes=(low, high), notes=[*first.notes, note])
 
@@ -102,12 +104,12 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
 def _others(
     request: Request, snapshots: Path | None, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> list[tuple[int, Prediction | ScriptError]]:
-    """Predict with each further seed; a script that fails with one is an answer, too."""
+    """Predict with each further seed; a failure of the script with a seed is returned as an error."""
     stop = threading.Event()
     plain = request.with_options(values=_later(request), output=False)
 
     def run(number: int) -> tuple[int, Prediction | ScriptError]:
-        progress(f"other values, {number + 1} of {request.options['draws']}")
+        progress(f"run {number + 1} of {request.options['draws']} with other random values")
         seed = request.values.seed + number
         own = plain.with_options(values_seed=seed, snapshot=snapshots and _snapshot_of(seed, snapshots))
         try:
@@ -122,13 +124,15 @@ def _others(
 
 @contextmanager
 def _snapshots_beside(snapshot: Path | None) -> Iterator[Path | None]:
-    """Make a folder for the snapshots of further seeds, where the one that was asked for is; None if there is none."""
+    """Create a temporary folder for the snapshots of further seeds, next to the requested snapshot; None if not
+    requested.
+    """
     if snapshot is None:
         yield None
         return
     try:
         folder = tempfile.TemporaryDirectory(dir=snapshot.absolute().parent, prefix=".ullage-")
-    except OSError:  # the first seed's snapshot could not be written either
+    except OSError:  # The first seed's snapshot could not be written either.
         yield None
         return
     with folder as path:
@@ -140,7 +144,7 @@ def _snapshot_of(seed: int, folder: Path) -> Path:
 
 
 def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
-    """Put the snapshot of the run whose figures are told where it was asked for, in place of the first seed's."""
+    """Move the snapshot of the reported run to the requested path, in place of the first seed's snapshot."""
     assert request.snapshot is not None
     if fullest.snapshot_error is not None:
         request.snapshot.unlink(missing_ok=True)
@@ -153,14 +157,16 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
 
 
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
-    """Say with how many seeds the script ran, and let a failure that values may have caused keep all from a verdict."""
+    """Add a note about the seeds that failed; if random values may have caused a failure, make the verdict
+    uncertain.
+    """
     seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)
-    one = ", so that the interval is of one draw" if ran == 1 else ""
+    one = ", so the range comes from one run" if ran == 1 else ""
     text = str(error).partition("\n")[0]
     note = f"{ran} of {count} seeds ran{one}; with seed {seed} the script failed: {text}"
     if isinstance(error, ValuesError):
-        reason = f"with seed {seed} of the drawn values the script fails, and the values may be why: {text}"
+        reason = f"the script fails with random values of seed {seed}, possibly because of these values: {text}"
         found = replace(found, verdict=Verdict.UNKNOWN, reason=reason)
     return replace(found, notes=[*found.notes, note])
 
@@ -170,9 +176,9 @@ def _later(request: Request) -> ValuesMode:
 
 
 def together(runs: list[Prediction]) -> Prediction:
-    """Make one prediction of those of several seeds: the figures of the fullest, the interval and verdict of all.
+    """Combine the predictions of several seeds: the figures of the fullest run, and the range and verdict of all runs.
 
-    The interval holds one more run in 95 of 100 cases (`interval_of_peaks`), which is wider than the runs themselves.
+    The range holds the peak of one more run in 95 of 100 cases (`interval_of_peaks`), so it is wider than the runs.
     """
     fullest = max(runs, key=lambda each: (each.verdict is Verdict.DOES_NOT_FIT, each.interval_bytes[1]))
     low = math.floor(interval_of_peaks([each.interval_bytes[0] for each in runs])[0])
@@ -184,8 +190,8 @@ def together(runs: list[Prediction]) -> Prediction:
     if len(verdicts) > 1:
         verdict = Verdict.UNKNOWN
         reason = (
-            f"between {text_of_bytes(low)} and {text_of_bytes(high)} would be used of "
-            f"{text_of_bytes(fullest.total_memory_bytes)}, by values that only a real card has, and these decide"
+            f"{text_of_bytes(low)} to {text_of_bytes(high)} of {text_of_bytes(fullest.total_memory_bytes)} would be "
+            "used, depending on values that only a real GPU computes"
         )
     return replace(
         fullest,
@@ -198,13 +204,13 @@ def together(runs: list[Prediction]) -> Prediction:
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T], stop: threading.Event, *, most: int = AT_ONCE) -> list[R]:
-    """Return what the work gives for each item; the first that raises an error ends them all.
+    """Call `work` for each item in a few threads and return the results; the first exception ends all of them.
 
     Args:
-        work: called in threads.
-        items: what it is called with.
-        stop: set where one has raised an error, so that the others end.
-        most: how many are done at once.
+        work: the function to call in threads.
+        items: its arguments.
+        stop: an event that is set when one call has raised an exception, so that the others end.
+        most: the number of calls at the same time.
     """
     with ThreadPoolExecutor(most) as pool:
         futures = [pool.submit(work, item) for item in items]

@@ -1,4 +1,6 @@
-"""Predicts every rank of a distributed script, each alone in a process, and returns the fullest."""
+"""Predict every rank of a distributed script, each alone in a process, and return the prediction of the fullest
+rank.
+"""
 
 import threading
 from collections.abc import Callable
@@ -15,23 +17,25 @@ MOST: Final = 64
 
 
 def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict each rank of the request's world, two at a time, and return the prediction of the fullest.
+    """Predict each rank of the request's world, two at a time, and return the prediction of the fullest rank.
 
     Raises:
-        UsageError: the request has no world size, or one of more than 64 ranks.
-        ScriptError: a rank failed; the text names it.
+        UsageError: the request has no world size, or a world size above 64.
+        ScriptError: a rank failed; the text names the rank.
     """
     if request.options["world_size"] is None or not 1 <= request.options["world_size"] <= MOST:
-        raise UsageError(f"--rank all runs every rank; expected a --world-size of 1 to {MOST} beside it")
+        raise UsageError(f'rank="all" runs every rank; give world_size= too, from 1 to {MOST}')
     predictions, refusal = _predict_each(request, progress, asks_all=True)
     notes: list[str] = []
     if refusal is not None:
-        progress("each rank once more, which takes its own numbers for what the others have")
+        progress("each rank again, using its own numbers in place of the other ranks' numbers")
         predictions, _ = _predict_each(request, progress, asks_all=False)
-        notes = [f"no rank was asked what it adds to what all ranks make together: {refusal}"]
+        notes = [
+            f"each rank used its own numbers in place of what the other ranks contribute to collectives: {refusal}"
+        ]
     fullest = max(predictions, key=lambda each: (*fullness_of(each), each.peak_allocated_bytes))
     if request.snapshot is not None:
-        progress(f"rank {fullest.rank} once more, for its snapshot")
+        progress(f"rank {fullest.rank} again, to write its snapshot")
         fullest = predict_with_draws(replace(request, asks_all=refusal is None).with_options(rank=fullest.rank))
     ranks = [RankPeaks.of(each, rank=each.rank) for each in predictions]
     return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
@@ -42,12 +46,11 @@ def _predict_each(
 ) -> tuple[list[Prediction], str | None]:
     """Predict every rank.
 
-    Where ranks ask the others and one of these is refused, all end: what some are told and others are not does not fit
-    together, as the size of an object whose content is another's.
+    If ranks request messages from each other and one of these requests is refused, all runs end. Partly exchanged
+    messages would be inconsistent: the size of an object could come from one rank and its content from another.
 
     Returns:
-        The predictions, in the order of ranks; and why a rank that was to be asked could not be run, with no
-        predictions then.
+        The predictions in the order of ranks and None; or an empty list and the reason why a needed rank was not run.
     """
     cancelled = threading.Event()
 

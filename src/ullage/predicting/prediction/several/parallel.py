@@ -1,4 +1,4 @@
-"""Several runs for one question, two at a time; what has been run once is not run again."""
+"""Run several predictions for one command, two at a time, without repeating a run."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,24 +12,24 @@ from ullage.predicting.prediction.several.draws import at_once, predict_with_dra
 
 @dataclass(slots=True)
 class ParallelRuns:
-    """Runs predictions and remembers them."""
+    """A runner of predictions, two at a time, that remembers the results and does not repeat a run."""
 
     progress: Callable[[str], None]
-    """Called with a short text before and after each run."""
+    """A function called with a short text before and after each run."""
     _known: dict[str, Prediction] = field(default_factory=dict)
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run requests, two at a time; an error of the script takes the place of its prediction.
+        """Run the requests, two at a time; if a script fails, its error takes the place of its prediction.
 
         Args:
-            requests: what to run.
-            labels: what each is called in the texts of progress and errors.
+            requests: the runs.
+            labels: the name of each run in progress and error texts.
         """
         return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 
     def known(self, request: Request) -> Prediction | None:
-        """Return the prediction of a request that has been run; None where it has not, or has failed."""
+        """Return the prediction of a request that has already run; None if it has not run or has failed."""
         return self._known.get(repr(request))
 
     def _run(self, request: Request, label: str) -> Prediction | UllageError:

@@ -1,4 +1,4 @@
-"""A script that is run twice: with torch.compile and without it, or until it has saved and once more to resume."""
+"""Predict a script with two runs: with and without torch.compile, or until it has saved and again when it resumes."""
 
 import shlex
 from collections.abc import Callable
@@ -14,17 +14,19 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 
 def arguments_of(text: str) -> tuple[str, ...]:
-    """Return the arguments that a text holds, as a shell reads it.
+    """Split a text into arguments as a shell does.
 
     Raises:
-        UsageError: there is none, or a quotation has no end.
+        UsageError: the text has no argument, or a quotation mark is not closed.
     """
     try:
         found = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--resume {quoted(text)} cannot be read: {str(error).lower()}") from None
+        raise UsageError(f"resume={quoted(text)} cannot be read: {str(error).lower()}") from None
     if not found:
-        raise UsageError("--resume has no arguments; expected what the script takes to resume, in quotation marks")
+        raise UsageError(
+            "resume= has no arguments; expected the arguments with which the script resumes, in quotation marks"
+        )
     return found
 
 
@@ -35,23 +37,23 @@ def predict_resumed(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
-    """Predict a script until it has saved, and once more with further arguments; return the fullest of both.
+    """Predict a script until it has saved, then again with further arguments; return the prediction of the fuller run.
 
     Args:
         request: the first run.
-        resume: what is added to the script's arguments in the second; None: there is no second.
-        work: how each is predicted.
-        progress: called with a short text whenever a run gets further.
+        resume: the arguments to add in the second run; None for a single run.
+        work: the function that predicts one run.
+        progress: called with a short text whenever a run makes progress.
 
     Raises:
-        UllageError: as `work` does; of the second run, the text says so.
+        UllageError: as `work` does; if the second run failed, the text says so.
     """
     if resume is None:
         return work(request, progress=progress)
     arguments = arguments_of(resume)
     first = work(request.with_options(until=request.options["until"] or "save"), progress=progress)
     if first.oom is not None:
-        note = "the run that was to be resumed ran out of memory, so nothing was resumed"
+        note = "the first run ran out of memory, so no resumed run followed"
         return replace(first, notes=[*first.notes, note])
     second_request = replace(request, arguments=(*request.arguments, *arguments)).with_options(snapshot=None)
     try:
@@ -70,7 +72,7 @@ def predict_resumed(
 
 
 def _resuming(run: Prediction) -> PhaseUse:
-    """Return a resumed run as one phase: what was loaded, and the first steps after it."""
+    """Return a resumed run as a single phase: loading the checkpoint, and the first steps after it."""
     highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
     return PhaseUse(
         name=PhaseName.RESUMING.value,
@@ -85,10 +87,10 @@ def _resuming(run: Prediction) -> PhaseUse:
 
 
 def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict a script; if it used torch.compile, predict it once more without, to tell how that changes its memory.
+    """Predict a script; if it used torch.compile, predict it again without, to show how compilation changes its memory.
 
     Raises:
-        UllageError: as `predict` does. An eager run that fails is a note of the prediction.
+        UllageError: as `predict` does. If only the run without torch.compile fails, that is a note of the prediction.
     """
     prediction = predict_with_draws(request, progress=progress)
     if not prediction.compiled_graphs:

@@ -1,1 +1,1 @@
-"""What a verdict follows from, beside the figures of PyTorch's allocator."""
+"""The verdict of a prediction: its reasons, and the memory outside PyTorch's allocator."""

@@ -1,4 +1,4 @@
-"""A prediction, put together from the request and from what the processes of its run have told."""
+"""Build a prediction from the request and from the reports of the run's processes."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _PHASE_OF_UNTIL: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING
 
 
 def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float) -> Prediction:
-    """Return the prediction that processes' reports lead to; its figures are those of the first, which has a result.
+    """Return the prediction for the given reports; its figures are those of the first report, which must have a result.
 
     Args:
-        request: what was asked for.
+        request: the request.
         torch: the installed torch.
-        reports: what each process has told; of a script one, of a command the fullest first.
-        seconds: the time that all of it took.
+        reports: the report of the script's process, or the reports of a command's processes, fullest first.
+        seconds: the total time in seconds.
     """
     told = reports[0]
     assert told.result is not None
@@ -48,7 +48,7 @@ def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport]
 
 
 def _prediction_of(request: Request, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
-    """Return the prediction that one process's result leads to, without the host's memory."""
+    """Return the prediction for the result of one process, without host memory."""
     result = with_epoch(result)
     measured = result.measured or Measured()
     use = expected_use_of(request, result, measured)
@@ -126,7 +126,7 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
 
 
 def _needs_of(request: Request, prediction: Prediction) -> JobNeeds:
-    """Take from a prediction what a node has to have."""
+    """Return the resources that a node needs according to a prediction."""
     host = prediction.host
     ranks = host.ranks_of_a_node if host is not None else 1
     return JobNeeds(
@@ -155,47 +155,48 @@ def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildRepor
 
 
 def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
-    """Return the notes of a prediction: those that the script's process has made, and those by its result."""
+    """Return the notes of a prediction: those of the script's process, and those derived from its result."""
     notes = list(result.notes)
     if result.values.failures:
         notes.append(
-            "the host could not compute " + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
+            "ullage could not compute on the host: "
+            + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
         )
     notes += workspace.notes_of(cudnn, torch)
     notes += result.epoch.notes if result.epoch is not None else []
     if result.unwritten:
-        notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
+        notes.append("CUDA functions that returned 'not supported': " + ", ".join(sorted(result.unwritten)))
     if result.world_size:
         notes.append(
-            "what a collective used is let go by a thread of PyTorch's that looks a few times a second, so a peak may "
-            "differ by a bucket from run to run"
+            "a PyTorch thread that runs a few times a second releases the memory of collectives, so a peak may differ "
+            "by one gradient bucket between runs"
         )
     if result.oom_count and result.outcome.kind != "oom":
         times = "once" if result.oom_count == 1 else f"{result.oom_count} times"
-        notes.append(f"memory ran out {times}, and the script went on")
+        notes.append(f"the script ran out of memory {times} and continued")
     if result.outcome.kind == "ended" and result.measured is not None and not result.step_seconds:
-        notes.append("no optimizer took a step: the whole run counts as one")
+        notes.append("no optimizer made a step: the whole run counts as one step")
     notes += _unreached(request.options["until"], result)
     if result.outcome.kind == "time":
-        notes.append(f"stopped after {request.limit_seconds:g} s; give it longer with --seconds")
+        notes.append(f"stopped after {request.limit_seconds:g} s; allow more time with --seconds")
     if not torch.is_tested:
         notes.append(f"torch {torch.version} is outside the tested range {TESTED[0]} to {TESTED[1]}")
     if result.measured is not None and result.measured.history_is_partial:
         notes.append(
-            "PyTorch's memory history was too short for the whole run: the oldest blocks count as not rounded, without "
-            "their lines; run fewer steps"
+            "PyTorch's memory history was too short for the whole run, so the oldest blocks have no source lines and "
+            "no rounding; run fewer steps"
         )
     if result.lost_entries:
-        notes.append(f"{result.lost_entries} events were not recorded: the host ran out of memory")
+        notes.append(f"{result.lost_entries} allocation events were not recorded because the host ran out of memory")
     return notes
 
 
 def _unreached(until: str | None, result: RunResult) -> list[str]:
-    """Return what there is to say where a run did not come as far as it was to."""
+    """Return a note if the run did not reach the phase given by `until`."""
     wanted = _PHASE_OF_UNTIL.get(until or "")
     phases = result.measured.phases if result.measured else []
     if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):
         return []
     if result.outcome.kind == "time":
-        return [f"no {wanted} was reached in the given time"]
-    return [f"no {wanted} was reached: the script ended before it"] if result.outcome.kind == "ended" else []
+        return [f"the script did not reach {wanted} in the given time"]
+    return [f"the script ended before it reached {wanted}"] if result.outcome.kind == "ended" else []

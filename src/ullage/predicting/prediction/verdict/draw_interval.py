@@ -1,4 +1,4 @@
-"""The interval in which the figure of one more run lies, by the figures of runs whose values were drawn from seeds."""
+"""Compute the range that contains the figure of one more run, from runs with random values of several seeds."""
 
 import math
 import statistics
@@ -10,36 +10,39 @@ _QUANTILES: Final = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom; above, that of 30 is taken."""
+"""The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom; the last one is used above 30."""
 
 
 _MODEL_ERROR: Final = 0.005
-"""The share by which the peak of a real run may lie beside those of draws that agree. Measured by
-benchmarks/values/sizes.py: 0.44 % at most in the 17 programs it was taken from, 0.1 % in the 15 added afterwards."""
+"""The share by which a real run's peak may differ from runs with random values that all agree with each other.
+
+It was measured by benchmarks/values/sizes.py: at most 0.44 % in the 17 programs it was derived from, and 0.1 % in the
+15 programs added later.
+"""
 
 
 def interval_of_peaks(peaks: Sequence[float]) -> tuple[float, float]:
-    """Return the interval for the peak of a run, by the peaks of runs whose values were drawn.
+    """Return the range for the peak of a run, from the peaks of runs with random values.
 
-    It is that of `interval_of_draws`, half a percent wider at both ends: what is drawn is no model's own numbers, and
-    draws may agree with each other where a real run differs from them.
+    It is the range of `interval_of_draws`, extended by half a percent at both ends. Random values differ from a model's
+    own values, so runs may agree with each other and still differ from a real run.
     """
     low, high = interval_of_draws(peaks)
     return low * (1 - _MODEL_ERROR), high * (1 + _MODEL_ERROR)
 
 
 def interval_of_draws(figures: Sequence[float]) -> tuple[float, float]:
-    """Return the interval that holds the figure of one more run in 95 of 100 cases.
+    """Return the range that contains the figure of one more run in 95 of 100 cases.
 
-    The smallest and the largest of n runs hold one more of the same kind in (n - 1) of (n + 1) cases only: with three
-    seeds that is a half. So this is the prediction interval of Student's t distribution, taken of the logarithms,
-    because what values decide is multiplied by sizes. It holds all figures that were given.
+    The range from the smallest to the largest of n runs contains one more run only in (n - 1) of (n + 1) cases: with
+    three seeds, in half of the cases. So this function computes the prediction interval of Student's t distribution. It
+    uses logarithms, because what values decide is multiplied by sizes. The range includes all given figures.
 
     Args:
         figures: the same figure of each run, 0 or more.
 
     Returns:
-        The ends of the interval. They are equal where all figures are, and with a single figure.
+        The lower and upper end. They are equal if all figures are equal or if there is only one figure.
     """
     low, high = min(figures), max(figures)
     if low == high or low <= 0:

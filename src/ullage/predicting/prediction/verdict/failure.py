@@ -1,4 +1,4 @@
-"""Why there is no verdict: how a process ended that told no result, and how a script failed, as errors of ours."""
+"""Errors for runs without a verdict: the process ended without a result, or the script failed."""
 
 import re
 import signal
@@ -20,28 +20,27 @@ from ullage.predicting.prediction.verdict.reason import deciding
 _TAIL_LINES: Final = 15
 _PLACES_SHOWN: Final = 3
 _NOT_ASKED: Final = (
-    "If it comes of what {} ranks gather or reduce: that was taken to be this rank's own, as it runs alone; "
-    f"of at most {LARGEST_TEAM} ranks each is asked"
+    "If the error comes from values that {} ranks gather or reduce: this rank ran alone, so its own values replaced "
+    f"theirs; the values of other ranks are used only in groups of at most {LARGEST_TEAM} ranks"
 )
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The errors that no number of another rank's would cure."""
+"""The exception types that a distributed script cannot raise because of other ranks' values."""
 _TRITON: Final = (
-    "Triton, which torch.compile uses, builds C code when a script runs, beside a real card as well, and this machine "
-    "has"
+    "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
-_WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to have the script run without torch.compile"
+_WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to run the script without torch.compile"
 
 
 def result_of(request: Request, told: ChildReport) -> RunResult:
-    """Return the result of a process that has told one.
+    """Return the result that a process has sent.
 
     Raises:
-        UllageError: it has told none, or what it ran on is not what it should be.
+        UllageError: the process sent no result, or its torch cannot run on the GPU.
     """
     if told.refused is not None:
-        # Errors of other modules than that one, such as of a setting or a file, are plain errors here.
+        # Errors of modules other than `base.errors`, such as of a setting or a file, become plain errors.
         error: type[UllageError] = getattr(ullage.base.errors, told.refused.type, UllageError)
         raise error(told.refused.text)
     if told.broken is not None:
@@ -56,19 +55,21 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
         raise EmulationError(
             f"torch {result.torch} has no code for {gpu.architecture}, so a real {gpu.short_name} would refuse its "
             f"first kernel (this build has {', '.join(result.architectures)}); install a torch that still supports "
-            "the card"
+            "the GPU"
         )
     return result
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Tell whether a rank may have failed as its own numbers stood for those of others, which can be asked."""
+    """Return whether a rank may have failed because its own values replaced those of other ranks, which could be run
+    too.
+    """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def failure_of(request: Request, result: RunResult, told: ChildReport) -> ScriptError:
-    """Return the error of a script that failed for another reason than memory."""
+    """Return the error for a script that failed for a reason other than memory."""
     text = _error_text(request, result.outcome, told)
     if result.largest_not_asked > LARGEST_TEAM and result.outcome.type not in _OF_THE_SCRIPT:
         text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
@@ -76,58 +77,56 @@ def failure_of(request: Request, result: RunResult, told: ChildReport) -> Script
     if not places or result.outcome.is_of_system:
         return ScriptError(text)
     return ValuesError(
-        f"{text}\nThis came after values were read that an emulated card does not have "
-        f"({', '.join(places[:_PLACES_SHOWN])}): it is likely the emulation's, not your script's; "
-        "--values-seed draws others, --values all computes everything on the host"
+        f"{text}\nBefore this error, the script read values that an emulated GPU does not have "
+        f"({', '.join(places[:_PLACES_SHOWN])}), so the emulation probably caused it, not your script; "
+        'try other random values with values_seed=, or values="all", which computes everything on the host'
     )
 
 
 def _death_text(request: Request, told: ChildReport) -> str:
-    """Say how a process ended that told no result."""
+    """Return the error text for a script's process that ended without a result."""
     name, code = request.name, told.exit_code or 0
     if told.hung and not told.started:
         return f"the process for {name} did not start within two minutes"
     if told.hung:
         return (
             f"{name} did not end after {request.limit_seconds:g} s and could not be stopped: it is busy outside of "
-            "Python or handles every error; give it longer with --seconds, or find where it hangs"
+            "Python or handles every error; allow more time with seconds=, or find where it hangs"
         )
     if code == -signal.SIGKILL:
         return (
-            f"{name} was killed, or closed what ullage listens to; if this machine ran out of memory, give it more: "
-            "tensors on the CPU are real"
+            f"{name} was killed, or closed the pipe that ullage reads; if this machine ran out of memory, use one with "
+            "more: CPU tensors need real memory"
         )
     if code < 0:
         known = {int(number): number.name for number in signal.Signals}
         return f"{name} ended by signal {known.get(-code, -code)}{_crash_place(told.output)}"
     return (
-        f"{name} ended with exit code {code} and without a result: it left Python, or became another program, which is "
-        "not measured"
+        f"{name} ended with exit code {code} and without a result: it left Python without cleanup, or replaced itself "
+        "with another program, which is not measured"
     )
 
 
 def _command_text(request: Request, told: ChildReport) -> str:
-    """Say how a command ended in which no process did anything on the card."""
+    """Return the error text for a command of which no process used the GPU."""
     name, code = request.name, told.exit_code or 0
     if told.hung:
-        return f"{name} did not end after {request.limit_seconds:g} s; give it longer with --seconds"
+        return f"{name} did not end after {request.limit_seconds:g} s; allow more time with seconds="
     if left_out := clearing([str(request.script), *request.arguments]):
         return (
-            f"{name} ended, and nothing of it was measured: {left_out} leaves out the variables of the environment "
-            "that ullage measures with; expected the command without that option"
+            f"{name} ended, and none of its processes was measured: {left_out} removes the environment variables that "
+            "ullage needs for measuring; expected the command without that option"
         )
     if code:
         how = (
             f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"
         )
-        return f"{name} {how}, and no process of it did anything on the card"
-    return (
-        f"{name} ended, and no process of it did anything on the card: nothing that it started with this Python trained"
-    )
+        return f"{name} {how}, and none of its processes used the GPU"
+    return f"{name} ended, and none of its processes used the GPU: it started no training with this Python"
 
 
 def _crash_place(output: str) -> str:
-    """The user's line in what Python's faulthandler wrote, innermost first."""
+    """Return the innermost user line in the output of Python's faulthandler, as " at line N of FILE"; else empty."""
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
         if is_users(file):
             return f" at line {line} of {file}"
@@ -139,32 +138,32 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
     if outcome.exit_code is not None:
         return f"{request.name} exited with code {outcome.exit_code}{place}{_said(told)}"
     if missing := missing_tool(outcome.text):
-        return f"{request.name} cannot go on{place}: {missing}"
+        return f"{request.name} cannot continue{place}: {missing}"
     said = outcome.text.strip()
     text = f": {said}" if said else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
     hint = f"\n({outcome.hint})" if outcome.hint else ""
-    printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""
+    printed = f"\nThe last output was{_said(told).removeprefix('; its last output was')}" if outcome.is_of_child else ""
     return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}{printed}"
 
 
 def _said(told: ChildReport) -> str:
-    # Of the faulthandler's words only the first line is the user's business; the place is told apart.
+    # Leave out the thread stacks that faulthandler prints; the user's line is reported separately.
     text = told.output.partition("\nThread 0x")[0].partition("\nCurrent thread 0x")[0]
     tail = "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
-    return f"; it said:\n{tail}" if tail else ""
+    return f"; its last output was:\n{tail}" if tail else ""
 
 
 def missing_tool(error: str) -> str | None:
-    """Say what Triton misses on this machine, and what to do, where the text of a script's error means that; else None.
+    """Return what Triton misses on this machine and what to do, if that is what an error text means; else None.
 
-    Triton builds C code on the machine that launches its kernels, on an emulated card as beside a real one. What else
-    may go wrong with a build is not known here.
+    Triton builds C code on the machine that launches its kernels, for an emulated and for a real GPU. Other reasons for
+    a failed build are not detected.
     """
     if "Failed to find C compiler" in error:
         return f"{_TRITON} no C compiler; install gcc, or name a compiler in CC, {_WITHOUT_IT}"
     if "CalledProcessError" in error and "triton" in error:
         headers = Path(sysconfig.get_path("include")) / "Python.h"
         if not headers.exists():
-            return f"{_TRITON} no headers of its Python ({headers}); install them (Debian: python3-dev), {_WITHOUT_IT}"
+            return f"{_TRITON} no Python headers ({headers}); install them (Debian: python3-dev), {_WITHOUT_IT}"
     return None

@@ -1,4 +1,4 @@
-"""Whether a run fits: the interval of the memory that the driver would report as used, and what is decided by it."""
+"""Decide whether a run fits, from the range of memory that the driver would report as used at the peak."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUse:
-    """What would be used of the card, in bytes: the interval that decides, and what it is made of."""
+    """The expected use of GPU memory in bytes: the range that decides, and its parts."""
 
     total_bytes: int
     context_bytes: int
@@ -36,7 +36,7 @@ class ExpectedUse:
 
 
 def expected_use_of(request: Request, result: RunResult, measured: Measured) -> ExpectedUse:
-    """Return what a real card would use for what was measured."""
+    """Return the memory that a real GPU would use, according to what was measured."""
     profile, given = profile_of(request.gpu), request.context_bytes
     low_context = profile.context_low_bytes if given is None else given
     high_context = profile.context_high_bytes if given is None else given
@@ -59,7 +59,7 @@ def expected_use_of(request: Request, result: RunResult, measured: Measured) -> 
 
 
 def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Decide, and say why: of the whole epoch, where one was gone through."""
+    """Return the verdict and its reason; if a whole epoch was analysed, they are those of the epoch."""
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
@@ -72,7 +72,7 @@ def judgement_of(request: Request, result: RunResult, measured: Measured, use: E
 
 
 def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Decide about the steps that were run, and say why."""
+    """Return the verdict on the steps that were run, and its reason."""
     spare = spare_of(measured)
     timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
     if result.outcome.kind == "oom":
@@ -93,7 +93,10 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Let the epoch's reserved memory count, where it is known, and not that of the order in which steps were run."""
+    """Return the result with the epoch's reserved memory in place of that of the steps that were run, if it is known.
+
+    The steps of a run are in another order than the batches of the epoch, which changes reserved memory.
+    """
     measured, epoch = result.measured, result.epoch
     if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
         return result
@@ -126,7 +129,7 @@ def with_epoch(result: RunResult) -> RunResult:
 
 
 def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
-    """The growth over the epoch: steps that were run in another order grow and shrink by chance."""
+    """Return the memory growth over the epoch; steps run in another order would show growth by chance."""
     if not epoch.growth_bytes_per_batch:
         return None
     if of_the_run is not None:
@@ -135,22 +138,25 @@ def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
 
 
 def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bool) -> tuple[Verdict, str]:
-    """Say what the epoch changes about a verdict, and name its worst batch.
+    """Return the verdict with the epoch taken into account, and a reason that names its worst batch.
 
     Args:
-        epoch: the use.
-        verdict: the verdict by the figures.
+        epoch: the memory use over the epoch.
+        verdict: the verdict from the steps that were run.
         reason: the reason for it.
-        is_beyond: whether what was allocated by steps that were run is more than the card has.
+        is_beyond: whether the steps that were run already allocated more than the GPU has.
     """
     worst = epoch.worst
     if not epoch.is_foreseen or worst is None:
         return verdict, reason
-    named = f"the worst batch of the epoch is number {worst.index:,}, {worst.items:,} items of up to {worst.longest:,}"
+    named = (
+        f"the worst batch of the epoch is number {worst.index:,}: {worst.items:,} items, the longest is "
+        f"{worst.longest:,}"
+    )
     if epoch.runs_out_at is not None and (epoch.is_exact or is_beyond):
         return Verdict.DOES_NOT_FIT, f"memory runs out at batch {epoch.runs_out_at:,} of the epoch; {named}"
     if not epoch.is_exact and verdict is not Verdict.UNKNOWN and (epoch.runs_out_at is not None or not is_beyond):
         is_doubtful = epoch.runs_out_at is not None or verdict is Verdict.DOES_NOT_FIT
         if is_doubtful:
-            return Verdict.UNKNOWN, f"{reason}, by an estimate of what the epoch reserves; {named}"
+            return Verdict.UNKNOWN, f"{reason}, according to an estimate of reserved memory over the epoch; {named}"
     return verdict, f"{reason}; {named}"

@@ -1,8 +1,8 @@
-"""Memory that libraries took beside PyTorch's allocator: by the shared object whose code asked the driver for it.
+"""GPU memory that libraries took outside PyTorch's allocator, by the shared library that requested it from the driver.
 
-What a library keeps on the card itself (its own cudaMalloc) is in no figure of PyTorch's, and in what the driver says
-is used. Managed memory is the host's; what of it was prefetched to the card counts there. What kernels would touch of
-it on a real card without a prefetch is not known.
+Memory that a library allocates with its own `cudaMalloc` is missing in PyTorch's figures, but the driver counts it as
+used. Managed memory is host memory; the part that is prefetched to the GPU counts as GPU memory. Managed pages that
+kernels would move to a real GPU without a prefetch are not known.
 """
 
 from dataclasses import asdict
@@ -14,12 +14,12 @@ from ullage.report.report import SizedPart, Within
 
 
 def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) -> Outside:
-    """Read from a run's result what was taken outside.
+    """Return the memory that a run took outside PyTorch's allocator.
 
     Args:
-        taken: in the run.
-        reserved_bytes: PyTorch's peak.
-        context_bytes: what the emulated card took for the context.
+        taken: the memory taken outside, as the run reported it.
+        reserved_bytes: PyTorch's peak of reserved memory.
+        context_bytes: the size of the CUDA context on the emulated GPU.
     """
     uses = [OutsideUse(library=library, **asdict(figures)) for library, figures in taken.by_library.items()]
     beside = taken.peak_used_bytes - context_bytes - reserved_bytes
@@ -31,25 +31,25 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
 
 
 def part_of(outside: Outside) -> SizedPart | None:
-    """The part of the card that is none of PyTorch's."""
+    """Return the part of GPU memory that was taken outside PyTorch's allocator; None if there is none."""
     if not outside.peak_bytes:
         return None
     names = ", ".join(use.library for use in outside.uses[:2]) + (", ..." if len(outside.uses) > 2 else "")
-    names = names or "pages or modules that a library asked for"
+    names = names or "a library's mapped pages or loaded modules"
     return SizedPart(label="outside PyTorch's allocator", size_bytes=outside.peak_bytes, remark=f"taken by {names}")
 
 
 def rows_of(outside: Outside) -> tuple[Within, ...]:
-    """Say of each library what it asked for."""
+    """Return one row for each library with the memory that it requested."""
     rows = []
     for use in outside.uses:
         parts = [text_of_bytes(use.peak_bytes)] if use.peak_bytes else []
         if use.managed_peak_bytes:
-            parts.append(f"{text_of_bytes(use.managed_peak_bytes)} of managed memory, which is the host's")
+            parts.append(f"{text_of_bytes(use.managed_peak_bytes)} of managed memory, which is host memory")
         if parts:
             how = " (a call through ctypes)" if use.library.startswith("libffi") else ""
             rows.append(Within(label="outside PyTorch", text=f"{' and '.join(parts)}, {use.library}{how}"))
     if outside.managed_on_card_bytes:
-        text = f"{text_of_bytes(outside.managed_on_card_bytes)} at once on the card, by prefetching"
+        text = f"up to {text_of_bytes(outside.managed_on_card_bytes)} at a time on the GPU, by prefetching"
         rows.append(Within(label="managed memory", text=text))
     return tuple(rows)

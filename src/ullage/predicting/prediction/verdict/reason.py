@@ -1,4 +1,4 @@
-"""Why a prediction's verdict is what it is: what was missing, what decides, and both as a sentence."""
+"""The reason for a prediction's verdict: the missing memory, the uncertainty that decides, and both as a sentence."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,16 +12,16 @@ from ullage.recorded.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARG
 
 
 def growth_text(growth: Growth | None, free: int) -> str:
-    """What every step keeps, and how long that can go on."""
+    """Return a text about the memory that every step leaks, and the number of steps until memory runs out."""
     if growth is None:
         return ""
     each = growth.bytes_per_step
-    end = f", so memory runs out after about {free // each:,} more" if free > 0 else ""
-    return f" by then; every step keeps {text_of_bytes(each)} more{end}"
+    end = f", so memory runs out after about {free // each:,} more steps" if free > 0 else ""
+    return f" after the steps that ran; every step keeps {text_of_bytes(each)} more{end}"
 
 
 def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
-    """Return the places at which values of these certainties may have decided a size or a branch."""
+    """Return the places where a value with one of these certainties may have decided a tensor size or a branch."""
     places = [
         f"{read.op} at {Line(read.file, read.line)}" if read.file and read.line else read.op
         for read in reads
@@ -31,14 +31,21 @@ def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
 
 
 def reason_of_unknown(reads: Sequence[HostRead]) -> str:
-    """Say that values that nobody knows may have decided."""
+    """Return the reason that unknown values may have decided a tensor size or a branch."""
     places = deciding(reads, "unknown")
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"values that an emulated card does not have may decide ({places[0]}{more}); they were read as zero"
+    return (
+        f"the result may depend on values that an emulated GPU does not have ({places[0]}{more}); "
+        "they were read as zero"
+    )
 
 
 def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
-    """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
+    """Return the bytes that were missing when memory ran out: what PyTorch would request from the driver, less what was
+    free.
+
+    If no details were recorded, return the total memory of the GPU.
+    """
     if at_oom is None:
         return request.total_bytes
     limit = limit_that_refused(at_oom)
@@ -47,18 +54,19 @@ def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
 
 
 def limit_that_refused(at_oom: AtOom) -> int | None:
-    """Return the process's own limit if that refused the request; None if it has none, or if the card was full.
+    """Return the process's own limit if that limit refused the request; None if there is none or the GPU was full.
 
-    PyTorch compares its limit with what it has reserved, and does not ask the driver for what goes beyond.
+    PyTorch compares its limit with its reserved memory, and does not ask the driver for memory beyond the limit.
     """
     is_on_card = at_oom.free_bytes >= _driver_bytes(at_oom.levels.requested_bytes)
     return at_oom.limit_bytes if is_on_card else None
 
 
 def _driver_bytes(requested: int) -> int:
-    """What PyTorch asks the driver for, for a request that the cache cannot serve, with its settings as they are usual.
+    """Return the bytes that PyTorch requests from the driver for a request that its cache cannot serve, with default
+    settings.
 
-    DeviceCachingAllocator's get_allocation_size (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
+    The rule is get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
     """
     if requested <= LARGEST_SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
@@ -75,7 +83,7 @@ def reason_of_ending(
             return "the script ran out of memory at its first allocation"
         is_enough = lacking_bytes(request, measured.at_oom) <= spare
         guessed = (
-            f"; up to {text_of_bytes(spare)} of that and of what was in use is guessed, and decides"
+            f"; up to {text_of_bytes(spare)} of the memory in use is an estimate, so a real GPU may have enough"
             if is_enough
             else ""
         )
@@ -87,7 +95,7 @@ def reason_of_ending(
         return f"the script ran out of memory{where}: {_oom_text(measured.at_oom, placement)}{guessed}"
     if measured is None:
         what = "allocated nothing on the GPU" if result.imported else "did not import torch"
-        others = f"; the processes that it starts are measured as those of a command: python {request.name}"
+        others = f"; to measure the processes that it starts, give the command instead: python {request.name}"
         return f"the script's own process {what}{'' if request.is_command else others}"
     if timed_out:
         return "no optimizer step ended in the given time"
@@ -95,7 +103,7 @@ def reason_of_ending(
 
 
 def _phase_text(at_oom: AtOom, result: RunResult) -> str:
-    """Say what was done when memory ran out, and at which line, if that was no step."""
+    """Return the phase in which memory ran out, and the source line, if the phase is not a step."""
     if at_oom.phase is None:
         return ""
     outcome = result.outcome
@@ -104,18 +112,18 @@ def _phase_text(at_oom: AtOom, result: RunResult) -> str:
 
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
-    """Say what was asked for and what was there, and what to try where the two disagree."""
+    """Return a text with the requested and the free memory, and what to try if memory is fragmented."""
     levels, limit = at_oom.levels, limit_that_refused(at_oom)
     free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes
     cached = levels.reserved_bytes - levels.allocated_bytes
     fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > levels.requested_bytes else ""
     if placement is not None and placement.fits_somewhere:
-        fragmented += "; elsewhere it would not, and where the driver puts segments decides"
+        fragmented += "; with segments at other addresses it would not run out, and the driver decides where they are"
     needed = _driver_bytes(levels.requested_bytes)
     whole = f" ({text_of_bytes(needed)} from the driver)" if needed > free >= levels.requested_bytes else ""
     there = "free" if limit is None else "left of the limit"
     return (
-        f"it asked for {text_of_bytes(levels.requested_bytes)}{whole}, with {text_of_bytes(max(free, 0))} {there} and "
+        f"it requested {text_of_bytes(levels.requested_bytes)}{whole}, with {text_of_bytes(max(free, 0))} {there} and "
         f"{text_of_bytes(cached)} cached in pieces{fragmented}"
     )
 
@@ -141,17 +149,17 @@ def reason_of_size(
     match verdict:
         case Verdict.FITS:
             is_estimated = "table" in cudnn.problems or "unknown" in cudnn.problems
-            condition = ", if cuDNN's workspaces are as estimated" if is_estimated else ""
+            condition = ", if the estimates of cuDNN's workspaces are right" if is_estimated else ""
             return f"at most {text_of_bytes(high)} of {text_of_bytes(total)} would be used{condition}"
         case Verdict.DOES_NOT_FIT:
-            return f"at least {text_of_bytes(low)} would be used, and the card has {text_of_bytes(total)}"
+            return f"at least {text_of_bytes(low)} would be used, and the GPU has {text_of_bytes(total)}"
         case Verdict.UNKNOWN:
             places = (
-                ", and where the driver puts segments,"
+                ", and on where the driver puts segments"
                 if placement and (placement.below_bytes or placement.above_bytes)
                 else ""
             )
             return (
-                f"between {text_of_bytes(low)} and {text_of_bytes(high)} would be used of {text_of_bytes(total)}: "
-                f"the CUDA context and workspaces that only a real card knows{places} decide"
+                f"{text_of_bytes(low)} to {text_of_bytes(high)} of {text_of_bytes(total)} would be used: the result "
+                f"depends on the CUDA context and on workspaces that only a real GPU knows{places}"
             )

@@ -1,8 +1,8 @@
-"""What libraries took as workspaces in a run: cuDNN's plans and whose answer they are, and the sizes that are guesses.
+"""The library workspaces of a run: cuDNN's plans with their sources, and the sizes that are estimates.
 
-A convolution's workspace is cuDNN's own answer where cuDNN is installed. What a library tells only to a card's handle
-(recurrent networks, a batch norm's reserve, dropout's states, CTC, FFT) is a guess with an interval, which the C files
-of `ullage.gpu.emulator` state.
+If cuDNN is installed, the workspace of a convolution is cuDNN's own answer. Some sizes are available only with a real
+GPU: those of recurrent networks, a batch norm's reserve, dropout states, CTC and FFT. These are estimates with a range,
+which is given in the C files of `ullage.gpu.emulator`.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from ullage.predicting.prediction.data.run_result import Measured
 from ullage.report.report import Within
 
 _REASONS: Final = 3
-_PATCH: Final = 100  # versions that differ in less rank engines alike
-_KEPT: Final = ("rnn", "batch_norm")  # at least in part
+_PATCH: Final = 100  # versions of cuDNN that differ in less than this rank engines alike
+_KEPT: Final = ("rnn", "batch_norm")  # at least part of it is kept from forward to backward
 _LABELS: Final = {
     "rnn": "RNN workspaces",
     "batch_norm": "batch norm workspaces",
@@ -29,7 +29,7 @@ _LABELS: Final = {
 
 
 def cudnn_of(measured: Measured) -> CudnnUse:
-    """Read what ran in cuDNN from a run's result."""
+    """Return the cuDNN operations of a run, with the range of their workspaces."""
     plans = measured.cudnn.by_source
     tried = plans.get("cudnn")
     below, above = workspace_range({source: figures for source, figures in plans.items() if source != "cudnn"})
@@ -45,10 +45,10 @@ def cudnn_of(measured: Measured) -> CudnnUse:
 
 
 def _above_trials(measured: Measured, above: int) -> int:
-    """Bound, in bytes, what the plans that a benchmark keeps on a real card may add to the reserved peak.
+    """Return an upper bound, in bytes, of what cuDNN plans chosen on a real GPU may add to the reserved peak.
 
-    In the first step, where plans are tried, the largest of each problem was allocated and is in the peak. In the later
-    ones the plan that is kept may take as much more than the one that was kept here.
+    In the first step, benchmark mode tries plans, and the largest workspace of each problem is in the peak. In later
+    steps, a real GPU may choose a plan with a larger workspace than the one chosen here.
     """
     later = [step.peak_reserved_bytes for step in measured.steps[1:]]
     peak = measured.peak_reserved_bytes
@@ -56,7 +56,7 @@ def _above_trials(measured: Measured, above: int) -> int:
 
 
 def guesses_of(measured: Measured) -> list[Guess]:
-    """Read what was guessed from a run's result."""
+    """Return the estimated sizes of library workspaces in a run."""
     return [
         Guess(
             kind=kind,
@@ -70,9 +70,9 @@ def guesses_of(measured: Measured) -> list[Guess]:
 
 
 def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
-    """Bound, in bytes, how much less and how much more than was counted a real card may use for all of it.
+    """Return how many bytes less and how many bytes more than counted a real GPU may use for workspaces.
 
-    A sum: the kinds may have their extremes at once.
+    The bounds of all kinds are summed, because all kinds may be at their bounds at the same time.
     """
     below = sum(guess.guessed_bytes - guess.low_bytes for guess in guesses)
     above = sum(guess.high_bytes - guess.guessed_bytes for guess in guesses)
@@ -80,42 +80,44 @@ def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
 
 
 def spare_of(measured: Measured) -> int:
-    """Bound, in bytes, how much less than was counted a real card may have needed when memory ran out.
+    """Return an upper bound, in bytes, of the memory that was counted but not needed on a real GPU when memory ran out.
 
-    That is what guesses keep from forward to backward, and a guess that memory ran out over. Scratch memory that is
-    not in use does not count: PyTorch has given back all that it caches by then.
+    It covers estimated memory kept from forward to backward, and an estimated size that was being requested. Scratch
+    memory that is not in use does not count, because PyTorch has already returned its cache to the driver.
     """
     figures = (figures for kind, figures in measured.guesses.items() if kind in _KEPT)
     return sum(figure.below_bytes + figure.expected_below_bytes for figure in figures)
 
 
 def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
-    """Say of each kind how much it took, who says so, and what a real card may take."""
+    """Return one row for each kind of workspace: its size, the source of that size, and the range on a real GPU."""
     rows = [Within(label="cuDNN workspaces", text=_plans_text(cudnn))] if cudnn.problems else []
     for guess in guesses:
-        ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real card"
+        ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real GPU"
         if guess.kind == "nccl":
-            of = f"{guess.count} communicator{'s' if guess.count > 1 else ''}; none in the above"
-            rows.append(Within(label=_LABELS[guess.kind], text=f"{ends}, of {of}"))
+            of = f"{guess.count} communicator{'s' if guess.count > 1 else ''}; not included above"
+            rows.append(Within(label=_LABELS[guess.kind], text=f"{ends}, for {of}"))
             continue
-        taken = f"{text_of_bytes(guess.guessed_bytes)} in the above" if guess.guessed_bytes else "none"
-        rows.append(Within(label=_LABELS[guess.kind], text=f"guessed: {taken}, {ends}"))
+        taken = f"{text_of_bytes(guess.guessed_bytes)} included above" if guess.guessed_bytes else "none"
+        rows.append(Within(label=_LABELS[guess.kind], text=f"estimate: {taken}, {ends}"))
     return tuple(rows)
 
 
 def less_or_more(below_bytes: int, above_bytes: int) -> str:
-    """Say by how much a figure may be off: "2.0 MiB less or 1.0 MiB more"; empty where it is exact."""
+    """Return the possible error of a figure, such as "2.0 MiB less or 1.0 MiB more"; empty if the figure is exact."""
     ends = ((below_bytes, "less"), (above_bytes, "more"))
     return " or ".join(f"{text_of_bytes(size)} {word}" for size, word in ends if size)
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
-    """Say why workspaces are not cuDNN's own, of the first few, or whose plans they are."""
+    """Return notes on why workspaces are not cuDNN's own answers (the first few reasons), or on a different cuDNN
+    version.
+    """
     notes = []
     if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
         asked, wanted = (f"{number // 10000}.{number // 100 % 100}" for number in (cudnn.version, torch.cudnn))
-        notes.append(f"cuDNN {asked} was asked, and torch {torch.version} requires {wanted}: its plans may be others")
-    notes += [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
+        notes.append(f"cuDNN {asked} was queried, but torch {torch.version} requires {wanted}: its plans may differ")
+    notes += [f"workspace sizes that cuDNN was not queried for: {reason}" for reason in cudnn.reasons[:_REASONS]]
     if len(cudnn.reasons) > _REASONS:
         notes.append(f"and {len(cudnn.reasons) - _REASONS} more reasons of this kind (all with --json)")
     return notes
@@ -123,23 +125,23 @@ def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
 
 def _plans_text(cudnn: CudnnUse) -> str:
     largest = cudnn.largest_workspace_bytes
-    taken = f"up to {text_of_bytes(largest)} at once, in the above" if largest else "none in the above"
+    taken = f"up to {text_of_bytes(largest)} at a time, included above" if largest else "not included above"
     kept = ""
     if cudnn.benchmark_bytes:
-        already = ", as trying them did" if not cudnn.above_bytes else ""
+        already = ", which the trials already used" if not cudnn.above_bytes else ""
         more = text_of_bytes(cudnn.benchmark_bytes)
-        kept = f"; of the plans that benchmark=True tries, the one that a real card keeps may take {more} more{already}"
+        kept = f"; of the plans that benchmark=True tries, the one chosen on a real GPU may use {more} more{already}"
     off = less_or_more(cudnn.below_bytes, cudnn.above_bytes)
-    doubt = f"; a real card may use up to {off}" if off else ""
+    doubt = f"; a real GPU may use up to {off}" if off else ""
     return f"{taken}; {_sources_text(cudnn)}{kept}{doubt}"
 
 
 def _sources_text(cudnn: CudnnUse) -> str:
     words = {
-        "cudnn": f"by cuDNN {cudnn.version // 10000}.{cudnn.version // 100 % 100}'s own plans",
-        "table": "estimated from others like them",
+        "cudnn": f"with cuDNN {cudnn.version // 10000}.{cudnn.version // 100 % 100}'s own plans",
+        "table": "estimated from similar operations",
         "given": "as given",
-        "unknown": "not known and left out",
+        "unknown": "unknown and left out",
     }
     counted = [(cudnn.problems[source], text) for source, text in words.items() if source in cudnn.problems]
     if len(counted) > 1:

@@ -61,7 +61,7 @@ Bytes AddressSpace::foretell(Bytes size) const {
   const Bytes chunk = up_to(size, CHUNK);
   if (const auto hole = holes_.highest(chunk)) return hole->end() - chunk;
   const Bytes lowest = chunks_.empty() ? top_ ? top_ : HIGHEST : chunks_.begin()->first;
-  return lowest > chunk ? lowest - chunk : up_to(top_, CHUNK);  // no card is so large that this matters
+  return lowest > chunk ? lowest - chunk : up_to(top_, CHUNK);  // no GPU is so large that this matters
 }
 
 Bytes AddressSpace::place(Bytes size) {
@@ -85,7 +85,7 @@ bool AddressSpace::is_free(const Stretch& stretch) const {
 void AddressSpace::take(const Stretch& segment, bool placed_now) {
   if (placement_ == Placement::ASCENDING) next_ = std::max(next_, segment.end());
   if (placement_ == Placement::DESCENDING) next_ = std::min(next_, segment.address);
-  if (!keeps_gaps() || !segment.size || !is_free(segment)) return;  // no recording of a real card has two in one place
+  if (!keeps_gaps() || !segment.size || !is_free(segment)) return;  // no recording of a real GPU has two in one place
   forget_refused(segment);
   if (placed_now) learn(segment);
   cover(segment)->second.segments++;
@@ -130,7 +130,7 @@ void AddressSpace::forget_refused(const Stretch& stretch) {
 
 // ---- what is free inside of chunks
 
-// The piece-less stretch around one that lies in a chunk.
+// The range without pieces around a given one in a chunk.
 Stretch AddressSpace::room_around(const Stretch& stretch) const {
   const auto chunk = std::prev(chunks_.upper_bound(stretch.address));
   Bytes from = chunk->first, to = chunk->first + chunk->second.size;
@@ -199,7 +199,7 @@ AddressSpace::Chunks::iterator AddressSpace::add_chunk(const Stretch& chunk, std
   return added;
 }
 
-// A chunk goes back to the system, and with it what of it was not free.
+// A chunk is returned to the system, including the part that was not free.
 void AddressSpace::drop_chunk(Chunks::iterator chunk) {
   const Stretch whole{chunk->first, chunk->second.size};
   remove_rests(whole);
@@ -212,7 +212,7 @@ void AddressSpace::drop_chunk(Chunks::iterator chunk) {
     at = at->second.is_ours ? std::next(at) : pieces_.erase(at);
 }
 
-// The chunk in which a segment lies: one that is there, a new one, or several and what is between them as one.
+// The chunk that contains a segment: an existing one, a new one, or several merged with what is between them.
 AddressSpace::Chunks::iterator AddressSpace::cover(const Stretch& segment) {
   const bool is_linux = placement_ == Placement::LINUX;
   Bytes from = is_linux ? down_to(segment.address, CHUNK) : segment.address;

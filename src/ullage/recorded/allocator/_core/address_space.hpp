@@ -1,6 +1,6 @@
-// Where cudaMalloc puts segments: the rule of each system, as recordings of real cards show it, and two for proofs.
-// What it does not know: what else of the process lies there. On Linux a gap that the real driver once passed over
-// is taken for somebody else's.
+// Where cudaMalloc puts segments: the rule of each system, as recordings of real GPUs show it, and two for proofs.
+// It does not know the process's other mappings. On Linux a gap that the real driver once passed over
+// is taken to be occupied.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Gaps {
 
 class AddressSpace {
  public:
-  // `has_addresses`: some are known and will be told; else everything begins at a fixed place.
+  // `has_addresses`: some are known and will be given; else everything begins at a fixed place.
   AddressSpace(Placement placement, bool has_addresses);
 
   bool keeps_gaps() const { return placement_ == Placement::LINUX || placement_ == Placement::WINDOWS; }

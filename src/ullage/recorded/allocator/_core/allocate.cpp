@@ -51,7 +51,7 @@ BlockId Allocator::find_free(const Request& request) {
   if (cursor == set.end()) return NONE;
   if (block(set[cursor].block).expandable) {
     if (settings_.expandable_segments) {
-      // A free block at the end of what is mapped counts with the address space behind it: the least room wins.
+      // A free block at the end of what is mapped counts with the address space after it: the smallest wins.
       const auto room = [&](FreeSet::Cursor at) {
         const Block& candidate = block(set[at].block);
         const bool grows = candidate.after != NONE && !block(candidate.after).mapped;
@@ -92,7 +92,7 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   if (is_retry) counters_.retries++;
   if (is_over_limit(size)) return NONE;
   if (settings_.throw_on_oom && static_cast<Bytes>(levels_.reserved) + size > std::min(allowed_, driver_.total())) {
-    failure_ = Failure::REJECTED;  // before anything that is cached was given back
+    failure_ = Failure::REJECTED;  // before anything that is cached was freed
     counters_.rejections++;
     return NONE;
   }
@@ -123,7 +123,7 @@ bool Allocator::should_split(const Block& block, Bytes size) const {
   return size < settings_.max_split_bytes && rest > LARGEST_SMALL;
 }
 
-// alloc_found_block. The front of a block that is split becomes a block of its own; the rest keeps its identity.
+// alloc_found_block. The front of a block that is split becomes a new block; the rest keeps its identity.
 BlockId Allocator::hand_out(const Request& request, BlockId id, std::int64_t requested) {
   const bool was_split = at(id).is_split();
   if (should_split(at(id), request.size)) {

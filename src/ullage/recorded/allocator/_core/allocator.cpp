@@ -21,7 +21,7 @@ Allocator::Allocator(const Settings& settings, Version version, double fraction,
 
 void Allocator::set_fraction(double fraction) {
   is_limited_ = !(fraction >= 1);
-  const double part = fraction > 0 ? fraction : 0;  // what is no part of a card leaves nothing
+  const double part = fraction > 0 ? fraction : 0;  // a value that is not a fraction leaves nothing
   allowed_ = is_limited_ ? static_cast<Bytes>(part * static_cast<double>(driver_.total())) : UNLIMITED;
 }
 

@@ -56,7 +56,7 @@ class Allocator {
     Bytes size;
     std::int64_t requested;
     bool allocated;
-    bool mapped;  // false: addresses of an expandable segment whose pages were given back
+    bool mapped;  // false: addresses of an expandable segment whose pages were unmapped
   };
   std::vector<BlockId> start_with(const StartSegment& start, const std::vector<StartBlock>& blocks);
 
@@ -81,7 +81,7 @@ class Allocator {
   void end_capture() { captures_--; }
 
   const Levels& levels() const { return levels_; }
-  // The highest that each has been, within an operation too: what is mapped for a request may be given back for it.
+  // The highest that each has been, within an operation too: what is mapped for a request may be unmapped for it.
   const Levels& peak() const { return peak_; }
   void forget_peak() { peak_ = levels_; }
   const Counters& counters() const { return counters_; }

@@ -16,7 +16,7 @@ inline constexpr BlockId NONE = -1;
 
 struct Block {
   Bytes address = 0, size = 0;
-  std::int64_t requested = 0;  // what was asked for; of a free block what its last life asked for
+  std::int64_t requested = 0;  // the requested bytes; for a free block those of its last use
   BlockId before = NONE, after = NONE;
   std::int32_t stream = 0;         // index of Allocator::streams_
   std::int32_t pool = 0;           // index of Allocator::pools_

@@ -11,7 +11,7 @@ constexpr Bytes LOWEST_RESERVATION = 0x100000000000, HIGHEST_RESERVATION = 0x500
 // The driver gives memory by whole pages; what the allocator asks for is nearly always a multiple.
 constexpr Bytes PAGE = 2 * MIB;
 
-// Whether nothing of what is taken (address -> bytes) lies there.
+// Whether none of the taken ranges (address -> bytes) is there.
 bool is_gap(const std::map<Bytes, Bytes>& taken, Bytes address, Bytes size) {
   const auto after = taken.lower_bound(address);
   if (after != taken.end() && after->first < address + size) return false;

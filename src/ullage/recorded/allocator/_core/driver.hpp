@@ -1,4 +1,4 @@
-// The driver under the allocator: how much memory there is, where it lies, and what is made to fail. It is CUDA's part
+// The driver under the allocator: how much memory there is, its addresses, and what is made to fail. It is CUDA's part
 // of a replay: cudaMalloc, cudaFree, and the virtual memory functions of expandable segments.
 #pragma once
 

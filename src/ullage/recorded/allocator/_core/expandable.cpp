@@ -5,7 +5,7 @@
 
 namespace ullage {
 
-// find_expandable_block: the lowest address with room for the request, free pages before it counted; else a new
+// find_expandable_block: the lowest address with space for the request, free pages before it counted; else a new
 // reservation. NONE where the request is larger than a reservation.
 BlockId Allocator::find_address_space(const Request& request) {
   Pool& pool = pool_at(request.pool);

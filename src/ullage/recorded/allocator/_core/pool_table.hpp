@@ -1,4 +1,4 @@
-// The private pools that nobody uses any more, in the order in which PyTorch releases them: that of its hash table
+// The private pools that are no longer used, in the order in which PyTorch releases them: that of its hash table
 // (c10/util/flat_hash_map.h: Robin Hood hashing, Fibonacci multiplication, at most half full). Only the order matters here.
 #pragma once
 

@@ -102,7 +102,7 @@ void Allocator::release_cached() {
 
 void Allocator::empty_cache() { release_cached(); }
 
-// release_available_cached_blocks: with max_split_size_mb, oversize blocks of the request's stream make room first. None
+// release_available_cached_blocks: with max_split_size_mb, oversize blocks of the request's stream are freed first. None
 // of them is split, but for what was there before the program or before the setting was lowered: PyTorch would call
 // cudaFree in the middle of a segment, and here such blocks are left alone.
 bool Allocator::release_available(const Request& request) {

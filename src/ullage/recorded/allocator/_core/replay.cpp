@@ -163,7 +163,7 @@ class Runner {
   }
 
   void allocate(std::int64_t i) {
-    if (program_.size[i] == 0) return;  // the null pointer: there is no block
+    if (program_.size[i] == 0) return;  // the null pointer: not a block
     const BlockId id = allocator_.allocate(static_cast<Bytes>(program_.size[i]), streams_.number(program_.stream[i]));
     live(i) = placed_ = id;
     if (id != NONE) return;

@@ -56,7 +56,7 @@ struct Machine {
   double fraction;
 };
 
-// What is asked of a replay beside its totals.
+// What a replay records in addition to its totals.
 struct Wanted {
   bool levels, places, calls;
   std::int64_t stop_after_ooms;  // 0: never
@@ -65,7 +65,7 @@ struct Wanted {
 struct Replay {
   // One entry an operation, where wanted.
   std::vector<std::int64_t> allocated, reserved, active, inactive_split, requested;
-  // Of ALLOCATE, -1 where there is no block; segments: ~n reserved; placed_size: bytes after rounding.
+  // Of ALLOCATE, -1 without a block; segments: ~n reserved; placed_size: bytes after rounding.
   std::vector<std::int64_t> address, segment, offset, placed_size;
   std::vector<std::int64_t> oom_ops, rejected_ops, skipped_ops;
   std::vector<CallRecord> calls;

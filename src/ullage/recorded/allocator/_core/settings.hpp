@@ -1,4 +1,4 @@
-// What the allocator is told: settings with their defaults resolved.
+// The allocator's input: settings with their defaults resolved.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ inline constexpr Bytes UNLIMITED = std::numeric_limits<Bytes>::max();
 inline constexpr Bytes SMALLEST_BLOCK = 512;         // every size is a multiple
 inline constexpr Bytes LARGEST_SMALL = MIB;          // up to here a request is the small pool's
 inline constexpr Bytes SMALL_SEGMENT = 2 * MIB;      // what the small pool asks the driver for
-inline constexpr Bytes OWN_SEGMENT_FROM = 10 * MIB;  // from here on a request gets a segment of its own size
+inline constexpr Bytes OWN_SEGMENT_FROM = 10 * MIB;  // a request of this size or more gets its own segment
 inline constexpr Bytes SEGMENT_ROUNDING = 2 * MIB;
 inline constexpr int ROUNDUP_SLOTS = 16;  // powers of two from 1 MiB to 64 GiB
 
@@ -28,7 +28,7 @@ struct Settings {
   std::array<Bytes, ROUNDUP_SLOTS> roundup_divisions{};
   bool expandable_segments = false;
   bool throw_on_oom = false;
-  Bytes reserve_bytes = 0;  // address space of one expandable segment; 0: the default, 9/8 of the card
+  Bytes reserve_bytes = 0;  // address space of one expandable segment; 0: the default, 9/8 of the GPU
 
   Bytes round_size(Bytes size) const;
   Bytes segment_size(Bytes rounded) const;

@@ -14,7 +14,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 constexpr int DEEPEST = 100;
-// What Python's objects take: an entry of a dictionary with the room it grows into, a container with what names it here.
+// What Python's objects take: an entry of a dictionary with the space it grows into, a container with what names it here.
 constexpr std::size_t CONTAINER_BYTES = 104, ENTRY_BYTES = 28, ITEM_BYTES = 9, NUMBER_BYTES = 32;
 
 nb::object array_of(Numbers&& values) {
@@ -29,7 +29,7 @@ nb::object text_of(const std::string& text) {
   return nb::steal(made);
 }
 
-// A stack where the tree has one: its row in the table of stacks. A type of its own, for a whole number that a file
+// A stack in the tree: its row in the table of stacks. A separate type, for a whole number that a file
 // says there is none.
 struct StackRow {
   std::int64_t row;
@@ -59,7 +59,7 @@ class Tree {
     }
     const auto known = made_.find(value.number);
     if (known != made_.end()) return known->second;
-    if (depth > DEEPEST) throw PickleError("it is nested deeper than any snapshot");
+    if (depth > DEEPEST) throw PickleError("it is nested deeper than a snapshot can be");
     const Container& container = pickle_.container(value.number);
     const std::vector<Value>& items = pickle_.items(container);
     if (container.shape == Shape::STACK) {
@@ -82,7 +82,7 @@ class Tree {
       for (std::size_t i = 0; i < items.size(); i += 2) {
         const Kind key = items[i].kind;
         if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE)
-          throw PickleError("it has a key that no snapshot has");
+          throw PickleError("it contains a key that never occurs in a snapshot");
         found[of(items[i], depth + 1)] = of(items[i + 1], depth + 1);
       }
       return found;
@@ -95,7 +95,8 @@ class Tree {
 
  private:
   void spend(std::size_t bytes) {
-    if (bytes > left_bytes_) throw PickleError("it would take many times its own size in memory, as no snapshot does");
+    if (bytes > left_bytes_)
+      throw PickleError("it would take many times its own size in memory, which is not the case for a snapshot");
     left_bytes_ -= bytes;
   }
 

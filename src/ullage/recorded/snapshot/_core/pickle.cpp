@@ -58,14 +58,14 @@ void Pickle::fail(const std::string& what) const { throw PickleError(what + " " 
 // ---- bytes
 
 std::string_view Pickle::take(std::size_t count) {
-  if (count > data_.size() - at_) fail("it is cut off in the middle of a value");
+  if (count > data_.size() - at_) fail("it ends in the middle of a value");
   at_ += count;
   return data_.substr(at_ - count, count);
 }
 
 std::string_view Pickle::line() {
   const std::size_t end = data_.find('\n', at_);
-  if (end == std::string_view::npos) fail("it is cut off in the middle of a line");
+  if (end == std::string_view::npos) fail("it ends in the middle of a line");
   const std::string_view text = data_.substr(at_, end - at_);
   at_ = end + 1;
   return text;
@@ -82,7 +82,7 @@ Unsigned Pickle::number() {
 template <typename Unsigned>
 std::size_t Pickle::length() {
   const std::uint64_t value = number<Unsigned>();
-  if (value > data_.size() - at_) fail("it holds a value that is longer than the file");
+  if (value > data_.size() - at_) fail("it contains a value that is longer than the file");
   return value;
 }
 
@@ -105,18 +105,19 @@ Value Pickle::pop() {
 }
 
 const Value& Pickle::top() const {
-  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("it takes a value that is not there");
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("it uses a value that does not exist");
   return stack_.back();
 }
 
 std::size_t Pickle::mark() const {
-  if (marks_.empty()) fail("it goes back to a mark that is not there");
+  if (marks_.empty()) fail("it goes back to a mark that does not exist");
   return marks_.back();
 }
 
 void Pickle::push_integer(std::string_view bytes) {
   // Nine bytes, the last of them 0, are a number of 64 bits without a sign: kept bit by bit.
-  if (bytes.size() > 9 || (bytes.size() == 9 && bytes.back())) fail("it holds a whole number that no snapshot has");
+  if (bytes.size() > 9 || (bytes.size() == 9 && bytes.back()))
+    fail("it contains an integer that is too large for a snapshot");
   std::uint64_t value = !bytes.empty() && (bytes.back() & 0x80) ? ~std::uint64_t{0} : 0;
   for (std::size_t at = bytes.size() < 8 ? bytes.size() : 8; at-- > 0;)
     value = value << 8 | static_cast<unsigned char>(bytes[at]);
@@ -131,8 +132,8 @@ void Pickle::push_decimal(std::string_view text) {
   errno = 0;
   const auto value = digits[0] == '-' ? static_cast<std::uint64_t>(std::strtoll(digits.c_str(), &end, 10))
                                       : static_cast<std::uint64_t>(std::strtoull(digits.c_str(), &end, 10));
-  if (digits.empty() || *end || end != digits.c_str() + digits.size()) fail("it holds a whole number that is none");
-  if (errno) fail("it holds a whole number that no snapshot has");
+  if (digits.empty() || *end || end != digits.c_str() + digits.size()) fail("it contains an invalid integer");
+  if (errno) fail("it contains an integer that is too large for a snapshot");
   push(Kind::INT, static_cast<std::int64_t>(value));
 }
 
@@ -141,13 +142,13 @@ void Pickle::push_real(double value) {
   push(Kind::FLOAT, static_cast<std::int64_t>(reals_.size() - 1));
 }
 
-// Make a container of what lies above `from` on the stack.
+// Make a container of the values above `from` on the stack.
 void Pickle::push_container(Kind kind, std::size_t from) {
   Container& made = containers_.emplace_back();
   const auto id = static_cast<std::int64_t>(containers_.size() - 1);
   const Value* added = stack_.data() + from;
   const std::size_t count = stack_.size() - from;
-  if (kind == Kind::DICT && count % 2) fail("it holds a dictionary with a key without a value");
+  if (kind == Kind::DICT && count % 2) fail("it contains a dictionary with a key without a value");
   if (count && (kind != Kind::DICT || !look_at_dictionary(made, added, count))) add(made, added, count);
   stack_.resize(from);
   push(kind, id);
@@ -183,14 +184,15 @@ void Pickle::become(Container& container, Shape shape, std::size_t row) {
   container.row = static_cast<std::int64_t>(row);
 }
 
-// The container that lies just below `above` on the stack, to be added to.
+// The container just below `above` on the stack, to be added to.
 Container& Pickle::target(Kind kind, std::size_t above) {
-  if (above <= (marks_.empty() ? 0 : marks_.back())) fail("it takes a value that is not there");
+  if (above <= (marks_.empty() ? 0 : marks_.back())) fail("it uses a value that does not exist");
   const Value& value = stack_[above - 1];
   if (value.kind != kind)
-    fail(kind == Kind::DICT ? "it puts a key into what is no dictionary" : "it appends to what is no list");
+    fail(kind == Kind::DICT ? "it adds a key to a value that is not a dictionary"
+                            : "it appends to a value that is not a list");
   Container& found = containers_[static_cast<std::size_t>(value.number)];
-  if (found.shape != Shape::PLAIN) fail("it changes a value that was complete");
+  if (found.shape != Shape::PLAIN) fail("it changes a completed value");
   return found;
 }
 
@@ -206,20 +208,20 @@ void Pickle::settle(const Value& value) {
 // Whoever writes counts what is kept, and each takes a byte at least: no number is larger than the file.
 void Pickle::remember(std::size_t at) {
   if (at == memo_.size()) return memo_.push_back(top());
-  if (at >= data_.size()) fail("it numbers a value beyond all reason");
+  if (at >= data_.size()) fail("it stores a value under a number that is too large");
   if (at >= memo_.size()) memo_.resize(at + 1, {Kind::MARK, 0});
   memo_[at] = top();
 }
 
 void Pickle::recall(std::size_t at) {
-  if (at >= memo_.size() || memo_[at].kind == Kind::MARK) fail("it names a value that was never kept");
+  if (at >= memo_.size() || memo_[at].kind == Kind::MARK) fail("it refers to a value that was never stored");
   stack_.push_back(memo_[at]);
 }
 
 // ---- the machine
 
 std::size_t Pickle::made_bytes() const {
-  constexpr std::size_t HEAP = 16;  // what the heap keeps beside each piece
+  constexpr std::size_t HEAP = 16;  // what the heap keeps in addition to each piece
   const std::size_t columns = 9 * entries.action.capacity() + 3 * frames.name.capacity() + stack_starts.capacity() +
                               stack_frames.capacity() + marks_.capacity() + reals_.capacity();
   return (stack_.capacity() + memo_.capacity()) * sizeof(Value) + containers_.size() * sizeof(Container) +
@@ -228,19 +230,20 @@ std::size_t Pickle::made_bytes() const {
 }
 
 void Pickle::check_made() const {
-  if (made_bytes() > most_made_bytes()) fail("it would take many times its own size in memory, as no snapshot does,");
+  if (made_bytes() > most_made_bytes())
+    fail("it would take many times its own size in memory, which is not the case for a snapshot,");
 }
 
 void Pickle::run() {
   for (std::size_t steps = 0;; ++steps) {
     if (steps % STEPS_BETWEEN_CHECKS == 0) check_made();
-    if (at_ >= data_.size()) fail("it is cut off before it is complete");
+    if (at_ >= data_.size()) fail("it ends before it is complete");
     const auto opcode = static_cast<unsigned char>(data_[at_++]);
     if (opcode == '.') break;
     step(opcode);
   }
   check_made();
-  if (!marks_.empty() || stack_.size() != 1) fail("it does not leave one value");
+  if (!marks_.empty() || stack_.size() != 1) fail("it does not end with exactly one value");
   root_ = stack_.back();
 }
 
@@ -252,7 +255,7 @@ void Pickle::step(unsigned char opcode) {
   };
   switch (opcode) {
     case 0x80:  // PROTO
-      if (number<std::uint8_t>() > 5) fail("it is of a newer pickle protocol than 5");
+      if (number<std::uint8_t>() > 5) fail("it uses a pickle protocol newer than 5");
       return;
     case 0x95: return static_cast<void>(take(8));  // FRAME
     case '(': return marks_.push_back(stack_.size());
@@ -296,7 +299,7 @@ void Pickle::step(unsigned char opcode) {
     case 0x86:
     case 0x87: {
       const std::size_t wanted = opcode - 0x84u, floor = marks_.empty() ? 0 : marks_.back();
-      if (stack_.size() < floor + wanted) fail("it takes a value that is not there");
+      if (stack_.size() < floor + wanted) fail("it uses a value that does not exist");
       return push_container(Kind::TUPLE, stack_.size() - wanted);
     }
     case 'a': {
@@ -318,7 +321,7 @@ void Pickle::step(unsigned char opcode) {
     }
     case 'u': {
       const std::size_t from = above_mark(), count = stack_.size() - from;
-      if (count % 2) fail("it holds a dictionary with a key without a value");
+      if (count % 2) fail("it contains a dictionary with a key without a value");
       Container& dictionary = target(Kind::DICT, from);
       const Value* added = stack_.data() + from;
       if (dictionary.row >= 0 || !look_at_dictionary(dictionary, added, count)) add(dictionary, added, count);
@@ -353,14 +356,14 @@ void Pickle::refuse(unsigned char opcode) {
     case 'c':
     case 'i': {
       const std::string module = shown(line());
-      fail("it asks for " + module + "." + shown(line()) + ", which a snapshot never does: it may be a program");
+      fail("it refers to " + module + "." + shown(line()) + ", which a snapshot never does: it may run code");
     }
     case 0x93: {
       const Value name = pop(), module = pop();
       if (name.kind == Kind::TEXT && module.kind == Kind::TEXT)
-        fail("it asks for " + shown(texts_[static_cast<std::size_t>(module.number)]) + "." +
+        fail("it refers to " + shown(texts_[static_cast<std::size_t>(module.number)]) + "." +
              shown(texts_[static_cast<std::size_t>(name.number)]) +
-             ", which a snapshot never does: it may be a program");
+             ", which a snapshot never does: it may run code");
       break;
     }
     case 'R':
@@ -378,10 +381,10 @@ void Pickle::refuse(unsigned char opcode) {
     case 0x91:
     case 0x96:
     case 0x97:
-    case 0x98: fail("it holds a kind of value that no snapshot has");
-    default: fail("it holds what is no pickle");
+    case 0x98: fail("it contains a kind of value that never occurs in a snapshot");
+    default: fail("it contains bytes that are not a pickle");
   }
-  fail("it asks for something to be called, which a snapshot never does: it may be a program");
+  fail("it calls a function, which a snapshot never does: it may run code");
 }
 
 }  // namespace ullage

@@ -1,7 +1,7 @@
 // A pickle machine that knows data only: it makes no object, imports nothing and calls nothing, whatever the file says.
 //
 // Trace entries, frames and stacks, of which a snapshot has millions, become rows of tables as they come; the lists and
-// dictionaries that held them are let go. Everything else is kept as a tree. It knows no Python. A file that would
+// dictionaries that held them are freed. Everything else is kept as a tree. It knows no Python. A file that would
 // become many times its own size, as no snapshot does, is refused.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Value {
   std::int64_t number = 0;
 };
 
-// The keys that are looked for. They are the first texts, so that a text's number tells which of them it is.
+// The keys that are looked for. They are the first texts, so that a text's number identifies them.
 enum Key {
   NAME,
   FILENAME,
@@ -83,7 +83,7 @@ class Pickle {
   const std::deque<std::string>& texts() const { return texts_; }
   std::size_t made_bytes() const;
   // What may be made of the file, and of that what Python sees of it: a snapshot of nothing but blocks needs the most,
-  // 18 bytes for each of its own.
+  // 18 bytes for each of them.
   std::size_t most_made_bytes() const { return data_.size() * 19 + (std::size_t{96} << 20); }
   Entries entries;
   Frames frames;

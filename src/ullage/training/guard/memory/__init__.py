@@ -1,1 +1,1 @@
-"""Running out of memory: errors that mean it, what frees memory, and single operations run again."""
+"""Memory during a guarded step: out-of-memory errors, ways to free memory, and retries of single operations."""

@@ -1,7 +1,8 @@
-"""Tells whether an error means that memory ran out.
+"""Decides whether an exception is an out-of-memory error.
 
-The error's type is checked first, then its text: cuBLAS, cuDNN, NCCL and the driver each have their own words for it.
-If the model is on a card, running out of host memory does not count: no smaller batch on the card would help.
+It checks the type of the exception first, then its text: cuBLAS, cuDNN, NCCL and the driver each report it in different
+words. If the model is on a GPU, errors about host memory do not count, because a smaller batch on the GPU would not
+help.
 """
 
 from typing import Final
@@ -12,15 +13,16 @@ from ullage.recorded.message.message import Message, hits_of, read_message
 from ullage.recorded.message.wording import MessageKind
 
 _KINDS_OF_CARD_MEMORY: Final = (MessageKind.ALLOCATOR, MessageKind.LIMIT, MessageKind.DRIVER, MessageKind.LIBRARY)
-_READ: Final = 1 << 16  # characters of an error
-_CAUSES: Final = 8  # how deep errors are looked into that were raised from one another
+_READ: Final = 1 << 16  # characters of an error text that are searched
+_CAUSES: Final = 8  # maximum length of a chain of errors raised from one another
 
 
 def read_oom(error: BaseException, *, is_on_host: bool = False) -> Message | None:
-    """Return what an out-of-memory error says; None for every other error.
+    """Return the parsed message of an out-of-memory error; None for every other error.
 
-    An error raised from one (`raise ... from error`) counts too. Not counted, because the card's memory is not what is
-    missing: requests of more than any card has, running out of addresses, and running out of pinned host memory.
+    An error that was raised from an out-of-memory error (`raise ... from error`) counts too. Three kinds do not count,
+    because freeing GPU memory would not help: a request larger than any GPU, a lack of addresses, and a lack of pinned
+    host memory.
 
     Args:
         error: any exception.
@@ -41,7 +43,9 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
     message = read_message(str(error))
     if message is not None and message.kind is MessageKind.ALLOCATOR and not (is_oom or _says_it_itself(str(error))):
         return None
-    if message is None and (is_oom or isinstance(error, MemoryError)):  # by its type; its text is not known
+    if message is None and (
+        is_oom or isinstance(error, MemoryError)
+    ):  # the exception type is enough; the text has no known wording
         return Message(kind=MessageKind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)
     is_counted = message is not None and (
         message.kind in _KINDS_OF_CARD_MEMORY or (is_on_host and message.kind is MessageKind.HOST)
@@ -50,7 +54,9 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
 
 
 def _says_it_itself(text: str) -> bool:
-    """Tell whether the out-of-memory text starts the error's message, and is not quoted inside another message."""
+    """Return whether the error's message begins with the out-of-memory text, rather than quoting it inside another
+    message.
+    """
     hit = next(hits_of(text[:_READ]), None)
     before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""
     is_in_a_name = before.endswith(".")  # torch.OutOfMemoryError

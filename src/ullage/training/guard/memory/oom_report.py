@@ -1,4 +1,4 @@
-"""The report of `ullage explain`, added to the notes of the out-of-memory error that a guard raises in the end."""
+"""Adds the report of `ullage explain` to the notes of an out-of-memory error when the guard gives up and raises it."""
 
 import io
 from typing import Final
@@ -21,8 +21,9 @@ _WIDTH: Final = 110
 
 
 def add_oom_report(error: BaseException, room: Room) -> None:
-    """Add to an error why memory ran out: by a replay if PyTorch records its memory history, else from the error's
-    text."""
+    """Add a note to an error that explains why memory ran out. The explanation comes from a replay if PyTorch records
+    its memory history, else from the error text.
+    """
     report = _of_recording(room)
     if report is None:
         try:
@@ -35,7 +36,9 @@ def add_oom_report(error: BaseException, room: Room) -> None:
 
 
 def _of_recording(room: Room) -> Report | None:
-    """Explain PyTorch's memory history, if it is recorded (`torch.cuda.memory._record_memory_history`)."""
+    """Return the explanation of PyTorch's memory history; None if it is not recorded
+    (`torch.cuda.memory._record_memory_history`).
+    """
     if not any(device.type == "cuda" for device in room.devices):
         return None
     try:
@@ -43,7 +46,7 @@ def _of_recording(room: Room) -> Report | None:
             torch.cuda.memory._dump_snapshot(str(path))
             histories = load_snapshot(path).devices
     except (UllageError, OSError, RuntimeError):
-        return None  # the text of the error is still there to be read
+        return None  # the error text can still be explained
     recorded = [history for history in histories.values() if len(history)]
     if not recorded:
         return None

@@ -1,12 +1,13 @@
-"""Retries single operations: one that runs out of memory is run again after memory has been freed.
+"""Retries single operations: an operation that runs out of memory is run again after memory has been freed.
 
-This is for code that writes tensors in place and therefore cannot be restarted, such as an optimizer's step: what
-has been written stays written, and the code does not notice that memory ran out in between.
+This is for code that writes tensors in place and therefore cannot be restarted, such as an optimizer's step. Values
+that were written stay written, and the code does not notice that memory ran out in between.
 
-PyTorch's operations on lists of tensors (`torch._foreach_*`, `torch._fused_*`) are few in a step, and do nearly all of
-its work. What they have written cannot be seen afterwards: fused ones do not change a tensor's version counter, and
-others raise it more than once on the CPU. So calls are counted, by wrappers that replace these names in torch's
-namespace during the step; a mode that sees every operation would double a step's time.
+PyTorch's operations on lists of tensors (`torch._foreach_*`, `torch._fused_*`) do nearly all the work of an optimizer's
+step, in few calls. Their writes cannot be detected afterwards: fused operations do not change a tensor's version
+counter, and on the CPU some other operations raise it more than once. So the calls are counted, by wrappers that
+replace these functions in the `torch` namespace during the step. A torch function mode that intercepts every operation
+would double the time of a step.
 """
 
 import inspect
@@ -38,11 +39,13 @@ _ORIGINALS: Final[dict[str, Any]] = {
 }
 
 Retry = Callable[[Callable[[], Any], Exception], Any]
-"""A function that is called with a failed operation and its error, and runs the operation again."""
+"""A function that is called with a failed operation and its error, and that runs the operation again."""
 
 
 def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operation writes in place, judged by its name; lists are flattened."""
+    """Return the tensors that an operation writes in place, flattened from lists. Whether it writes in place is decided
+    by its name.
+    """
     if kwargs.get("out") is not None:
         return _flat(kwargs["out"])
     is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name not in _NO_WRITE)
@@ -50,7 +53,9 @@ def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 class RetryingMode(TorchFunctionMode):
-    """Retries each operation that runs out of memory: after each way to free memory, and at last on the host."""
+    """Retries each operation that runs out of memory: once after each given way to free memory, and finally on the
+    CPU.
+    """
 
     def __init__(
         self,
@@ -58,11 +63,11 @@ class RetryingMode(TorchFunctionMode):
         made: Mapping[int, int] | None = None,
         made_on_lists: Iterable[int] = (),
     ) -> None:
-        """Take the ways to free memory, and the writes that an earlier attempt has already made.
+        """Create a mode from the ways to free memory, and from the writes that an earlier attempt has already made.
 
-        That many writes are skipped: to each tensor (by its `id`), and to each list (by the `id` of its first tensor).
-        Everything else is computed again. This is exact if no tensor is read before it is written and the result
-        used after.
+        `made` gives the number of writes to each tensor, by `id`, and `made_on_lists` the writes to lists, by the `id`
+        of the list's first tensor. The mode skips these writes and computes everything else again. The result is exact
+        if the code never reads a tensor before the write and uses the old value after it.
         """
         super().__init__()
         self._ways = ways
@@ -79,7 +84,9 @@ class RetryingMode(TorchFunctionMode):
             written = _identity_of(args[0])
             if self._lists_left_out[written] > 0:
                 self._lists_left_out[written] -= 1
-                if name == _UNSCALE:  # divided already, but the scaler still has to learn whether any were infinite
+                if (
+                    name == _UNSCALE
+                ):  # gradients are unscaled already, but the scaler still has to learn whether they hold infinities
                     self.run(func, (args[0], args[1], torch.ones_like(args[2])), {})
                 return None
         elif targets:
@@ -90,11 +97,11 @@ class RetryingMode(TorchFunctionMode):
         return self.run(func, args, kwargs)
 
     def is_makeshift(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor was allocated on the host because there was no room on its device."""
+        """Return whether a tensor was allocated in host memory because it did not fit on its device."""
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Tell whether any of these tensors was written by an operation that is not one on lists."""
+        """Return whether any of these tensors was written by an operation on a single tensor rather than on a list."""
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -111,7 +118,9 @@ class RetryingMode(TorchFunctionMode):
         return self._run_on_host(func, args, kwargs)
 
     def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on copies in host memory; what it writes in place is copied back."""
+        """Run an operation on copies in host memory, and copy the tensors that it writes in place back to the
+        device.
+        """
         copies: dict[int, torch.Tensor] = {}
 
         def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -132,7 +141,9 @@ class RetryingMode(TorchFunctionMode):
 
 
 def _tried(func: Any, args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return an operation's result, or its out-of-memory error, which must not be kept: it holds frames' tensors."""
+    """Return the result of an operation, or its out-of-memory error. Callers must not keep the error: its stack frames
+    keep tensors alive.
+    """
     try:
         return func(*args, **kwargs), None
     except Exception as error:
@@ -148,14 +159,18 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _identity_of(written: Any) -> int:
-    """Return the `id` of a list's first tensor, or of a single tensor: no two lists of a step have the same first."""
+    """Return the `id` of a single tensor, or of the first tensor of a list. It identifies the list, because no two
+    lists of a step begin with the same tensor.
+    """
     if isinstance(written, list | tuple):
         return id(written[0]) if written else 0
     return id(written)
 
 
 def names_in(modules: Iterable[str]) -> frozenset[str]:
-    """Return the names of the list operations that modules call, read from their source; all names if there is none."""
+    """Return the names of the list operations that occur in the source of the given modules. If a module has no source,
+    return all known names.
+    """
     return frozenset().union(*map(_names_in, modules))
 
 
@@ -169,7 +184,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 class ForeachOperations:
-    """Retries each operation on lists until it succeeds, and records what it has written."""
+    """Retries each operation on lists of tensors until it succeeds, and records which tensors it wrote."""
 
     def __init__(self) -> None:
         self._retry: Retry | None = None
@@ -177,13 +192,14 @@ class ForeachOperations:
         self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
         self._originals: dict[frozenset[str], dict[str, Any]] = {}
         self.written: list[tuple[int, ...]] = []
-        """The `id`s of the tensors that each operation wrote (references would keep them alive); only the first of each
-        list, unless all were asked for."""
+        """The `id`s of the tensors that each operation wrote; references would keep the tensors alive. By default only
+        the first tensor of each list is recorded.
+        """
 
     def run_to_end(
         self, run: Callable[[], Any], insist: Retry, *, names: frozenset[str], notes_all: bool = False
     ) -> None:
-        """Run a stage of the step with wrappers in place of these names."""
+        """Run a stage of the step while wrappers replace the list operations with these names."""
         if names not in self._originals:
             self._originals[names] = {name: _ORIGINALS[name] for name in names}
             self._standing_in[names] = {name: self._guarded(_ORIGINALS[name]) for name in names}
@@ -210,7 +226,9 @@ class ForeachOperations:
                 failure = error
             if failure is not None and self._retry is not None:
                 result = self._retry(lambda: function(*args, **kwargs), failure)
-                del failure  # it knows this frame: one that kept it would keep the tensors too
+                del (
+                    failure
+                )  # the error refers to this frame; a reference to it would keep the tensors of the frame alive
             target = args[0]
             is_whole = self._notes_all and isinstance(target, list | tuple)
             self.written.append(tuple(map(id, target)) if is_whole else (_identity_of(target),))

@@ -1,1 +1,1 @@
-"""The optimizer's step: tried out without writing, and completed where memory runs out."""
+"""The optimizer's step: tested in advance without writing, and completed if memory runs out in the middle."""

@@ -1,11 +1,11 @@
 """The first step of an optimizer, which creates its state: it is applied completely or not at all.
 
-For PyTorch's own optimizers, whose operations PyTorch sees all of, there is a dry run: it allocates the state and the
-temporaries, and writes nothing. What it allocates is what the step itself allocates next, in the same order; where that
-does not fit, this is known before the first parameter has changed.
+PyTorch's own optimizers get a dry run, because PyTorch can intercept all their operations. The dry run allocates the
+state and the temporaries in the same order as the step, and writes nothing. If they do not fit, this is known before
+the first parameter has changed.
 
-There is no dry run of others, because what they do outside of PyTorch's operations cannot be seen. So their parameters
-and their state are copied to the host once, before the step that creates the state, and restored if that does not fit.
+Other optimizers get no dry run, because they may work outside of PyTorch's operations. Instead, their parameters and
+their state are copied to host memory before the step that creates state, and restored if the state does not fit.
 """
 
 from collections import OrderedDict
@@ -23,14 +23,15 @@ from ullage.training.guard.state.written_parameters import parameters_in
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:
-    """Run an optimizer's step without effect: parameters, gradients and state are as before, hooks are not called.
+    """Run an optimizer's step and undo it: parameters, gradients and state are as before, and step hooks are not
+    called.
 
     Args:
-        optimizer: one of PyTorch's own.
+        optimizer: an optimizer of `torch.optim`.
         retrying: a mode that retries operations that run out of memory; used while values are restored.
 
     Raises:
-        torch.OutOfMemoryError: the state or the temporaries do not fit; nothing has changed then either.
+        torch.OutOfMemoryError: the state or the temporaries do not fit; nothing has changed.
     """
     writes = _Unwritten()
     try:
@@ -42,7 +43,9 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
 
 
 class _Unwritten(TorchFunctionMode):
-    """Skips in-place writes, except to single numbers such as the step count; those are restored afterwards."""
+    """Skips in-place writes. Writes to tensors with one element, such as the step count, are executed and undone
+    afterwards.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class _Unwritten(TorchFunctionMode):
 
 @contextmanager
 def _state_kept(optimizer: Optimizer) -> Iterator[None]:
-    """Drop the optimizer state that is created inside this context."""
+    """Discard the optimizer state that is created inside this context."""
     before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     try:
         yield
@@ -90,7 +93,7 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
     for name in hooks:
         setattr(optimizer, name, OrderedDict())
     for hooks_of_all, _ in shared:
-        hooks_of_all.clear()  # handles that take hooks out again hold these very dicts
+        hooks_of_all.clear()  # cleared in place, because the handles that remove hooks refer to these dictionaries
     try:
         yield
     finally:
@@ -101,7 +104,7 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Tell whether a step calls hooks: the optimizer's own, or those registered for all optimizers."""
+    """Return whether an optimizer's step calls hooks, either its own hooks or hooks registered for all optimizers."""
     return bool(
         optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_HOOKS_OF_ALL_OPTIMIZERS)
     )
@@ -111,19 +114,20 @@ _HOOKS_OF_ALL_OPTIMIZERS: Final[tuple[dict[int, Any], ...]] = (
     of_all._global_optimizer_pre_hooks,
     of_all._global_optimizer_post_hooks,
 )
-"""PyTorch's dictionaries of hooks that the steps of all optimizers call."""
+"""PyTorch's dictionaries of the hooks that every optimizer's step calls."""
 
 
 def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: Callable[[torch.Tensor], bool]) -> None:
-    """Run a step of an optimizer that is not PyTorch's; restore everything if its state does not fit.
+    """Run a step of an optimizer that is not from `torch.optim`; restore everything if its state does not fit.
 
     Args:
         optimizer: any optimizer.
-        run: its step, perhaps through a gradient scaler.
-        is_makeshift: tells whether a tensor was allocated on the host because there was no room on the card.
+        run: a function that runs the step, possibly through a gradient scaler.
+        is_makeshift: a function that returns whether a tensor was allocated in host memory because it did not fit on
+            the GPU.
 
-    Raises:
-        torch.OutOfMemoryError: its state does not fit; parameters, state and groups are as before.
+    Raises: torch.OutOfMemoryError: the optimizer's state does not fit; parameters, state and parameter groups are as
+        before.
     """
     state = {parameter: dict(own) for parameter, own in optimizer.state.items()}
     tensors = [value for own in state.values() for value in own.values() if isinstance(value, torch.Tensor)]
@@ -136,8 +140,8 @@ def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: C
         stray = next((value for value in every if isinstance(value, torch.Tensor) and is_makeshift(value)), None)
         if stray is not None:
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. The state of {type(optimizer).__name__} does not fit beside the parameters: "
-                f"there was no room for {stray.nbytes:,} bytes of it"
+                f"CUDA out of memory. The state of {type(optimizer).__name__} does not fit in addition to the "
+                f"parameters: an allocation of {stray.nbytes:,} bytes failed"
             )
     except BaseException:
         with torch.no_grad():

@@ -1,9 +1,9 @@
-"""The optimizer's step and what belongs to it (unscaling, clipping, the scaler's own update): never left half applied.
+"""The optimizer's step with unscaling, clipping and the scaler's update, which is never left half applied.
 
-A step whose state does not exist yet gets a dry run (`first_step`), so that what it needs is known before the first
-write. Later steps run directly: writes by operations on lists are counted (`ForeachOperations`), and for single
-tensors their versions are noted (`Tensor._version`). If memory runs out in the middle, memory is freed and the step
-resumes from there (`RetryingMode`).
+If the optimizer's state does not exist yet, the step gets a dry run (`first_step`), so that its memory need is known
+before the first write. Later steps run directly. Writes by operations on lists are counted (`ForeachOperations`); for
+single tensors the version counters (`Tensor._version`) are recorded. If memory runs out in the middle, memory is freed
+and the step resumes from there (`RetryingMode`).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,21 +37,22 @@ _RESUMABLE: Final = (
     torch.optim.RMSprop,
     torch.optim.Adagrad,
 )
-"""Optimizers whose step can be resumed, because they never use an old value after writing the new one: a second run can
-skip the writes already made. tests/training/guard/test_update.py tries each at every operation. All others are
-retried operation by operation."""
+"""Optimizers whose step can be resumed, because they never use an old value after writing the new value: a second run
+can skip the writes that were already made. tests/training/guard/test_update.py tests each of them with a failure at
+every operation. For all other optimizers each failed operation is retried.
+"""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
-"""The settings of a group that decide which operations a step runs."""
+"""The parameter group settings that determine which operations an optimizer's step runs."""
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
 
 LogEvent = Callable[[str, str, Message], None]
-"""A function that is called with the stage that failed, what was done about it, and what the error said."""
+"""A function that is called with the stage that failed, the action that was taken, and the parsed error message."""
 
 
 class Update:
-    """Everything between the last backward and the next forward; if memory runs out, it is completed or not begun."""
+    """Everything between the last backward and the next forward. If memory runs out, it is completed or not started."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Update:
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
-        """Apply the gradients.
+        """Unscale and clip the gradients, and step the optimizers and the scaler.
 
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
@@ -102,13 +103,13 @@ class Update:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler, self._names_of_scaler)
 
     def try_out(self) -> bool:
-        """Allocate what the optimizers need for the present gradients, and write nothing.
+        """Allocate the memory that the optimizers need for the current gradients, without writing anything.
 
         Returns:
-            Whether this was possible for all of them; it is for PyTorch's own only.
+            Whether this was possible for all optimizers; it is possible only for those of `torch.optim`.
 
         Raises:
-            torch.OutOfMemoryError: it does not fit.
+            torch.OutOfMemoryError: the optimizer's state or temporaries do not fit.
         """
         own = [optimizer for optimizer in self._optimizers if _is_torchs_own(optimizer)]
         for optimizer in own:
@@ -116,7 +117,7 @@ class Update:
         return len(own) == len(self._optimizers)
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """Tell whether a step may have to create state, so that it needs a dry run."""
+        """Return whether the next step may create optimizer state, so that it needs a dry run."""
         known = self._known.get(id(optimizer))
         return (
             known is None
@@ -135,8 +136,8 @@ class Update:
             assert self.total_norm is not None
             nn.utils.clip_grads_with_norm_(self._parameters, max_norm, self.total_norm)
 
-        # In two stages, because the norm can no longer be measured once the first gradient has been scaled. Gradients
-        # are scaled as lists, but those of other types than torch.Tensor one by one.
+        # Clipping has two stages, because the norm can no longer be measured once the first gradient has been scaled.
+        # Gradients are scaled as lists, except that tensor subclasses are scaled one by one.
         self._complete("clipping", measure, list, _NO_NAMES, singly=False)
         is_plain = {torch.Tensor}.issuperset(map(type, gradients))
         self._complete("clipping", scale, self._gradients, _CLIPPING, singly=not is_plain)
@@ -147,7 +148,8 @@ class Update:
         if known is not None and known.is_resumable and not is_new and not has_hooks(optimizer):
             self._complete("the optimizer's step", run, known.written, known.names, singly=known.writes_singly)
             return
-        # What a complex parameter's step writes are views, which are other tensors than those that were noted.
+        # The step of a complex parameter writes views, which are different tensor objects from those whose versions
+        # were recorded.
         is_resumable = type(optimizer) in _RESUMABLE and not any(
             one.dtype.is_complex for one in parameters_in([optimizer])
         )
@@ -156,7 +158,7 @@ class Update:
                 all_or_nothing(optimizer, run, retrying.is_makeshift)
             else:
                 run()
-        # Of these settings, because `load_state_dict` and users may change them.
+        # The settings are compared at each step, because `load_state_dict` and users may change them.
         names = [name for name in _DECIDING if all(name in group for group in optimizer.param_groups)]
         settings_of: Callable[[dict[str, Any]], Any] = itemgetter(*names) if names else len
         writes_singly = retrying.has_written_singly(_written_by(self._parameters, optimizer))
@@ -188,11 +190,11 @@ class Update:
         *,
         singly: bool = True,
     ) -> None:
-        """Run a stage; if memory runs out, run it again and skip the writes that have been made.
+        """Run a stage of the step. If memory runs out, run the stage again and skip the writes that were already made.
 
-        Skipped are only writes to what `written` returns, which outlives the attempt; everything else is computed
-        again. Writes by operations on lists with these names are counted; versions are noted only if single tensors
-        are written, too.
+        Only writes to the tensors that `written` returns are skipped, because these tensors outlive the attempt;
+        everything else is computed again. Calls of the list operations named in `names` are counted. Version counters
+        are recorded only if `singly` is true, that is, if the stage also writes single tensors.
         """
         self._stage = stage
         before = written() if singly else []
@@ -214,7 +216,7 @@ class Update:
         lists = [targets[0] for targets in self._lists.written if targets and targets[0] in ids]
         self._lists.written = []
         self._log(stage, "resumed where it stopped" if made or lists else "retried", failure)
-        del failure  # it refers to this frame, and would keep alive what the run has allocated
+        del failure  # it refers to this frame, and would keep the tensors alive that the run has allocated
         with self._retrying(stage, made, lists):
             run()
 
@@ -223,7 +225,7 @@ class Update:
         return self._retrying(self._stage).run(operation, (), {})
 
     def _free(self, stage: str, error: BaseException, *, empties_cache: bool = False) -> None:
-        """Log that an operation is retried, and free memory for it."""
+        """Log that an operation is retried, and free memory for the retry."""
         self._log(stage, f"one operation retried{' after empty_cache' if empties_cache else ''}", error)
         clear_frames(error)
         self._room.collect()
@@ -231,7 +233,9 @@ class Update:
             self._room.empty_cache()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
-        """Return how often each tensor was written singly, not in a list, since its version was noted."""
+        """Return how many times each tensor was written by operations on single tensors since its version was
+        recorded.
+        """
         on_lists = set(chain.from_iterable(self._lists.written))
         return {
             id(tensor): writes
@@ -251,7 +255,9 @@ class Update:
         self._log_event(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
-        """Do a dry run of the step; if it does not fit, make it need less, before anything is written."""
+        """Do a dry run of the step. If it does not fit, reduce its memory need and try again, before anything is
+        written.
+        """
         foreach = [group.get("foreach") for group in optimizer.param_groups]
         ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
         for way in ways:
@@ -275,33 +281,34 @@ class Update:
         except Exception as error:
             if read_oom(error, is_on_host=self._room.is_on_host) is not None:
                 return error
-        return None  # another error is for the step itself to raise
+        return None  # any other error is left for the step itself to raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The facts learned from an optimizer's steps that were run operation by operation."""
+    """Facts about an optimizer, learned from steps that were run with retries of single operations."""
 
     state_key: tuple[int, ...]
     settings: list[Any]
-    """The settings of each group on which the step's operations depend."""
+    """The settings of each parameter group that determine the operations of the step."""
     settings_of: Callable[[dict[str, Any]], Any]
     states: int
     """The number of parameters that have state."""
     is_resumable: bool
     is_partial: bool
-    """Whether some parameters have no state yet, with or without a gradient."""
+    """Whether some parameters have no state yet, whether or not they have a gradient."""
     writes_singly: bool
     """Whether parameters and state are also written by operations on single tensors."""
     written: Callable[[], list[torch.Tensor]]
     """A function that returns the tensors that a step writes."""
     names: frozenset[str]
-    """The names of the operations on lists that a step may call."""
+    """The names of the list operations that a step may call."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """Return a key that changes when an optimizer has state to create: the number of groups, and the parameters that
-    have a gradient but no state."""
+    """Return a key that changes when an optimizer has to create state: the number of parameter groups, and the ids of
+    the parameters that have a gradient but no state.
+    """
     return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
 
 
@@ -313,7 +320,7 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _modules_of(value: object) -> list[str]:
-    """Return the modules that the classes of an object are from."""
+    """Return the names of the modules that define the classes of an object."""
     return [kind.__module__ for kind in type(value).__mro__[:-1]]
 
 
@@ -322,13 +329,13 @@ def _is_torchs_own(optimizer: Optimizer) -> bool:
 
 
 def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return what a step that can be resumed may write: parameters and state."""
+    """Return the tensors that a resumable step may write: parameters and optimizer state."""
     state = chain.from_iterable(map(dict.values, optimizer.state.values()))
     return [*parameters, *(value for value in state if isinstance(value, torch.Tensor))]
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
-    """Have the step go parameter by parameter, so that its temporaries are those of the largest parameter only."""
+    """Make the step process one parameter at a time, so that it needs temporaries for the largest parameter only."""
     for group in optimizer.param_groups:
         if "foreach" in group and not group.get("fused"):
             group["foreach"] = False

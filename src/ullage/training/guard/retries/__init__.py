@@ -1,1 +1,1 @@
-"""Forward and backward: which plan is tried after which, what fitted before, and ways that need less memory."""
+"""Retries of forward and backward: the order of plans, the plans that succeeded before, and ways to save memory."""

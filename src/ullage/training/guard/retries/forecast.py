@@ -1,9 +1,10 @@
-"""A forecast of the memory that forward and backward of a batch need, learned from the run's earlier steps.
+"""Predicts the memory that forward and backward of a batch need, from the earlier steps of the run.
 
-What forward saves for backward is modelled as b*n + c*n*len + d*n*len^2 for n items of len elements (a sequence's
-tokens, or a picture's pixels), with no coefficient below zero: a linear layer's share, and attention's. It is
-measured once for each shape, between forward and backward. A step's peak grows with it; the ratio of both is learned
-from steps that raised PyTorch's own peak, which is never reset, because users read that figure too.
+For n items of len elements each (tokens of a sequence, or pixels of an image), the memory that forward saves for
+backward is modelled as b*n + c*n*len + d*n*len^2, without negative coefficients. The second term describes linear
+layers, the third attention. The saved memory is measured once for each shape, between forward and backward. A step's
+peak is assumed to be proportional to it. The ratio is learned from steps that raised PyTorch's peak counter, which the
+guard never resets because users read it too.
 """
 
 from bisect import bisect_right
@@ -20,22 +21,23 @@ from ullage.training.guard.memory.room import Room
 
 _OBSERVATIONS: Final = 256
 _ENOUGH: Final = 3
-"""The number of shapes that have to be known before more than one coefficient is fitted."""
+"""The number of shapes that have to be measured before more than one coefficient is fitted."""
 _MARGIN: Final = 0.03
-"""The part of a step's memory that is added for gaps between blocks."""
+"""The safety margin for gaps between blocks, as a fraction of the predicted memory."""
 _BEYOND: Final = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One measured step: the bytes that forward saved, and the bytes at its peak (None if it was no new peak)."""
+    """The measurement of one step: the bytes that forward saved, and the bytes at the step's peak (None if the step did
+    not raise the peak counter)."""
 
     saved_bytes: int
     most_bytes: int | None
 
 
 class Forecast:
-    """The memory that known shapes needed, and what other shapes are expected to need."""
+    """The memory that measured shapes needed, and the memory that other shapes are predicted to need."""
 
     def __init__(self, room: Room) -> None:
         cards = [device for device in room.devices if device.type == "cuda"]
@@ -43,20 +45,22 @@ class Forecast:
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._coefficients: np.ndarray[Any, Any] | None = None
         self._peak_to_saved_ratio = 1.0
-        """The largest ratio of a step's peak to what its forward saved."""
+        """The largest measured ratio of a step's peak to the memory that its forward saved."""
         self._failed_bytes: int | None = None
-        """The smallest sum of allocated and requested bytes at which an allocation failed; None if none has."""
+        """The smallest sum of allocated and requested bytes at which an allocation failed; None if no allocation has
+        failed.
+        """
         self._most_bytes = 0
-        """The highest peak of a step that fitted."""
+        """The highest peak of a step that succeeded, in bytes."""
 
     def parts_for(self, items: int | None, length: int, *, at_least: int = 1) -> int:
-        """Return in how many parts a batch, or a part of one, should be taken.
+        """Return the number of parts in which a batch, or a part of a batch, should be run.
 
         Args:
-            items: how many it has; None if that is not known, and it cannot be split.
-            length: the elements of one item.
-            at_least: the answer where nothing is known, or where it is expected to fit: 1 for a batch that has not been
-                tried, 2 for items that ran out of memory.
+            items: the number of items; None if it is not known, so that the batch cannot be split.
+            length: the number of elements of one item.
+            at_least: the number of parts to return if no shape was measured yet, or if these items are predicted to
+                fit: 1 for a batch that was not tried yet, 2 for items that ran out of memory.
         """
         if items is None or items < 2:
             return 1
@@ -69,7 +73,7 @@ class Forecast:
         return max(-(-items // fits), at_least)
 
     def measure(self, items: int | None, length: int) -> "AttemptMeasurement | None":
-        """Start to measure an attempt; return None for a shape that is known."""
+        """Start to measure an attempt at forward and backward; return None if its shape was measured before."""
         if self._card is None or items is None or (items, length) in self._seen:
             return None
         return AttemptMeasurement(self, self._card, items, length)
@@ -80,13 +84,15 @@ class Forecast:
         if len(self._seen) > _OBSERVATIONS:
             self._seen.popitem(last=False)
         if abs(expected - seen.saved_bytes) > _MARGIN / 2 * seen.saved_bytes:
-            self._coefficients = None  # a shape that was forecast well enough needs no new fit
+            self._coefficients = None  # a shape that was predicted well enough needs no new fit
         self._most_bytes = max(self._most_bytes, peak_bytes)
         if seen.most_bytes is not None and seen.saved_bytes > 0:
             self._peak_to_saved_ratio = max(self._peak_to_saved_ratio, seen.most_bytes / seen.saved_bytes)
 
     def learn_failure(self, items: int | None, length: int, message: Message) -> None:
-        """Learn that a step did not fit: there is less room than was assumed, or the step needs more than forecast."""
+        """Learn from a step that ran out of memory: either there is less free memory than assumed, or the step needs
+        more than predicted.
+        """
         if self._card is None or items is None:
             return
         if message.allocated_bytes is not None and message.requested_bytes is not None:
@@ -105,7 +111,9 @@ class Forecast:
         return saved * self._peak_to_saved_ratio * (1 + _MARGIN)
 
     def _room_bytes(self, card: torch.device) -> int:
-        """Return the most that the allocator can allocate in addition, at most up to what it was refused before."""
+        """Return the bytes that the allocator can still allocate; if an allocation failed before, no more than up to
+        that level.
+        """
         free, total = torch.cuda.mem_get_info(card)
         room: int = free + torch.cuda.memory_reserved(card)
         fraction = torch.cuda.get_per_process_memory_fraction(card)
@@ -152,12 +160,14 @@ def _features(items: int, length: int) -> np.ndarray[Any, Any]:
 
 
 def _fit(features: np.ndarray[Any, Any], saved: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Fit coefficients that are all zero or above: the best least-squares fit over all subsets of the terms."""
+    """Fit the coefficients by least squares, without negative values: the best fit over all subsets of the terms."""
     most = 1 if len(saved) < _ENOUGH else 3
     best, least = np.zeros(3), float("inf")
     for count in range(1, most + 1):
         for terms in combinations((1, 0, 2), count):
-            chosen = features[:, terms] / saved.clip(1)[:, None]  # relative errors: small shapes count as much
+            chosen = (
+                features[:, terms] / saved.clip(1)[:, None]
+            )  # relative errors, so that small shapes have the same weight
             values, *_ = np.linalg.lstsq(chosen, np.ones(len(saved)), rcond=None)
             residual = float(np.square(chosen @ values - 1).sum())
             if (values >= 0).all() and residual < least * 0.99:

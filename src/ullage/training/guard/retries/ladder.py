@@ -1,8 +1,9 @@
-"""Forward and backward of a batch, retried with less and less memory until it fits: unchanged, after `empty_cache`,
-in parts, with activation checkpointing, with saved tensors on the host.
+"""Runs forward and backward of a batch, and retries them with less and less memory until they fit.
 
-An attempt that fails leaves nothing behind: it is undone (`rewind`), and none of its tensors is alive when the next
-one begins. A `BatchPlan` says how an attempt is made; what fitted is remembered for each shape (`plan.Plans`).
+The retries are: unchanged, after `empty_cache`, in parts, with activation checkpointing, and with saved tensors in host
+memory. A failed attempt has no lasting effect: it is undone (`rewind`), and all its tensors are freed before the next
+attempt begins. A `BatchPlan` describes how an attempt is run. The plan that fitted is remembered for each shape
+(`plan.Plans`).
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ STAGE = "forward and backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """The parts of a guard that are needed to run forward and backward, and to retry them."""
+    """The components of a guard that run and retry forward and backward."""
 
     room: Room
     signals: Signals
@@ -50,22 +51,24 @@ class Ladder:
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """Whether batches may be split; None: only those in which every tensor has one row per item."""
+    """Whether batches may be split. None: only batches in which every tensor has one row for each item, and whose loss
+    passes the test.
+    """
     may_offload: bool
     log_event: Callable[[Event], None]
     ranks: Ranks | None
 
     def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> "Climb":
-        """Run forward and backward of a batch, in as many parts as it takes.
+        """Run forward and backward of a batch, in as many parts as its memory need requires.
 
         Args:
-            batch: a batch of any form.
+            batch: a batch of any type.
             loss_of: the user's loss function.
             step: the number of the step, for events.
-            is_fresh: whether no parameter has a gradient.
+            is_fresh: whether no parameter has a gradient yet.
 
         Raises:
-            torch.OutOfMemoryError: nothing fits; everything is as it was.
+            torch.OutOfMemoryError: the batch does not fit in any way; everything is as before.
         """
         try:
             if self.ranks is None and not self.norms.freezes:
@@ -76,7 +79,9 @@ class Ladder:
             self.rewind.end()
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch, or a tuple of it and what the loss function returned with it."""
+        """Return the loss of the whole batch; or a tuple of the loss and the second value that the loss function
+        returned.
+        """
         if len(done) == 1:
             one = done[0]
             return (one.loss, one.extra) if one.is_pair else one.loss
@@ -85,8 +90,9 @@ class Ladder:
 
 
 class Climb:
-    """The attempts at one batch. The path of a step that succeeds is kept short: code that runs once in ten
-    milliseconds is no longer in the processor's caches, and a line costs a microsecond."""
+    """All attempts at one batch. The code that a successful step runs is kept short: code that runs once in ten
+    milliseconds is no longer in the processor's caches, and each line then costs a microsecond.
+    """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
         self._on = ladder
@@ -98,7 +104,7 @@ class Climb:
         self._tensors = tensors
         self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
         self._why_whole = form.odd
-        """Why the batch must not be cut, if it must not be."""
+        """The reason why the batch must not be split; None if it may be split."""
         if is_plain(batch):
             ladder.rewind.begin(loss_of, None)
         else:
@@ -108,12 +114,12 @@ class Climb:
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._counted: list[str] = []
-        """The names of what the failed attempt has counted outside of the model, which is not put back."""
+        """The names of counters outside of the model that the failed attempt has changed and that are not restored."""
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
         self.split = 0
-        """The number of parts in which the batch is taken now, if it was split in this step; else 0."""
+        """The number of parts in which the batch is now run, if it was split in this step; else 0."""
         known = ladder.plans.plan_for(form.shape)
         parts = 1 if known or not self._may_cut() else ladder.forecast.parts_for(form.items, form.length)
         self._plan = known or (BatchPlan(parts=parts) if parts > 1 else PLAIN)
@@ -138,7 +144,9 @@ class Climb:
         return self._on.is_splittable
 
     def _may_cut_into(self, size: int) -> bool:
-        """Tell whether the batch may be cut into parts of this size, which is tried out unless the user has said so."""
+        """Return whether the batch may be cut into parts of this size. This is tested unless the user has passed
+        `splittable`.
+        """
         if not self._may_cut():
             return False
         if self._on.is_splittable is None:
@@ -164,10 +172,10 @@ class Climb:
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
             self._apply(rung, failure)
-            failure = None  # so that all it holds is freed before the next attempt
+            failure = None  # free everything that it refers to before the next attempt
         if self._plan is not PLAIN or not self._is_known_plain:
             self._on.plans.succeeded(self.form.shape, self._plan)
-        self._restore_start = None  # it holds copies of buffers
+        self._restore_start = None  # it refers to copies of buffers
         return self
 
     def _commit(self) -> None:
@@ -194,17 +202,17 @@ class Climb:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
                 if part.share is not None:
                     error.add_note(
-                        f"It was raised for {part.items} of the {self.form.items} items of a batch that was split "
-                        "because it does not fit whole."
+                        f"The error was raised for {part.items} of the {self.form.items} items of a batch that was "
+                        "split because the whole batch does not fit."
                     )
                 raise
             return None, error
-        except BaseException:  # Ctrl-C, or another signal whose handler raises
+        except BaseException:  # Ctrl-C, or another signal whose handler raises an error
             self._go_back()
             raise
 
     def _go_back(self) -> None:
-        """Put everything back as it was before the step, as far as that is possible, in the middle of an attempt."""
+        """Restore the state before the step, as far as possible, after an attempt was interrupted."""
         with self._on.room.retrying():
             finished: frozenset[tuple[int, int]] = frozenset()
             with suppress(RuntimeError):
@@ -213,12 +221,12 @@ class Climb:
                 self._drop_what_is_done(finished | self._pending[0].finished)
 
     def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
-        """Put everything back as it was before the parts that are done; return whether gradients were dropped."""
+        """Restore the state before the parts that are done; return whether gradients were dropped."""
         return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Put back what earlier attempts and parts have done, if an error leaves this context: a signal's, say."""
+        """Undo earlier attempts and parts if an error leaves this context, such as an error from a signal handler."""
         try:
             yield
         except BaseException:
@@ -229,7 +237,9 @@ class Climb:
     def _forward_and_backward(self, part: BatchPart) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
         measurement = self._on.forecast.measure(part.items, self.form.length) if is_direct else None
-        with torch.no_grad() if part.share == 0 else nullcontext():  # a mean over nothing is NaN, and must add nothing
+        with (
+            torch.no_grad() if part.share == 0 else nullcontext()
+        ):  # a mean over no elements is NaN, and must not change the gradient
             result = self._loss_of(self._on.cutter.select(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
@@ -238,7 +248,7 @@ class Climb:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(
                 f"the loss function returned {_described(loss)}; expected a tensor with one element that requires a "
-                "gradient, or a tuple of one and anything else"
+                "gradient, or a tuple of such a tensor and any other value"
             )
         if part.share is not None and part.share != 1:
             loss = loss * part.share
@@ -257,7 +267,7 @@ class Climb:
                 self._counted = self._on.rewind.left_alone()
                 finished = self._on.rewind.restore()
         except RuntimeError as error:
-            raise error from failure  # the out-of-memory error stays visible behind the one about restoring
+            raise error from failure  # the out-of-memory error stays visible as the cause of the restore error
         finally:
             self._on.room.collect()
         self._pending.appendleft(replace(part, finished=part.finished | finished))
@@ -270,13 +280,13 @@ class Climb:
         message = self._read(failure)
         if versions_of(all_of(self._batch)) != self._versions:
             failure.add_note(
-                "The loss function writes into the batch, which cannot be undone; have it write into a copy."
+                "The loss function writes into the batch, which cannot be undone; write into a copy instead."
             )
             return Rung.GIVE_UP
         if on.ranks is not None and on.ranks.in_lockstep:
             failure.add_note(
-                "The step cannot be retried: the other ranks are in the middle of it, and it has collectives of its "
-                "own (FSDP, SyncBatchNorm). Start again with a smaller batch, or call rehearse() first."
+                "The step cannot be retried, because it contains collectives (FSDP, SyncBatchNorm) and the other ranks "
+                "are in the middle of it. Restart with a smaller batch, or call rehearse() before training."
             )
             return Rung.GIVE_UP
         if on.plans.is_trying(self.form.shape) and self._may_cut():
@@ -286,7 +296,7 @@ class Climb:
         if Rung.EMPTY_CACHE not in used and on.room.is_in_pieces(message):
             return Rung.EMPTY_CACHE
         if not message.is_certain:
-            return Rung.GIVE_UP  # the error may mean something else than memory; smaller parts would not help then
+            return Rung.GIVE_UP  # the cause may not be memory; smaller parts would not help then
         if part.items is not None and part.items > 1 and self._may_cut_into(self._smaller(part.items)):
             return Rung.SPLIT
         if on.savers.checkpointed and not self._plan.checkpoint:
@@ -321,11 +331,13 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return the size of the parts into which so many items are cut, because they do not fit."""
+        """Return the size of the parts into which this number of items is cut, because the items do not fit
+        together.
+        """
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:
-        """Cut the items that are still to be done into parts of at most `size` items."""
+        """Cut the items that are not done yet into parts of at most `size` items."""
         self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
 
     def _give_up(self, failure: Exception) -> None:
@@ -333,21 +345,21 @@ class Climb:
             is_dropped = self._drop_what_is_done(self._pending[0].finished)
         if is_dropped:
             failure.add_note(
-                "Gradients accumulated by earlier calls with update=False are None now where this batch had already "
-                "been added to them."
+                "Some gradients that earlier calls with update=False had accumulated are now None, because parts of "
+                "this batch had already been added to them."
             )
         if self._why_whole is not None:
             advice = (
-                "" if self._on.is_splittable else "; pass splittable=True if its items are independent all the same"
+                "" if self._on.is_splittable else "; pass splittable=True if its items are independent nevertheless"
             )
             failure.add_note(f"The batch was not split: {self._why_whole}{advice}.")
         elif self._on.is_splittable is False and self.form.items != 1:
             failure.add_note("The batch was not split: splittable=False.")
         elif self._on.is_splittable is None and self.form.uneven is not None:
             failure.add_note(
-                f"The batch was not split: its tensors have size {self.form.items} and {self.form.uneven} along the "
-                f"batch dimension. Pass splittable=True if only those of size {self.form.items} have to be cut, or "
-                "leave what all items share out of the batch."
+                f"The batch was not split: along the batch dimension, some of its tensors have size {self.form.items} "
+                f"and others {self.form.uneven}. Pass splittable=True if only tensors of size {self.form.items} have "
+                "to be cut, or remove tensors that all items share from the batch."
             )
         self._log_event(Rung.GIVE_UP, failure, self._pending[0])
         raise failure
@@ -372,9 +384,9 @@ class Climb:
 
     def _remark(self, rung: Rung) -> str:
         several = ", ".join(self._counted[:3])
-        remarks = [f"the loss function has changed {several}, which is not put back"] if several else []
+        remarks = [f"the loss function has changed {several}, which the guard does not restore"] if several else []
         if rung in (Rung.SPLIT, Rung.SHRINK) and self._on.trials.has_drawn:
-            remarks.append("each part draws random numbers of its own")
+            remarks.append("each part draws its own random numbers")
         return "; ".join(remarks)
 
 
@@ -382,7 +394,7 @@ def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         grad = "" if value.requires_grad else " that requires no gradient"
         return f"a tensor of shape {tuple(value.shape)}{grad}"
-    return f"{type(value).__name__}"
+    return f"an object of type {type(value).__name__}"
 
 
 def _detached(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Forward and backward in less memory with the same values: saved tensors kept on the host, modules computed again."""
+"""Activation checkpointing and offloading of saved tensors: forward and backward with less memory, the same values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -18,7 +18,7 @@ _WORTH_MOVING_BYTES: Final = 1 << 20
 
 
 class MemorySavers:
-    """Activation checkpointing and offloading, put around an attempt as its plan says."""
+    """Activation checkpointing and offloading, enabled around an attempt as its plan specifies."""
 
     def __init__(self, modules: Sequence[nn.Module], names: Sequence[str], pinned_bytes: int) -> None:
         self._modules = modules
@@ -36,9 +36,9 @@ class MemorySavers:
 
 
 def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that names such as "layers.*" match, without those that lie inside another match.
+    """Return the modules that match names such as "layers.*", without modules inside another matching module.
 
-    A star matches one level, as it does for folders, and not the levels below.
+    As in file paths, a star matches exactly one level of the module tree.
 
     Raises:
         UsageError: a name matches no module.
@@ -49,8 +49,8 @@ def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module
         if not meant:
             known = ", ".join(name for module in modules for name, _ in module.named_children())
             raise UsageError(
-                f"checkpoint={pattern!r} matches no module of the model; expected names as named_modules() gives them, "
-                f"such as 'layers.*'; the model's first level is: {known or 'empty'}"
+                f"checkpoint={pattern!r} matches no module of the model; expected names as in named_modules(), such as "
+                f"'layers.*'; the top-level modules are: {known or 'none'}"
             )
         found += meant
     inner = {id(child) for one in found for child in one.modules() if child is not one}
@@ -64,14 +64,18 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 @contextmanager
 def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Apply activation checkpointing: modules keep only their inputs, and compute the rest again in backward."""
+    """Apply activation checkpointing inside this context: these modules keep only their inputs, and backward computes
+    the rest again.
+    """
 
     def wrapped(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
             return nullcontext(), _buffers_kept(module)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not any(True for _ in module.buffers()):  # it knows other contexts only
+            if torch.compiler.is_compiling() or not any(
+                True for _ in module.buffers()
+            ):  # torch.compile supports no other context functions
                 return checkpoint(forward, *args, use_reentrant=False, **kwargs)
             return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
@@ -92,10 +96,10 @@ def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Have the recomputation write into copies of the buffers, such as BatchNorm's statistics.
+    """Replace a module's buffers by copies while backward computes its forward again, so that BatchNorm's statistics,
+    for example, are not updated twice.
 
-    The copies replace the buffers meanwhile. Restoring values instead would count as a change of tensors that autograd
-    has saved.
+    Restoring the values afterwards instead would count as a change of tensors that autograd has saved.
     """
     places = [(child._buffers, name, tensor) for child in module.modules() for name, tensor in child._buffers.items()]
     try:
@@ -110,7 +114,9 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
-    """Keep what forward saves in host memory, page-locked up to a budget; parameters stay where they are."""
+    """Keep the tensors that forward saves in host memory, page-locked up to `pinned_bytes`; parameters stay on their
+    device.
+    """
     stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}
     left = pinned_bytes
 
@@ -125,7 +131,9 @@ def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[N
         if not moves:
             return tensor
         pin = tensor.nbytes <= left
-        kept = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=pin)  # with its strides
+        kept = torch.empty_like(
+            tensor, device="cpu", requires_grad=False, pin_memory=pin
+        )  # keeps the strides of the tensor
         left -= tensor.nbytes if pin else 0
         kept.copy_(tensor)
         return tensor.device, kept

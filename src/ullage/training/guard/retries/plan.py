@@ -1,7 +1,6 @@
-"""The plan for forward and backward of a batch, remembered for each shape: the number of parts, activation
-checkpointing, offloading.
+"""The plan for running batches of one shape: the number of parts, activation checkpointing, offloading.
 
-It does not use torch: callers report whether a plan succeeded.
+The plan is remembered for each shape. This module does not import torch: callers report whether a plan succeeded.
 """
 
 from collections import OrderedDict
@@ -12,52 +11,53 @@ from typing import Final
 from ullage.training.guard.splitting.batch import Shape
 
 _GROW_AFTER: Final = 32
-"""The number of successful steps before fewer parts are tried again; it doubles each time that fails, up to
-`_GROW_AFTER_AT_MOST`."""
+"""The number of successful steps before fewer parts are tried again. It doubles each time that this fails, up to
+`_GROW_AFTER_AT_MOST`.
+"""
 _GROW_AFTER_AT_MOST: Final = 2048
 _SHAPES: Final = 4096
-"""The number of shapes that are remembered; the least recently used one is dropped first."""
+"""The number of shapes that are remembered; the least recently used shape is dropped first."""
 
 
 class Rung(StrEnum):
-    """The actions against running out of memory, in the order in which they are tried."""
+    """The actions after an out-of-memory error, in the order in which they are tried."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
     SHRINK = "shrink"
-    """Go back to the plan that is known to fit, after one with fewer parts failed."""
+    """Return to the plan that is known to fit, after a plan with fewer parts has failed."""
     SPLIT = "split"
     CHECKPOINT = "checkpoint"
     OFFLOAD = "offload"
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Return the action in words, for a step that is now taken in this number of parts."""
+        """Return the action as a phrase for the log; `parts` is the number of parts in which the batch is now run."""
         return {
             Rung.AGAIN: "undone, and retried unchanged",
             Rung.EMPTY_CACHE: "retried after empty_cache",
-            Rung.SHRINK: f"back to {parts} parts",
-            Rung.SPLIT: f"split into {parts} parts from here on",
+            Rung.SHRINK: f"split into {parts} parts again",
+            Rung.SPLIT: f"split into {parts} parts from now on",
             Rung.CHECKPOINT: "retried with activation checkpointing",
-            Rung.OFFLOAD: "retried with saved tensors offloaded to the host",
+            Rung.OFFLOAD: "retried with saved tensors in host memory",
             Rung.GIVE_UP: "gave up; everything is as before the step",
         }[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """The plan for running batches of one shape."""
+    """The plan for running batches of one shape: the number of parts, checkpointing, offloading."""
 
     parts: int = 1
     """The number of parts into which a batch is split; 1 for a whole batch."""
     checkpoint: bool = False
-    """Whether activation checkpointing is used for the modules for which it is allowed."""
+    """Whether activation checkpointing is used for the modules on which the user allows it."""
     offload: bool = False
-    """Whether what forward saves for backward is kept in host memory."""
+    """Whether the tensors that forward saves for backward are kept in host memory."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether what forward saves stays on the device."""
+        """Whether everything that forward saves stays on the device."""
         return not (self.checkpoint or self.offload)
 
     @property
@@ -66,7 +66,7 @@ class BatchPlan:
 
 
 PLAIN: Final = BatchPlan()
-"""The plan of a batch that is run whole, without checkpointing or offloading."""
+"""The plan for a batch that is run whole, without checkpointing or offloading."""
 
 
 @dataclass(slots=True)
@@ -78,13 +78,15 @@ class _ShapeMemory:
 
 
 class Plans:
-    """The plan for each shape; it learns from what fails and grows back after a stretch that goes well."""
+    """The current plan for each shape. A plan gets smaller parts after a failure, and larger parts again after many
+    successful steps.
+    """
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
-        """Return the plan for a batch of this shape; None if nothing is known of the shape."""
+        """Return the plan for a batch of this shape; None if the shape is new."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
@@ -95,12 +97,12 @@ class Plans:
         return memory.plan
 
     def is_trying(self, shape: Shape) -> bool:
-        """Tell whether the plan last returned for a shape needs more memory than what is known to fit."""
+        """Return whether the plan last returned for this shape needs more memory than the plan that is known to fit."""
         memory = self._shapes.get(shape)
         return memory is not None and memory.trying is not None
 
     def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
-        """Learn that a batch of this shape fits with this plan."""
+        """Record that a batch of this shape fits with this plan."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:
@@ -114,14 +116,14 @@ class Plans:
             memory.successes += 1
 
     def adopt(self, shape: Shape, parts: int) -> None:
-        """Take batches of this shape in at least `parts` parts from now on, because another rank has to."""
+        """Run batches of this shape in at least `parts` parts from now on, because another rank has to."""
         memory = self._shapes.setdefault(shape, _ShapeMemory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0
 
     def failed_to_grow(self, shape: Shape) -> BatchPlan:
-        """Learn that the plan that was tried does not fit; return the one that does."""
+        """Record that the larger plan does not fit, and return the plan that is known to fit."""
         memory = self._shapes[shape]
         memory.trying, memory.successes = None, 0
         memory.patience = min(2 * memory.patience, _GROW_AFTER_AT_MOST)
@@ -129,7 +131,7 @@ class Plans:
 
 
 def _next_plainer(plan: BatchPlan) -> BatchPlan:
-    """Return the next plan towards the plain one: what costs most time is dropped first."""
+    """Return the next plan towards the plain plan: the most time-consuming saving is dropped first."""
     if plan.offload:
         return replace(plan, offload=False)
     if plan.checkpoint:

@@ -1,1 +1,1 @@
-"""A batch taken in parts: how it is cut, what each part counts, and whether the parts sum to the whole."""
+"""Splitting a batch: how it is cut, the weight of each part's loss, and whether the losses of the parts sum up."""

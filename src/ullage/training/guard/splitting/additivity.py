@@ -1,10 +1,9 @@
-"""Whether a batch may be cut: whether its loss is the sum of the losses of its parts, each with its share.
+"""Tests whether a batch may be split: whether its loss is the weighted sum of the losses of its parts.
 
-That cannot be read off a loss function, so it is tried, by passes of forward without gradients: over the batch, and
-over the parts; all they change is put back. A loss that compares the items with each other, that is a mean over
-something else than items, or that leaves a trace in the model with every call gives itself away. The gradients of a few
-parameters are compared, too, once for each shape, because a loss may have a value that does not show what it is made of
-(`x - x.detach()`).
+This cannot be read from the code of a loss function, so forward is run without gradients on the batch and on its parts,
+and undone each time. The test detects a loss that compares items with each other, a loss that is a mean over anything
+but items, and a loss that changes the model in each call. Once for each shape, the gradients of a few parameters are
+compared as well, because the value of a loss does not always show how it is computed (`x - x.detach()`).
 """
 
 import os
@@ -26,20 +25,24 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""The largest difference of two losses by rounding alone, relative to their size, by the coarsest type of numbers."""
+"""The largest difference between two losses that rounding alone can explain, relative to their size, for the least
+precise dtype in the computation.
+"""
 _TF32: Final = 1e-3
 _GRADIENT: Final = 50
-"""The factor by which gradients may be farther apart than losses."""
+"""The factor by which the tolerance for gradients is larger than the tolerance for losses."""
 _SMALLEST: Final = 1e-2
-"""The size below which a loss's rounding is that of larger numbers it is made of."""
+"""The size of a loss below which the tolerance no longer shrinks: the loss may be a difference of larger numbers, whose
+rounding it has.
+"""
 _ELEMENTS: Final = 1 << 20
-"""The number of elements of parameters whose gradients are compared."""
+"""The maximum number of elements of all parameters whose gradients are compared."""
 _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
-    """What one pass has given: the loss, or gradients; and what the pass did beside."""
+    """The result of one test run: the loss or the gradients, and the side effects of the run."""
 
     value: torch.Tensor
     changed: list[str]
@@ -49,16 +52,16 @@ class _TrialRun:
 
 
 class _Refused(Exception):
-    """Raised with the reason why a batch must not be cut."""
+    """An error that carries the reason why a batch must not be split."""
 
 
 class _DoesNotFit(Exception):
-    """Raised if memory runs out in a trial."""
+    """An error that means that a test run ran out of memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """Tries out loss functions on batches and on parts of them, without effect."""
+    """Runs loss functions on batches and on parts of batches as a test, and undoes each run."""
 
     rewind: Rewind
     cutter: Cutter
@@ -68,12 +71,12 @@ class Trials:
     compared: set[Shape] = field(default_factory=set)
     """The shapes of batches whose gradients have been compared."""
     has_drawn: bool = False
-    """Whether random numbers were drawn in any trial."""
+    """Whether any test run drew random numbers."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
-        """Return why a batch must not be cut into parts of `size` items; None if it may be."""
+        """Return the reason why a batch must not be split into parts of `size` items; None if it may be split."""
         if form.items is None or form.items < 2:
-            return "it has one item"
+            return "it has a single item"
         try:
             self._compare_losses(batch, loss_of, form.items, size)
             if form.shape not in self.compared:
@@ -84,19 +87,25 @@ class Trials:
         return None
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
-        """Return why modules must not be computed again in backward; None if they may be."""
+        """Return the reason why activation checkpointing must not be used; None if it may be used."""
         try:
             trial = self._loss(self.cutter.select(batch, part), loss_of)
         except _DoesNotFit:
-            return "forward does not fit even without gradients"
+            return "even a forward pass without gradients does not fit"
         except _Refused as refusal:
             return str(refusal)
         if trial.changed:
-            return f"forward changes {_listed(trial.changed)}, and would find it changed"
-        return "forward draws random numbers of Python or numpy" if trial.draws_elsewhere else None
+            return f"forward changes {_listed(trial.changed)}, so a second forward would start from changed values"
+        return (
+            "forward draws random numbers from Python or numpy, which checkpointing does not repeat"
+            if trial.draws_elsewhere
+            else None
+        )
 
     def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
-        """Compare the loss of the batch with those of its parts; if it does not fit, those of all neighbours in it."""
+        """Compare the loss of the batch with the losses of its parts. If the whole batch does not fit, compare windows
+        of the batch that overlap by half.
+        """
         width = items
         while True:
             try:
@@ -105,7 +114,9 @@ class Trials:
                 return
             except _DoesNotFit:
                 if width == 2:
-                    raise _Refused("not even the loss of two items fits, so it cannot be tried what it is") from None
+                    raise _Refused(
+                        "not even the loss of two items fits, so it cannot be tested whether the loss may be split"
+                    ) from None
                 width = -(-width // 2)
 
     def _compare_gradients(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
@@ -123,7 +134,7 @@ class Trials:
                 width = -(-width // 2)
 
     def _few_parameters(self) -> list[torch.Tensor]:
-        """Return the smallest parameters that are trained."""
+        """Return the smallest trained parameters, with about a million elements in total."""
         trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
         chosen: list[torch.Tensor] = []
         left = _ELEMENTS
@@ -137,16 +148,16 @@ class Trials:
     def _compare(
         self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
     ) -> None:
-        """Compare a part of a batch with its own parts.
+        """Compare the result for a part of a batch with the sum of the results for smaller parts.
 
         Raises:
-            _Refused: the whole is not the sum of its parts.
-            _DoesNotFit: memory has run out.
+            _Refused: the result of the part is not the sum of the results of the smaller parts.
+            _DoesNotFit: memory ran out.
         """
         assert window.items is not None
         whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
-            raise _Refused(f"forward changes {_listed(whole.changed)}, which each part would change again")
+            raise _Refused(f"forward changes {_listed(whole.changed)}, and would change it again in each part")
         share = self.cutter.share_of(batch, window)
         pieces = self.cutter.cut(batch, window, size)
         total, sizes, tolerance = torch.zeros_like(whole.value), whole.value.abs() * abs(share), whole.tolerance
@@ -158,7 +169,7 @@ class Trials:
             sizes = sizes.maximum(one.value.abs() * abs(piece.share or 0.0))
             tolerance = max(tolerance, one.tolerance)
         if whole.value.device.type == "cuda" and CARD_VARIABLE in os.environ:
-            return  # nothing is computed on an emulated card
+            return  # an emulated GPU computes no values
         gap = torch.linalg.vector_norm(whole.value * share - total)
         size_of_all = torch.linalg.vector_norm(sizes)
         within = tolerance * looseness * (size_of_all + (_SMALLEST if whole.value.dim() == 0 else 0.0))
@@ -167,14 +178,14 @@ class Trials:
         what = "loss" if whole.value.dim() == 0 else "gradient"
         why = f", which also draws random numbers ({', '.join(sorted(whole.unsettled))})" if whole.unsettled else ""
         raise _Refused(
-            f"the {what} of {window.items} items is not the sum of those of its parts{why}, as if items were compared "
-            "with each other, or it were a mean over something else than items"
+            f"the {what} of {window.items} items differs from the sum over their parts{why}; the loss may compare "
+            "items with each other, or be a mean over something other than items"
         )
 
     def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _TrialRun:
         try:
             return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad())
-        except _Refused:  # a loss that has gradients in it
+        except _Refused:  # a loss that computes gradients itself
             return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad())
 
     def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _TrialRun:
@@ -195,11 +206,11 @@ class Trials:
         return self._tried(gradients, torch.enable_grad())
 
     def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _TrialRun:
-        """Run a pass, and put everything back.
+        """Run the loss function once as a test, and restore everything.
 
         Raises:
-            _Refused: it raised an error that is not one of memory.
-            _DoesNotFit: memory has run out.
+            _Refused: the loss function raised an error that is not an out-of-memory error.
+            _DoesNotFit: memory ran out.
         """
         failure: Exception | None = None
         settled = Settled()
@@ -231,13 +242,15 @@ class Trials:
         assert failure is not None
         if read_oom(failure, is_on_host=self.room.is_on_host) is None:
             text = " ".join(str(failure).split())[:200]
-            raise _Refused(f"the loss function could not be tried on its parts ({type(failure).__name__}: {text})")
+            raise _Refused(
+                f"the loss function failed in a test run on parts of the batch ({type(failure).__name__}: {text})"
+            )
         self.room.collect()
         raise _DoesNotFit
 
 
 def _windows(items: int, width: int) -> Iterator[BatchPart]:
-    """Yield parts of a batch that overlap by half, so that each item is compared with its neighbours."""
+    """Yield windows of a batch that overlap by half, so that each item is compared with its neighbours."""
     if width >= items:
         yield BatchPart(items=items)
         return

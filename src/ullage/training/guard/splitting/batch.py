@@ -1,9 +1,8 @@
-"""A batch of any form: how many items it has, what its shape is, and the same batch in parts, each with the share that
-its loss has in the loss of the whole batch.
+"""The number of items of a batch, its shape, and its parts, each with the weight of its loss in the whole loss.
 
-A batch is a tensor, or any nesting of dicts, lists, tuples, named tuples, dataclasses and mappings of them. Nothing is
-copied: a part is views of the batch's tensors. A batch that has anything else in it is taken whole or not at all
-(`why_whole`), because what its items are is not known.
+A batch is a tensor, or any nesting of dicts, lists, tuples, named tuples, dataclasses and mappings of tensors. Nothing
+is copied: a part consists of views of the batch's tensors. A batch that holds anything else is never split
+(`why_whole`), because it is not known how it divides into items.
 """
 
 import copy
@@ -26,7 +25,7 @@ _FORMS: Final = 4096
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch, in order."""
+    """Yield all tensors of a batch, in order."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, list | tuple):
@@ -41,28 +40,34 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def items_of(batch: Any, dim: int = 0) -> int | None:
-    """Return how many items a batch has along `dim`, from its first tensor; None if no tensor has that dimension."""
+    """Return the number of items of a batch, which is the size of its first tensor along `dim`; None if no tensor has
+    that dimension.
+    """
     return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The shapes and sizes of a batch, known before it is used."""
+    """The shapes and sizes of a batch's tensors, read before the batch is run."""
 
     shape: Shape
-    """The shapes and types of its tensors: what its memory depends on."""
+    """The shapes and dtypes of the batch's tensors, which determine its memory need."""
     items: int | None
-    """The number of items; None if no tensor has the dimension along which items lie."""
+    """The number of items; None if no tensor has the batch dimension."""
     length: int
-    """The number of elements of one item in the batch's largest tensor: tokens of a sequence, pixels of a picture."""
+    """The number of elements of one item in the batch's largest tensor: tokens of a sequence, or pixels of an image."""
     uneven: int | None
-    """The size along the batch dimension of a tensor that does not have one row per item; None if all have."""
+    """The size along the batch dimension of a tensor that does not have one row for each item; None if every tensor
+    has.
+    """
     odd: str | None
-    """A tensor that has no rows to be cut along, in words; None if all have."""
+    """A description of a tensor that cannot be cut along the batch dimension, such as a nested tensor; None if all can
+    be cut.
+    """
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
-    """Return the form of a batch whose items lie along `dim`."""
+    """Return the shapes and sizes of a batch whose items are counted along `dim`."""
     tensors = all_of(batch)
     odd = next((text for text in map(_odd, tensors) if text is not None), None)
     if odd is not None:
@@ -79,7 +84,7 @@ def form_of(batch: Any, dim: int = 0) -> Form:
 
 
 def all_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return the tensors of a batch, in order. The common case, one plain container, is fast."""
+    """Return all tensors of a batch, in order. The common case, one container of plain tensors, is fast."""
     kind = type(batch)
     elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
     for element in elements:
@@ -89,7 +94,7 @@ def all_of(batch: Any) -> Sequence[torch.Tensor]:
 
 
 def is_plain(batch: Any) -> bool:
-    """Tell whether a batch is a tensor, or one container of nothing but tensors."""
+    """Return whether a batch is a plain tensor, or one list, tuple or dict of plain tensors."""
     kind = type(batch)
     if kind is torch.Tensor:
         return True
@@ -98,7 +103,7 @@ def is_plain(batch: Any) -> bool:
 
 
 def shape_of(tensors: Sequence[torch.Tensor]) -> Shape:
-    """Return the shapes and types of tensors."""
+    """Return the shape, dtype and layout of each tensor."""
     try:
         return tuple([(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     except RuntimeError:  # a nested tensor has no shape
@@ -112,12 +117,12 @@ def _shape_of_odd(tensor: torch.Tensor) -> Any:
 
 
 def _odd(tensor: torch.Tensor) -> str | None:
-    """Say of a tensor that it is of a kind that is not cut; None for an ordinary one."""
+    """Return a description of a tensor that cannot be cut; None for an ordinary tensor."""
     if tensor.is_nested:
-        return "a nested tensor"
+        return "it holds a nested tensor"
     if tensor.layout is not torch.strided:
-        return f"a tensor of layout {tensor.layout}"
-    return None if type(tensor) in _PLAIN else f"a tensor of type {type(tensor).__name__}"
+        return f"it holds a tensor of layout {tensor.layout}"
+    return None if type(tensor) in _PLAIN else f"it holds a tensor of type {type(tensor).__name__}"
 
 
 _PLAIN: Final = (torch.Tensor, nn.Parameter)
@@ -128,9 +133,10 @@ _ATOMS: Final = (
 
 
 def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
-    """Say what is in a batch that is not known to be rows of independent items; None if everything is.
+    """Return a description of an object in the batch that may not divide into independent items; None if the
+    batch holds no such object.
 
-    Where the user vouches for it, an object that is no container may stand beside the tensors.
+    If the user has passed splittable=True, the batch may also hold objects that are not containers.
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
@@ -140,14 +146,14 @@ def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
     if elements is None:
         if is_vouched and not isinstance(batch, Sequence | Mapping) and type(batch).__module__ != "numpy":
             return None
-        article = "an array of numpy" if type(batch).__module__ == "numpy" else f"a {type(batch).__qualname__}"
-        return f"{article}, of which it is not known what its items are"
+        article = "a NumPy array" if type(batch).__module__ == "numpy" else f"a {type(batch).__qualname__}"
+        return f"it holds {article}, and it is not known how that divides into items"
     reasons = (why_whole(element, is_vouched=is_vouched) for element in elements)
     return next((why for why in reasons if why is not None), None)
 
 
 def _elements_of(value: Any) -> Sequence[Any] | None:
-    """Return the elements of a container that can be taken apart and put together again; None for anything else."""
+    """Return the elements of a container that can be rebuilt from its elements; None for anything else."""
     kind = type(value)
     if kind in (list, tuple) or (isinstance(value, tuple) and _is_named(kind)):
         return tuple(value)
@@ -159,13 +165,16 @@ def _elements_of(value: Any) -> Sequence[Any] | None:
 
 
 def _is_named(kind: type) -> bool:
-    """Tell whether a type is a named tuple and nothing more; one derived from it, such as `PackedSequence`, means
-    something by its elements."""
+    """Return whether a type is a named tuple without further base classes. The elements of a subclass, such as
+    `PackedSequence`, may depend on each other.
+    """
     return hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def _is_mapping(value: Any) -> bool:
-    """Tell whether the constructor of a value's type is that of a dictionary; or it keeps its elements in one."""
+    """Return whether a value is a dict that its type's constructor can rebuild, or a mapping that keeps its elements in
+    a dict called `data`.
+    """
     if isinstance(value, dict):
         return type(value).__init__ in (dict.__init__, OrderedDict.__init__) or _is_record(value)
     return isinstance(value, Mapping) and isinstance(getattr(value, "data", None), dict)
@@ -176,7 +185,7 @@ def _is_record(value: Any) -> bool:
 
 
 def repacked(batch: Any) -> Any:
-    """Return the same tensors in containers of their own, which a function may then change."""
+    """Return the same tensors in new containers, which a function may change without changing the batch."""
     kind = type(batch)
     if kind is dict:
         return {key: value if type(value) is torch.Tensor else repacked(value) for key, value in batch.items()}
@@ -187,16 +196,17 @@ def repacked(batch: Any) -> Any:
 
 
 def even_parts(items: int, at_least: int) -> int:
-    """Return a number of parts, `at_least` or half as many more, that divides the items if one does.
+    """Return a number of parts that divides the items evenly, from `at_least` to 1.5 times as many; `at_least` if there
+    is none.
 
-    Parts of one size are one shape to compile for, and one for the allocator.
+    Parts of equal size have the same shape, which saves compilations and allocator blocks.
     """
     at_least = min(at_least, items)
     return next((parts for parts in range(at_least, min(items, at_least * 3 // 2) + 1) if items % parts == 0), at_least)
 
 
 def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
-    """Return the items of a batch from `start` on."""
+    """Return a batch with the `length` items from index `start` on."""
     items = items_of(batch, dim)
 
     def cut(value: Any) -> Any:
@@ -215,10 +225,10 @@ def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
 
 
 def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], dim: int = 0) -> Any:
-    """Join what a loss function returned with the loss of each part, as if it had been given the whole batch.
+    """Join the second values that a loss function returned for the parts, as if it had run on the whole batch.
 
-    Tensors with a row for each item are joined, single numbers weighted by the parts' shares, containers joined element
-    by element; anything else becomes a list of what each part has.
+    Tensors with one row for each item are concatenated. Floating-point numbers are summed with the weights of the
+    parts. Dicts and tuples are joined element by element. Anything else becomes a list with one value for each part.
     """
     first = parts[0]
     if isinstance(first, torch.Tensor) and first.dim() > dim:
@@ -236,7 +246,9 @@ def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], 
 
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
-    """Return the same container with `cut` applied to every element; what is not known to be a container, as it is."""
+    """Return the same container with `cut` applied to every element. An object that is not a known container is
+    returned unchanged.
+    """
     if isinstance(value, torch.Tensor):
         return value
     if type(value) is dict:
@@ -245,7 +257,7 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
         elements = {key: cut(element) for key, element in value.items()}
         if isinstance(value, dict):
             return type(value)(**elements) if _is_record(value) else type(value)(elements)
-        made: Any = copy.copy(value)  # transformers' BatchEncoding and its like know more than their elements
+        made: Any = copy.copy(value)  # classes such as transformers' BatchEncoding have further attributes
         made.data = elements
         return made
     if isinstance(value, tuple) and _is_named(type(value)):
@@ -259,30 +271,33 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """The `items` items of a batch from `start` on; `items` is None if the batch's items cannot be counted."""
+    """A range of `items` items of a batch, beginning at index `start`; `items` is None if the batch's items cannot be
+    counted."""
 
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor for the loss of these items; None for the whole batch, whose loss is not changed."""
+    """The factor by which the loss of these items is multiplied; None for the whole batch, whose loss is not
+    changed.
+    """
     finished: frozenset[tuple[int, int]] = frozenset()
     """The additions to gradients (see `rewind`) that a failed attempt at these items has already made."""
 
 
 @dataclass(slots=True)
 class Done:
-    """The result of forward and backward of a part."""
+    """The result of forward and backward of one part of a batch."""
 
     part: BatchPart
     loss: torch.Tensor
-    """The part's loss, detached, multiplied by its share."""
+    """The detached loss of the part, multiplied by the weight of the part."""
     extra: Any
     is_pair: bool
-    """Whether the loss function returned a tuple of the loss and something else, which is `extra`."""
+    """Whether the loss function returned a tuple of the loss and another value, which is `extra`."""
 
 
 class Cutter:
-    """Cuts a batch into parts whose losses, each with its share, sum to the batch's."""
+    """Splits a batch into parts, whose losses, multiplied by their weights, sum to the loss of the batch."""
 
     def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
         self._dim = batch_dim
@@ -291,7 +306,7 @@ class Cutter:
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
-        """Return the form of a batch with these tensors, and the part that is the whole of it."""
+        """Return the form of a batch with these tensors, and the part that covers the whole batch."""
         known = self._forms.get(shape_of(tensors))
         if known is not None:
             return known
@@ -301,13 +316,13 @@ class Cutter:
         return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
     def select(self, batch: Any, part: BatchPart) -> Any:
-        """Return the items of a part, in containers of their own."""
+        """Return the items of a part, in new containers."""
         if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
 
     def share_of(self, batch: Any, part: BatchPart) -> float:
-        """Return the share that the loss of a part has in the loss of the batch."""
+        """Return the weight of a part's loss in the loss of the batch."""
         total = items_of(batch, self._dim)
         if self._reduction == "sum" or part.items is None or total is None:
             return 1.0
@@ -316,10 +331,10 @@ class Cutter:
         return float(self._weight(self.select(batch, part))) / float(self._weight(batch))
 
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
-        """Cut a part into parts of at most `size` items, all of the same size if possible.
+        """Split a part into parts of at most `size` items, of equal sizes if possible.
 
         Raises:
-            UsageError: the user's weights of the parts do not sum to the whole's.
+            UsageError: the user's weights of the parts do not sum to the weight of the batch.
         """
         if part.items is None or part.items <= size:
             return [part]
@@ -342,17 +357,17 @@ class Cutter:
         expected = whole * (part.share if part.share is not None else self.share_of(batch, part))
         if whole <= 0 or min(weights) < 0 or abs(sum(weights) - expected) > _AGREES * whole:
             raise UsageError(
-                f"weight returns {expected:g} for {part.items} items and, in sum, {sum(weights):g} for the "
-                f"{len(pieces)} parts of them; expected a count above 0, such as of tokens, whose sum over the parts "
-                "equals the whole's"
+                f"weight returned {expected:g} for {part.items} items, and {sum(weights):g} in total for their "
+                f"{len(pieces)} parts; expected a count above 0, such as a number of tokens, that is the same for a "
+                "batch and, in total, for its parts"
             )
         return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch, or a tuple of it and what the loss function returned with it."""
+        """Return the loss of the whole batch; or a tuple of the loss and the joined second values of the parts."""
         loss = done[0].loss
         for one in done[1:]:
-            loss = loss + one.loss  # not in place: what came with it may be the same tensor
+            loss = loss + one.loss  # not in place: the second value may be the same tensor
         if not done[0].is_pair:
             return loss
         shares = [one.part.share or 0.0 for one in done]

@@ -1,4 +1,4 @@
-"""Modules whose result for one item depends on the others of the batch: BatchNorm and its kind."""
+"""Modules whose output for an item depends on the other items of the batch, such as BatchNorm."""
 
 import sys
 import warnings
@@ -13,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The BatchNorm modules of a model, and the user's choice for them when a batch is split."""
+    """The BatchNorm modules of a model, and the user's choice of what they do in a split batch."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
@@ -22,16 +22,20 @@ class BatchNorms:
 
     @property
     def freezes(self) -> bool:
-        """Whether the choice is "freeze"."""
+        """Whether the user has chosen batchnorm="freeze"."""
         return self._choice == "freeze"
 
     def frozen(self) -> AbstractContextManager[None]:
-        """If the choice is "freeze", normalise with the running statistics and do not update them."""
+        """If the user has chosen "freeze": normalise with the running statistics inside this context, and do not update
+        them.
+        """
         return self.standing_still() if self.freezes else nullcontext()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Normalise with the running statistics, where there are any, and do not update them."""
+        """Inside this context, normalise with the running statistics if a module tracks them, and do not update
+        them.
+        """
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
             module.training = False
@@ -42,11 +46,13 @@ class BatchNorms:
                 module.training = True
 
     def warn_of_split(self, items: int, parts: int) -> None:
-        """Warn once of what splitting does to statistics, unless the user has chosen.
+        """Warn once that splitting a batch changes the statistics, unless the user has chosen a behaviour.
 
-        The warning names the line that called ullage, however deep this function is called.
+        The warning names the line that called ullage, at any call depth.
         """
-        without = [module for module in self._modules if module.running_mean is None]  # so in evaluation, too
+        without = [
+            module for module in self._modules if module.running_mean is None
+        ]  # they use batch statistics even in evaluation mode
         affected = (
             without if self._choice == "freeze" else [one for one in self._modules if one.training or one in without]
         )
@@ -54,16 +60,18 @@ class BatchNorms:
             return
         self._has_warned = True
         if self._choice == "freeze":
-            what = "have no running statistics (track_running_stats=False) that batchnorm='freeze' could use"
-            cure = "Let them track running statistics"
+            what = "have no running statistics (track_running_stats=False), which batchnorm='freeze' needs"
+            cure = "Make them track running statistics"
         else:
-            what = f"update their running statistics {parts} times a step instead of once"
+            what = f"update their running statistics {parts} times in a step instead of once"
             cure = "Pass batchnorm='freeze' to normalise with the running statistics in every step"
         warnings.warn(
-            f"a batch of {items} items is taken in {parts} parts, and {len(affected)} modules such as "
-            f"{type(affected[0]).__name__} normalise with the statistics of a part of {-(-items // parts)} items "
-            f"instead of the batch's, and {what}: the gradient is not that of the whole batch. {cure}, or "
-            "pass batchnorm='allow' to accept it without this warning",
+            (
+                f"a batch of {items} items is run in {parts} parts, and {len(affected)} modules such as "
+                f"{type(affected[0]).__name__} normalise with the statistics of a part of {-(-items // parts)} items "
+                f"instead of the whole batch, and {what}; the gradient therefore differs from that of the whole batch. "
+                f"{cure}, or pass batchnorm='allow' to accept it without this warning"
+            ),
             stacklevel=_stacklevel_of_user(),
         )
 
@@ -71,7 +79,7 @@ class BatchNorms:
 def _stacklevel_of_user() -> int:
     """Return the `stacklevel` with which a warning names the first caller outside this package.
 
-    `warnings.warn` can skip frames by their file itself from Python 3.12 on (`skip_file_prefixes`).
+    From Python 3.12 on, `warnings.warn` can skip stack frames by file name itself (`skip_file_prefixes`).
     """
     package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe(1)

@@ -1,7 +1,7 @@
-"""A mode in which operations that draw random numbers give what is the same for a batch and for its parts.
+"""A dispatch mode in which random operations return values that are the same for a batch and for its parts.
 
-Dropout leaves everything as it is, noise is a constant, a permutation shifts by one. Two losses that are computed so
-can be compared, although the loss function draws random numbers.
+Dropout passes its input through, noise is constant, and a random permutation shifts by one. So the losses of a batch
+and of its parts can be compared although the loss function draws random numbers.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,9 @@ _PROBABILITIES: Final = ("dropout_p", "dropout", "p")
 
 
 class Settled(TorchDispatchMode):
-    """Replaces random numbers; and notes the coarsest type that numbers were computed in."""
+    """A dispatch mode that replaces random numbers by fixed values, and records the least precise dtype of the
+    computation.
+    """
 
     supports_higher_order_operators = True
 
@@ -23,7 +25,7 @@ class Settled(TorchDispatchMode):
         self.coarsest = torch.float64
         self.has_drawn = False
         self.unsettled: set[str] = set()
-        """The operations that draw random numbers in a way that is not known here."""
+        """The names of random operations for which this mode has no replacement."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -70,7 +72,7 @@ _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "geometric_": lambda args, kwargs: 2,
     "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
 }
-"""Operations that fill a tensor with random numbers, and what it is filled with instead."""
+"""Operations that fill an existing tensor with random numbers, and the values that replace these numbers."""
 
 _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     **dict.fromkeys(("rand", "randn", "rand_like", "randn_like"), lambda made, args, kwargs: made.fill_(0.5)),
@@ -88,7 +90,7 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     ),
     "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
 }
-"""Operations that make a tensor of random numbers, and what it is made of instead."""
+"""Operations that create a tensor of random numbers, and the values that replace these numbers."""
 
 
 def _middle(args: Any) -> int:

@@ -1,1 +1,1 @@
-"""What forward and backward change: recorded before an attempt, and put back when it fails."""
+"""The state that forward and backward change: recorded before an attempt, and restored when the attempt fails."""

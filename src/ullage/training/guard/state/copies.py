@@ -1,5 +1,7 @@
-"""Tensors that a step may write beside buffers and gradients: watched by their versions, copied where they are small or
-were seen to change, and put back."""
+"""Tensors other than buffers and gradients that a step may write.
+
+Their version counters are watched. Small tensors, and tensors that were seen to change, are copied and restored.
+"""
 
 import copy
 from collections.abc import Sequence
@@ -9,17 +11,19 @@ import torch
 from torch import nn
 
 SMALL_BYTES: Final = 1 << 20
-"""The size up to which tensors are copied at every step."""
+"""The size in bytes up to which tensors are copied at every step."""
 FIRST_BYTES: Final = 256 << 20
-"""The largest tensor that is copied at all."""
+"""The size in bytes above which a tensor is never copied."""
 
 
 _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""Kinds of tensors that this process alone has: to read one that is shared out over ranks, all ranks would have to."""
+"""Types of tensors that belong to this process alone. To read a tensor that is sharded over ranks, all ranks would have
+to take part.
+"""
 
 
 class WatchedTensors:
-    """Tensors with their names, the versions that they had when they were recorded, and copies of some."""
+    """Tensors with their names, their version counters when they were recorded, and copies of some of them."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[str, torch.Tensor]] = []
@@ -30,19 +34,19 @@ class WatchedTensors:
         raise NotImplementedError
 
     def _learn(self, number: int) -> None:
-        """Copy a tensor from the next record on, because it was seen to change."""
+        """Copy this tensor from the next record on, because it was seen to change."""
         raise NotImplementedError
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors of which there is no copy."""
+        """Return the tensors that were not copied, with their names."""
         return [one for number, one in enumerate(self._tensors) if number not in self._copies]
 
     def changed(self) -> list[str]:
-        """Return the names of the tensors that are not as they were recorded."""
+        """Return the names of the tensors that have changed since they were recorded."""
         return [self._tensors[number][0] for number in range(len(self._versions)) if not self._is_same(number)]
 
     def restore(self) -> list[str]:
-        """Put values back; return the names of tensors that have changed and of which there is no copy."""
+        """Restore the copied tensors; return the names of tensors that have changed but were not copied."""
         lost = []
         for number, (name, tensor) in enumerate(self._tensors[: len(self._versions)]):
             if self._is_same(number):
@@ -55,7 +59,7 @@ class WatchedTensors:
         return lost
 
     def kept(self) -> Self:
-        """Return a record of the same values, which later records do not change."""
+        """Return a record of the same values that later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._tensors, kept._versions = list(self._tensors), list(self._versions)
         kept._copies = {number: one.clone() for number, one in self._copies.items()}
@@ -63,14 +67,14 @@ class WatchedTensors:
 
 
 class Copies(WatchedTensors):
-    """Tensors of which small ones, and those that were seen to change, are copied."""
+    """Watched tensors. Small tensors, and tensors that were seen to change, are also copied."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
-        """Make an empty list.
+        """Create an empty list of tensors.
 
         Args:
-            changing: the names of large tensors that were seen to change, which is added to.
-            is_copying: whether tensors of up to `SMALL_BYTES`, and those that change, are copied.
+            changing: the names of large tensors that were seen to change; newly found names are added to this set.
+            is_copying: whether tensors of up to `SMALL_BYTES`, and tensors that change, are copied.
         """
         super().__init__()
         self._changing = set[str]() if changing is None else changing
@@ -78,7 +82,7 @@ class Copies(WatchedTensors):
         self._places: list[tuple[Any, ...]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Watch one more tensor, from now on."""
+        """Watch one more tensor from now on."""
         number = len(self._tensors)
         self._tensors.append((name, tensor))
         self._versions.append(version_of(tensor))
@@ -93,11 +97,11 @@ class Copies(WatchedTensors):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no tensor is watched."""
+        """Whether this list of watched tensors is empty."""
         return not self._tensors
 
     def record(self) -> None:
-        """Note versions, and copy, again."""
+        """Record the version counters again, and copy the values again."""
         if not self._tensors:
             return
         self.settle()
@@ -120,7 +124,7 @@ class Copies(WatchedTensors):
                 torch._foreach_copy_(copies, sources)
 
     def settle(self) -> None:
-        """Learn which large tensors have changed: they are copied from the next record on."""
+        """Find the large tensors that have changed; they are copied from the next record on."""
         for number, (_, tensor) in enumerate(self._tensors):
             if version_of(tensor) != self._versions[number]:
                 self._learn(number)
@@ -136,28 +140,32 @@ class Copies(WatchedTensors):
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
+    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have no
+    counter.
+    """
     return -1 if tensor.is_inference() else tensor._version
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the version counters of tensors."""
+    """Return the version counter of each tensor; it rises with each write to the tensor."""
     try:
         return [tensor._version for tensor in tensors]
-    except RuntimeError:  # some are made for inference
+    except RuntimeError:  # some are inference tensors
         return list(map(version_of, tensors))
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what changes when a tensor is given other memory (`tensor.data = ...`)."""
+    """Return the address, shape and strides of a tensor, which change when the tensor is given other memory
+    (`tensor.data = ...`).
+    """
     try:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
-    except RuntimeError:  # sparse, nested, or without memory
+    except RuntimeError:  # a sparse or nested tensor, or a tensor without memory
         return (id(tensor),)
 
 
 def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Compare bits, so that not-a-number is equal to itself."""
+    """Return whether two tensors have the same bits, so that NaN equals NaN."""
     if (tensor.shape, tensor.dtype, tensor.device) != (copy.shape, copy.dtype, copy.device):
         return False
     ours, theirs = (one.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for one in (tensor, copy))
@@ -165,7 +173,9 @@ def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
 
 
 def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
-    """Write a copy back into the memory that a tensor has now, or give it memory if its shape has changed."""
+    """Write a copy into the tensor's current memory; give the tensor new memory if its shape, dtype or device has
+    changed.
+    """
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         if (tensor.shape, tensor.dtype, tensor.device) == (copy.shape, copy.dtype, copy.device):
             tensor.copy_(copy)
@@ -174,7 +184,7 @@ def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Tell whether each element of a tensor has its own memory, so that a copy can be written back to it."""
+    """Return whether each element of a tensor has its own memory, so that a copy can be written back."""
     return (
         not nn.parameter.is_lazy(tensor)
         and tensor.layout is torch.strided
@@ -184,17 +194,18 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor can be copied and read in this process alone."""
+    """Return whether a tensor can be copied, and can be read without other ranks."""
     return type(tensor) in _PLAIN and can_be_copied(tensor)
 
 
 _OVERLAPS: Final = 1
-"""PyTorch's answer for a tensor that certainly overlaps itself, such as an expanded one."""
+"""The value that PyTorch returns for a tensor whose elements certainly overlap, such as an expanded tensor."""
 
 
 def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return sums over a tensor's bits, which a write that no version shows (`.data`) changes too; None for a kind of
-    tensor that does not show its bits."""
+    """Return checksums of a tensor's bits, which also show writes through `.data` that raise no version counter; None
+    for types of tensors whose bits cannot be read.
+    """
     try:
         if not is_plain_tensor(tensor):
             return None

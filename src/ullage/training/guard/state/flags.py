@@ -1,6 +1,9 @@
-"""Switches that a loss function may turn and leave turned when it fails: training or evaluation, `requires_grad`,
-whether gradients are recorded; those of the whole process, such as autocast, the default type, the precision of
-products, hooks on saved tensors; and hooks on modules that it has registered and not removed yet."""
+"""Settings that a loss function may change and leave changed when it fails.
+
+They are a module's training mode, `requires_grad`, and whether gradients are recorded; settings of the whole process,
+such as autocast, the default dtype, the precision of matrix products, and hooks on saved tensors; and module hooks that
+the loss function has registered and not removed.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,64 +30,66 @@ _HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
-"""Returns the hooks that were set last on what is saved for backward; torch 2.6 and 2.7 do not tell them."""
+"""A function that returns the saved-tensor hooks that were set last; torch 2.6 and 2.7 cannot report them."""
 
 
 def _nesting() -> int:
-    """Return the number of open autocasts."""
+    """Return the number of autocast contexts that are open."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
 
 def _close_autocasts(nesting: int) -> None:
-    """Close autocasts until so many are open."""
+    """Close autocast contexts until `nesting` of them are open."""
     while _nesting() > nesting:
         torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
 
 
 def _drop_hooks(hooks: Any) -> None:
-    """Drop the hooks on what is saved for backward that were set after these."""
+    """Remove the saved-tensor hooks that were set after these hooks."""
     while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
 _SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]] = (
-    ("the default type", torch.get_default_dtype, torch.set_default_dtype),
-    ("the precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("the precision of matrix products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     ("autocast", _nesting, _close_autocasts),
     ("autocast on the CPU", partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
-    ("autocast on the card", partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
-    ("autocast's type on the CPU", partial(torch.get_autocast_dtype, "cpu"), partial(torch.set_autocast_dtype, "cpu")),
+    ("autocast on the GPU", partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    ("autocast's dtype on the CPU", partial(torch.get_autocast_dtype, "cpu"), partial(torch.set_autocast_dtype, "cpu")),
     (
-        "autocast's type on the card",
+        "autocast's dtype on the GPU",
         partial(torch.get_autocast_dtype, "cuda"),
         partial(torch.set_autocast_dtype, "cuda"),
     ),
-    ("the hooks on saved tensors", _top_hooks, _drop_hooks),
+    ("the saved-tensor hooks", _top_hooks, _drop_hooks),
 )
-"""The name of each switch, how it is read, and how it is turned."""
+"""The name of each process-wide setting, and the functions that read and set it."""
 
 
 def _read_switches() -> tuple[Any, ...]:
-    """Return how everything in the process is switched now."""
+    """Return the current values of all process-wide settings."""
     return tuple([read() for _, read, _ in _SWITCHES])
 
 
 def switched(before: tuple[Any, ...]) -> list[str]:
-    """Return the names of what is not switched as before."""
+    """Return the names of the process-wide settings that differ from `before`."""
     return [name for (name, _, _), now, one in zip(_SWITCHES, _read_switches(), before, strict=True) if now != one]
 
 
 def switch_back(before: tuple[Any, ...]) -> None:
-    """Turn everything back."""
+    """Set all process-wide settings to their values in `before`."""
     if _read_switches() != before:
         for (_, _, turn), one in zip(_SWITCHES, before, strict=True):
             turn(one)
 
 
 class Flags:
-    """The switches of modules and parameters: `record()` before an attempt, `restore()` if it fails."""
+    """The settings of modules and parameters, and those of the process: `record()` reads them before an attempt,
+    `restore()` sets them if it fails.
+    """
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -101,7 +106,7 @@ class Flags:
         )
 
     def changed(self) -> list[str]:
-        """Return what was switched, and not switched back."""
+        """Return the names of the settings that differ from the record, and of the modules with new hooks."""
         if self._saved is None:
             return []
         training, requires_grad, _, next_id, switches = self._saved
@@ -119,7 +124,7 @@ class Flags:
         return found
 
     def restore(self) -> None:
-        """Turn everything back, and remove the hooks that were registered since."""
+        """Set all settings to the recorded values, and remove the hooks that were registered since."""
         if self._saved is None:
             return
         training, requires_grad, records_gradients, next_id, switches = self._saved
@@ -139,7 +144,7 @@ class Flags:
 
 
 class Hooks:
-    """The hooks of modules and parameters that are the user's own."""
+    """The hooks of modules and parameters that the user's code has registered."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -148,7 +153,7 @@ class Hooks:
         self._own: list[Any] = []
 
     def own(self) -> list[Any]:
-        """Return them; they are looked for again when another hook was registered anywhere."""
+        """Return the user's hooks. They are searched again only after a hook was registered anywhere in the process."""
         if RemovableHandle.next_id != self._next_id:
             self._next_id = RemovableHandle.next_id
             every = _hooks_since(0, self._modules, self._parameters)
@@ -165,7 +170,9 @@ def _is_installed(hook: Any) -> bool:
 def _hooks_since(
     next_id: int, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
 ) -> Iterator[tuple[Any, dict[int, Any], int]]:
-    """Yield the hooks registered since the number of the next one was noted: numbers rise in the whole process."""
+    """Yield the hooks of these modules and parameters whose number is `next_id` or higher. Hook numbers rise in the
+    whole process.
+    """
     for owners, names in ((modules, _HOOKS_OF_MODULES), (parameters, _HOOKS_OF_PARAMETERS)):
         for owner in owners:
             for name in names:

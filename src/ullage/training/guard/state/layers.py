@@ -1,5 +1,7 @@
-"""Settings of PyTorch's own layers (`dropout.p`, `batchnorm.momentum`), and attributes that forward puts on layers and
-parameters: read at every step without entering any object, because there are many."""
+"""Settings of PyTorch's own layers (`dropout.p`), and attributes that forward adds to layers and parameters.
+
+They are read at every step without following references, because there are many.
+"""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -16,17 +18,19 @@ _OF_WEIGHTS: Final = frozenset(
     *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
     *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
 }  # fmt: skip
-"""Settings that weights or the code that calls the layer have, too: a forward cannot change them."""
+"""Settings that also determine the weights or the calls of a layer, so forward cannot change them."""
 
 _OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
-"""The beginnings of names that PyTorch itself puts on layers and parameters, when it compiles or shares them out."""
+"""Prefixes of the attributes that PyTorch itself adds to layers and parameters, when it compiles or shards them."""
 
 
 class Layers:
-    """The settings of layers: `record()` before an attempt, `restore()` if it fails."""
+    """The settings of PyTorch's own layers: `record()` reads them before an attempt, `restore()` sets them if it
+    fails.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
-        """Take layers whose attributes are recorded nowhere else, and parameters."""
+        """Create a record of layers whose attributes are not recorded elsewhere, and of parameters."""
         by_name: dict[str, list[nn.Module]] = {}
         for layer in layers:
             for name, value in vars(layer).items():
@@ -35,12 +39,12 @@ class Layers:
         self._settings = [(name, attrgetter(name), owners) for name, owners in by_name.items()]
         self._owners: list[Any] = [*layers, *parameters]
         self.attributes = [vars(owner) for owner in self._owners]
-        """The attributes of each, as dictionaries: their number grows where one is put on."""
+        """The attribute dictionary of each layer and parameter. It grows when an attribute is added."""
         self._names = [frozenset(some) for some in self.attributes]
         self._values: list[list[Any]] | None = None
 
     def record(self) -> None:
-        """Note the settings as they are now."""
+        """Record the current values of the settings."""
         self._values = [list(map(read, owners)) for _, read, owners in self._settings]
 
     def _changed_settings(self) -> Iterator[tuple[str, nn.Module, Any]]:
@@ -60,14 +64,14 @@ class Layers:
                 yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
-        """Return the names of what is not as it was recorded."""
+        """Return the names of the settings that have changed and of the attributes that were added since the record."""
         if self._values is None:
             return []
         changed = [(name, owner) for name, owner, _ in self._changed_settings()]
         return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
 
     def restore(self) -> None:
-        """Put settings back, and take away what was put on."""
+        """Set the settings to the recorded values, and delete the attributes that were added."""
         if self._values is None:
             return
         for name, owner, before in list(self._changed_settings()):

@@ -1,7 +1,7 @@
-"""The states of the random number generators that a step draws from: recorded, and restored.
+"""The states of the random number generators that a step may use: recorded before the step, and restored.
 
-These are the global generators of Python, numpy (the legacy one) and torch, on the CPU and on the cards. Generators
-that the user has made are left alone.
+These are the global generators of Python, NumPy (the legacy generator) and torch, on the CPU and on the GPUs.
+Generators that the user has created are not touched.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ from typing import Any, Final
 import torch
 
 _STATE_BYTES: Final = (624 + 1) * 4
-"""The size of a Mersenne twister's state: its words, and the index of the next one."""
+"""The size in bytes of the state of a Mersenne Twister: 624 words, and the index of the next word."""
 
 
 class RandomState:
-    """The states of the generators: `record()` reads them, `restore()` sets them again."""
+    """The states of the global generators: `record()` reads them, `restore()` sets them."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
@@ -29,27 +29,28 @@ class RandomState:
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
     def record(self) -> None:
-        if not self._of_torch:  # those of cards are made after the first tensor on a card
+        if not self._of_torch:  # the generators of GPUs exist only after the first tensor on a GPU
             self._of_torch = list(map(_generator_of, self._devices))
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
-        """Tell whether Python's or numpy's generator has been drawn from since: PyTorch's checkpoints do not put these
-        back."""
+        """Return whether Python's or NumPy's generator was used since the record. PyTorch's activation checkpointing
+        does not restore these two.
+        """
         if self._states is None:
             return False
         _, of_python, of_numpy = self._states
         return bool(random.getstate() != of_python or _words_of(self._numpy.state()) != _words_of(of_numpy))
 
     def are_any_used(self) -> bool:
-        """Tell whether a random number has been drawn since from any of the generators."""
+        """Return whether any of the generators was used since the record."""
         if self._states is None:
             return False
         now = [read() for read, _ in self._of_torch]
         return self.are_others_used() or not all(map(torch.equal, now, self._states[0]))
 
     def restore(self) -> None:
-        """Set the generators to the recorded states; do nothing if none were recorded."""
+        """Set the generators to the recorded states; do nothing if no states were recorded."""
         if self._states is None:
             return
         of_torch, of_python, of_numpy = self._states
@@ -59,13 +60,14 @@ class RandomState:
         self._numpy.set_state(of_numpy)
 
     def discard(self) -> None:
-        """Drop the recorded states."""
+        """Drop the recorded states of the generators."""
         self._states = None
 
 
 class _Numpy:
-    """numpy's global generator: `get_state`, which takes long, is called where the generator's memory has changed; and
-    always if the user has replaced it by another kind."""
+    """NumPy's global generator. The slow `get_state` is called only if the generator's memory has changed, or if the
+    user has replaced the generator by another type.
+    """
 
     def __init__(self) -> None:
         self._generator: Any = None
@@ -86,7 +88,7 @@ class _Numpy:
         if self._memory is None:
             return numpy.get_state(legacy=False)
         words = self._memory.raw
-        # A cached normal number can be used up without drawing a word.
+        # A cached normal number can be used without changing the words of the state.
         if self._state is None or words != self._state[0] or self._state[1]["has_gauss"]:
             self._state = words, numpy.get_state(legacy=False)
         return self._state[1]
@@ -107,5 +109,5 @@ def _generator_of(device: torch.device) -> tuple[Callable[[], torch.Tensor], Cal
         generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[index]
         return generator.get_state, generator.set_state
     backend = getattr(torch, device.type)
-    place = () if device.type == "mps" else (device,)  # Apple's has one
+    place = () if device.type == "mps" else (device,)  # MPS has a single device
     return partial(backend.get_rng_state, *place), lambda state: backend.set_rng_state(state, *place)

@@ -1,10 +1,10 @@
-"""The side effects of forward and backward, recorded before an attempt and restored when it fails.
+"""The side effects of forward and backward, recorded before an attempt and undone when it fails.
 
-These are random number states (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's
-statistics, attributes of modules, variables of the loss function, parameters that forward writes, and gradients. No
-other parameter is copied. Gradients of earlier calls are accumulated into in place, as in any loop. If a failed attempt
-has already added to such a gradient n times, that stays, and the first n additions of the next attempt are dropped as
-soon as they are made. What has changed and cannot be put back is named in an error.
+These are random number states (Python, NumPy, torch on the CPU and on the GPUs), buffers such as BatchNorm's
+statistics, attributes of modules, variables of the loss function, parameters that forward writes, and gradients.
+Parameters that forward does not write are not copied. As in any training loop, backward adds to the gradients of
+earlier calls in place. If a failed attempt has already added n times to a gradient, these additions stay, and the first
+n additions of the next attempt are dropped as soon as they are made. If a change cannot be undone, an error names it.
 """
 
 import copy
@@ -31,11 +31,13 @@ from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
-"""Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
+"""Additions to gradients, as pairs: the index of the parameter, and the version of its gradient before the addition."""
 
 
 class Rewind:
-    """Records side effects: `record()` before an attempt, `restore()` if it fails, `commit()` if it succeeds."""
+    """Undoes side effects: `record()` is called before an attempt, `restore()` if it fails, `commit()` if it
+    succeeds.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Rewind:
         *,
         optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        """Take the modules, their parameters and devices, and the optimizers that train them."""
+        """Create a record of modules, their parameters and devices, and the optimizers that train these parameters."""
         self.parameters = parameters
         self.random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
@@ -72,29 +74,30 @@ class Rewind:
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules, parameters or attributes have joined, or gone."""
+        """Whether modules, parameters or attributes were added or removed since this object was created."""
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
-        """Take the loss function and the batch of the next attempts, which may refer to what they change; the batch is
-        None if it holds nothing but tensors."""
+        """Set the loss function and the batch of the next attempts, whose variables are recorded too. The batch is None
+        if it holds only tensors.
+        """
         self._subject = function, batch
         self._suspects = []
 
     def end(self) -> None:
-        """Drop what was recorded of the loss function and the batch."""
+        """Drop the record of the loss function and of the batch."""
         self._subject = None, None
         self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
-        """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
+        """Record everything that the next attempt may change; `is_fresh` means that no parameter has a gradient."""
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
                 if gradient is not None:
                     self._gradients[index] = gradient, gradient._version
-        self._is_recorded = False  # nothing but gradients is restored if recording fails
+        self._is_recorded = False  # if recording fails, only gradients are restored
         self._flags.record()
         self._layers.record()
         for node in self._optimizers.nodes:
@@ -108,14 +111,14 @@ class Rewind:
         self._is_recorded = True
 
     def restore(self) -> set[tuple[int, int]]:
-        """Restore everything to what was recorded.
+        """Restore everything that was recorded.
 
         Returns:
-            The additions that the attempt has made to gradients of earlier calls.
+            The additions that the failed attempt has made to gradients of earlier calls.
 
         Raises:
-            RuntimeError: a large buffer has changed for the first time in the attempt that failed, or several gradients
-                lie in one tensor; all that can be restored has been.
+            RuntimeError: something has changed that was not copied, or gradients that were added to are views of one
+                tensor. Everything else has been restored.
         """
         finished = self._restore_gradients()
         if not self._is_recorded:
@@ -137,7 +140,7 @@ class Rewind:
         return finished
 
     def _restore_all_but_buffers(self) -> list[str]:
-        """Restore the state of everything else; return the names of what cannot be put back."""
+        """Restore everything except buffers and gradients; return the names of what cannot be restored."""
         self._flags.restore()
         self._layers.restore()
         self.random_state.restore()
@@ -146,7 +149,7 @@ class Rewind:
         return [name for one in watched for name in one.restore()]
 
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
-        """Record what the loss function, the methods of modules and the batch hold."""
+        """Record the objects that the loss function, the methods of modules and the batch refer to."""
         function, batch = self._subject
         around = in_forward = in_batch = NOTHING
         if self._kinds:
@@ -163,12 +166,13 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of what the attempt has changed beside random numbers, BatchNorm's statistics and metrics,
-        on which no loss depends. It has to be one without a backward of the guard's."""
+        """Return the names of what the attempt has changed, except random number states, BatchNorm's statistics and
+        metrics, on which no loss depends. It is used for attempts in which the guard does not run a backward.
+        """
         of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
         held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
         names = [name for one in (*of_model, *held) for name in one.changed()]
-        names += ["gradients, by a backward of its own"] if self._has_added_to_gradients() else []
+        names += ["gradients, because it calls backward itself"] if self._has_added_to_gradients() else []
         return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
 
     def _has_added_to_gradients(self) -> bool:
@@ -179,27 +183,29 @@ class Rewind:
         )
 
     def left_alone(self) -> list[str]:
-        """Return the names of numbers and the like that the loss function has counted outside of the model, and of
-        caches that may keep random numbers of the attempt: these are not put back."""
+        """Return the names of numbers and texts outside of the model that the loss function has changed, and of caches
+        that may hold random numbers of the attempt. The guard does not restore these.
+        """
         held = (self._around, self._in_forward, *self._attributes.records)
         caches = [name for one in held for name in one.only_told()]
         return self._around.left_alone() + (caches if caches and self.random_state.are_any_used() else [])
 
     @property
     def is_comparing(self) -> bool:
-        """Whether `check` and `commit` will compare tensors, for which there may be no memory."""
+        """Whether `check` and `commit` will compare tensors, which may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
-        """Note a digest of all of which there is no copy, before a step is taken again: if it changes then, it has
-        changed in the attempt that failed, too, through `.data` or something else that versions do not show."""
+        """Record a checksum of every watched tensor that has no copy, before a step is retried. If a tensor changes
+        during the retry, the failed attempt has changed it too, in a way that versions do not show (`.data`).
+        """
         held = (*self._attributes.records, self._around, self._in_forward)
         uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
         uncopied += [("a tensor of the batch", tensor) for tensor in batch]
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
-        """Return the names of what has changed since digests were noted."""
+        """Return the names of the tensors that have changed since their checksums were recorded."""
         found = []
         for name, tensor, digest in self._suspects:
             now = digest_of(tensor) if digest is not None else None
@@ -209,10 +215,10 @@ class Rewind:
         return found
 
     def check(self) -> None:
-        """Check, after an attempt that has followed a failed one, that the failed one has left nothing.
+        """Check, after a retry has succeeded, that the failed attempt before it left no changes.
 
         Raises:
-            RuntimeError: something has changed for which there was no copy; all that can be restored has been.
+            RuntimeError: a tensor without a copy has changed. Everything else has been restored.
         """
         found = self._found_out()
         if found:
@@ -221,10 +227,11 @@ class Rewind:
             raise RuntimeError(_text_of_lost(found))
 
     def _check_apart(self, finished: Additions) -> None:
-        """Raise an error if versions do not say which gradient was added to: views of one tensor share a version.
+        """Raise an error if version counters do not show which gradient was added to, because views of one tensor share
+        a counter.
 
         Raises:
-            RuntimeError: several gradients share one memory, and one of them has been added to.
+            RuntimeError: several gradients share memory, and at least one of them was added to.
         """
         if not finished:
             return
@@ -234,12 +241,13 @@ class Rewind:
             if several > 1:
                 raise RuntimeError(
                     f"the gradients of {several} parameters are views of one tensor (as with "
-                    "gradient_as_bucket_view=True), and memory ran out after some of them had been added to; which "
-                    "ones is not known. Expected a tensor for each gradient: use zero_grad(set_to_none=True)"
+                    "gradient_as_bucket_view=True), and memory ran out after some of these gradients had been added "
+                    "to; which ones is not known. Expected a separate tensor for each gradient: use "
+                    "zero_grad(set_to_none=True)"
                 )
 
     def commit(self) -> None:
-        """Drop what was recorded: the attempt has succeeded."""
+        """Drop what was recorded, because the attempt has succeeded."""
         self._gradients = {}
         self.random_state.discard()
         self._buffers.commit()
@@ -249,9 +257,10 @@ class Rewind:
         self._metrics.settle()
 
     def mark(self) -> Callable[[], bool]:
-        """Copy what is recorded now, and return a function that restores it even after later calls of `record()`.
+        """Copy the current record, and return a function that restores it even after later calls of `record()`.
 
-        The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
+        That function returns whether gradients of earlier calls had to be dropped, because the attempt had added to
+        them.
         """
         kept = copy.copy(self)
         kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
@@ -270,17 +279,18 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Drop the gradients that have been added to; return whether there were any."""
+        """Set the gradients that were added to to None; return whether there were any."""
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
 
     @contextmanager
     def without(self, finished: Additions) -> Iterator[None]:
-        """Drop the first additions to each gradient inside this context: those that a failed attempt has made already.
+        """Drop, inside this context, the first additions to each gradient: those that a failed attempt has already
+        made.
 
         Raises:
-            RuntimeError: a gradient was added to inside, but fewer times than the failed attempt had added to it.
+            RuntimeError: a gradient was added to, but fewer times than the failed attempt had added to it.
         """
         if not finished:
             yield
@@ -296,17 +306,18 @@ class Rewind:
                 one.finish()
         if not all(one.is_whole for one in again):
             raise RuntimeError(
-                "the attempt that ran out of memory added to a gradient more often than the whole next attempt did, so "
-                "what it left there is not known; expected each backward to add to gradients equally often: pass "
-                "use_reentrant=False to checkpoint(), and do not write into gradients in post-accumulate hooks"
+                "the attempt that ran out of memory added to a gradient more often than the complete retry did, so the "
+                "value of the gradient is not known; expected each backward to add to a gradient equally often: pass "
+                "use_reentrant=False to checkpoint(), and do not write gradients in post-accumulate hooks"
             )
 
 
 def _attributes_of(
     modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return a record of the attributes of parameters and of all modules but PyTorch's own layers, which keep theirs in
-    buffers; and one of those of metrics."""
+    """Return two records of attributes: those of parameters and of all modules except metrics and PyTorch's own layers,
+    which keep their state in buffers; and those of metrics.
+    """
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
     known = {id(module) for module in named if _is_layer(module)}
@@ -332,27 +343,29 @@ def _is_metric(module: nn.Module) -> bool:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Tell whether a module is one of PyTorch's own layers, whose forward changes no attribute."""
+    """Return whether a module is one of PyTorch's own layers, whose forward does not change attributes."""
     return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
 
 
 def _text_of_lost(names: Sequence[str]) -> str:
     several = ", ".join(list(dict.fromkeys(names))[:_NAMES])
     return (
-        f"the step ran out of memory after it had changed what cannot be put back: {several}. Taken again, it would "
-        "change it twice, so it is not. Expected forward to change buffers, or attributes and small tensors that it "
-        "changes from the first step on; go on from a checkpoint"
+        f"the step ran out of memory after it had changed state that the guard cannot restore: {several}. The step is "
+        "not retried, because that would change this state twice. Expected forward to change buffers, or attributes "
+        "and small tensors that it changes from the first step on; resume from a checkpoint"
     )
 
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""The attribute in which Lightning keeps a module's metrics by name, once one is logged."""
+"""The attribute in which Lightning stores a module's metrics by name after the first metric was logged."""
 _NAMES: Final = 6
-"""The number of names that an error shows."""
+"""The maximum number of names that an error message lists."""
 
 
 class _RepeatedAdditions:
-    """Additions to a parameter's gradient; the first ones repeat a failed attempt's, and are dropped."""
+    """The additions to a parameter's gradient in a retry. The first additions repeat those of the failed attempt, and
+    are dropped.
+    """
 
     def __init__(self, parameter: nn.Parameter, count: int) -> None:
         self._parameter = parameter
@@ -368,7 +381,9 @@ class _RepeatedAdditions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all earlier additions were repeated; or none, because these items do not use the parameter."""
+        """Whether the retry has repeated all earlier additions to the gradient; or none, because these items do not use
+        the parameter.
+        """
         return self._left in (0, self._count)
 
     def finish(self) -> None:
@@ -378,11 +393,11 @@ class _RepeatedAdditions:
 
 
 class _Buffers:
-    """The buffers of modules and copies of them, in lists that one `torch._foreach_copy_` copies."""
+    """The buffers of modules and their copies, in lists that a single `torch._foreach_copy_` call copies."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         every = [child for module in modules for child in module.modules()]
-        # TorchScript's modules have no dictionary of buffers; these are recorded with their attributes.
+        # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
         self._modules = [module for module in every if isinstance(module._buffers, dict)]
         self._dicts = [module._buffers for module in self._modules]
         self._full: list[dict[str, torch.Tensor | None]] = []
@@ -400,7 +415,7 @@ class _Buffers:
         self._watched: list[int] = []
 
     def record(self) -> None:
-        self._is_recorded = False  # nothing is restored if recording fails
+        self._is_recorded = False  # if recording fails, no buffer is restored
         tensors = self._now()
         if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._refresh()
@@ -419,7 +434,7 @@ class _Buffers:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
     def _refresh(self) -> None:
-        """List the buffers again: some are new, or were replaced by other tensors."""
+        """List the buffers again, because buffers were added or were replaced by other tensors."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
@@ -434,7 +449,7 @@ class _Buffers:
         self._make_copies(self._now())
 
     def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
-        """Make copies that fit the buffers, and lists of one device and type each for copying them."""
+        """Allocate copies of the buffers, and group copies and buffers by device and dtype for copying."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
@@ -463,22 +478,22 @@ class _Buffers:
         for place in self._watched:
             tensor = tensors[place]
             if tensor is None or place in self._copies or _version_of(tensor) == self._versions[place]:
-                continue  # for others the version would not do: batch_norm leaves that of its statistics as it is
+                continue  # copied buffers need no version check, which would miss batch_norm's writes to statistics
             module, name = self._places[place]
             reset: Any = getattr(module, "reset_running_stats", None)
             if reset is not None and self._versions[place] == _LAZY:
                 reset()
-                self._tensors, self._is_recorded = [], False  # there is something to copy from now on
+                self._tensors, self._is_recorded = [], False  # from now on there are values to copy
                 continue
             raise RuntimeError(
-                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "
-                "step that ran out of memory, and there was no copy of it; expected buffers of more than 256 MiB to "
-                "change from the first step on or never, sparse or expanded ones never to change, and lazy modules to "
-                "have run once before the first step"
+                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the step that "
+                "ran out of memory, and it was not copied; expected that a buffer of more than 256 MiB changes from "
+                "the first step on or never, that a sparse or expanded buffer never changes, and that lazy modules "
+                "were run once before the first step"
             )
 
     def write_back(self) -> None:
-        """Restore recorded buffers, and remove those that are new."""
+        """Restore the recorded buffers, and delete buffers that were added since."""
         known = {(id(module), name) for module, name in self._places}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
@@ -490,7 +505,7 @@ class _Buffers:
                     tensor.copy_(self._copies[place])
 
     def changed(self) -> list[str]:
-        """Return the names of the buffers that are not as they were recorded, but BatchNorm's statistics."""
+        """Return the names of the buffers that have changed since the record, except BatchNorm's statistics."""
         if not self._is_recorded:
             return []
         found = []
@@ -505,13 +520,13 @@ class _Buffers:
         return found
 
     def kept(self) -> Self:
-        """Return a record of the same values, which later records do not change."""
+        """Return a record of the same values that later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._copies = {place: one.clone() for place, one in self._copies.items()}
         return kept
 
     def commit(self) -> None:
-        """Drop the copies of large buffers that have not changed, and the references to buffers that were replaced."""
+        """Drop the copies of large buffers that do not change, and the references to buffers that were replaced."""
         if not (self._watched or self._replaces):
             return
         tensors = self._now()
@@ -523,12 +538,13 @@ class _Buffers:
         constant = [place for place in self._watched if place in self._copies and self._is_unchanged(place)]
         if constant:
             self._constant.update(constant)
-            self._tensors, self._watched = [], []  # the lists are made again, without these
+            self._tensors, self._watched = [], []  # the lists are built again without these buffers
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        """Tell whether a buffer is a constant table. One that is saved with the model and holds floating-point numbers
-        may be written through `.data`, which versions do not show."""
+        """Return whether a buffer is a constant table. A persistent buffer of floating-point numbers is never assumed
+        to be constant, because it may be written through `.data`, which versions do not show.
+        """
         module, name = self._places[place]
         tensor = self._tensors[place]
         is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
@@ -539,7 +555,9 @@ _LAZY: Final = -2
 
 
 def _version_of(tensor: torch.Tensor | None) -> int:
-    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
+    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, -2 for a lazy or
+    missing tensor.
+    """
     if tensor is None or is_lazy(tensor):
         return _LAZY
     return version_of(tensor)
@@ -550,7 +568,9 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return a key of the tensor's storage; for a tensor without a single storage, such as a sparse one, its own id."""
+    """Return a key that identifies the tensor's storage; for a tensor without a single storage, such as a sparse
+    tensor, the tensor's id.
+    """
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 

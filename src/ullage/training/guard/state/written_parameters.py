@@ -1,8 +1,8 @@
-"""Parameters that forward itself writes, such as the key encoder of a momentum contrast: noticed, and put back.
+"""Detects and restores parameters that forward itself writes, such as the key encoder in momentum contrast.
 
-No parameter is copied for this but those that were seen to be written. What is not trained is compared once, at the
-first step. A later write to another parameter is noticed by its version, or, if it went through `.data`, when the step
-is taken again.
+Only parameters that were seen to be written are copied. Parameters that no optimizer trains are compared once, at the
+first step. A later write to any other parameter is detected by its version counter; a write through `.data` is detected
+when the step is retried.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,24 +25,26 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """The parameters of a model, with copies of those that forward writes."""
+    """The parameters of a model, with copies of the parameters that forward writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
-        """Take the parameters with their names, and the `id`s of those that an optimizer has."""
+        """Create a record of named parameters; `trained` has the `id`s of the parameters that an optimizer trains."""
         super().__init__()
         self._tensors = list(named)
         self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
         self._trained = trained
         self._digests: dict[int, tuple[int, ...] | None] = {}
         self._written: list[int] = []
-        """The numbers of the parameters that forward was seen to write."""
+        """The indices of the parameters that forward was seen to write."""
         self.is_first = True
-        """Whether no attempt has succeeded yet."""
+        """Whether no attempt at forward and backward has succeeded yet."""
         self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
-        """Note the versions, and copy what forward writes; at first, what no optimizer trains."""
+        """Record the version counters, and copy the parameters that forward writes. At the first call, also copy or
+        checksum the parameters that no optimizer trains.
+        """
         self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         self._versions = versions_of(self._parameters)
         if self.is_first and not self._copies and not self._digests:
@@ -62,7 +64,7 @@ class WrittenParameters(WatchedTensors):
                 copies[number] = parameter.detach().clone()
             else:
                 digests[number] = digest_of(parameter)
-        self._copies, self._digests = copies, digests  # all of them, or none if memory runs out
+        self._copies, self._digests = copies, digests  # both at once, or neither if memory runs out
 
     def _copy(self, number: int) -> None:
         parameter, copy = self._parameters[number], self._copies.get(number)
@@ -73,7 +75,7 @@ class WrittenParameters(WatchedTensors):
             copy.copy_(parameter)
 
     def settle(self) -> None:
-        """Learn what the attempt has written: it is copied from the next record on."""
+        """Find the parameters that the attempt has written; they are copied from the next record on."""
         if self.is_first:
             self.is_first = False
             for number in [*self._copies, *self._digests]:
@@ -95,7 +97,7 @@ class WrittenParameters(WatchedTensors):
             self._written.append(number)
 
     def learn(self, name: str) -> None:
-        """Copy a parameter from now on, because it was seen to be written."""
+        """Copy the parameter with this name from now on, because it was seen to be written."""
         names = [one for one, _ in self._tensors]
         if name in names:
             self._learn(names.index(name))
@@ -103,7 +105,8 @@ class WrittenParameters(WatchedTensors):
     def _is_same(self, number: int) -> bool:
         parameter = self._parameters[number]
         if number in self._lazy:
-            # Made by the first forward, once: of random numbers, if it is no vector of a norm.
+            # The first forward initialises it, once. A parameter with two or more dimensions is initialised with random
+            # numbers.
             return is_lazy(parameter) or parameter.dim() < 2 or number not in self._unmade
         if number in self._copies:
             return is_equal(parameter, self._copies[number])
@@ -113,18 +116,18 @@ class WrittenParameters(WatchedTensors):
         return digest is None or before is None or digest == before
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the parameters of which there is no copy."""
+        """Return the parameters that were not copied, with their names."""
         left_out = self._copies.keys() | self._lazy
         return [one for number, one in enumerate(self._tensors) if number not in left_out]
 
 
 def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters that optimizers train."""
+    """Return the parameters that these optimizers train."""
     return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
-    """Return parameters with the names by which a message may tell them."""
+    """Return the parameters with the names that messages use for them."""
     names: dict[int, Any] = {}
     for module in modules:
         for name, parameter in module.named_parameters():

@@ -1,1 +1,1 @@
-"""What other programs' words of memory mean: the cause in the program's own terms, and its own settings."""
+"""Verdicts on out-of-memory messages of programs other than PyTorch, with the settings of those programs."""

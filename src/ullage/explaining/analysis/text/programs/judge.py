@@ -1,4 +1,5 @@
-"""Which function judges which wording of another program, and whose settings help where an error came within one.
+"""Dispatch of other programs' messages to the functions that return verdicts, and program settings for PyTorch's
+errors.
 
 The keys are the names of wordings in `ullage.recorded.message.program_wording`.
 """
@@ -55,34 +56,38 @@ _INSTEAD: Final = {
     "TensorFlow": others.TENSORFLOW_GROWTH,
     "CTranslate2": estimate(
         "compute_type='int8' or 'int8_float16', a smaller batch_size or beam_size, or a smaller model",
-        "weights in one byte instead of two or four; activations grow with batch and beams",
+        "weights take one byte instead of two or four; activations grow with batch and beams",
     ),
     "onnxruntime": libraries.ONNXRUNTIME_LIMIT,
     "CuPy": libraries.CUPY_FREE,
     "another framework": others.SMALLER,
 }
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""The most that CUDA graphs, NCCL and kernels' libraries hold in a server of models where nothing is wrong."""
+"""The most memory that CUDA graphs, NCCL and kernel libraries normally hold in a model server, in bytes."""
 
 
 def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message in another program's own words; None where the words are not a program's."""
+    """Return the verdict on a message that another program wrote; None if the message is not from a known program."""
     judge = _JUDGES.get(message.wording)
     return judge(message, server) if callable(judge) else judge
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return the most that libraries hold outside PyTorch's allocator, in the program whose log it is."""
+    """Return the most memory in bytes that libraries normally hold outside PyTorch's allocator in the program of
+    this log.
+    """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Give an error of PyTorch, CUDA or a library the settings of the program in whose log it stands."""
+    """Return the verdict on an error of PyTorch, CUDA or a library with the settings of the program whose log
+    contains it.
+    """
     if found.message.kind not in _OF_THE_CARD:
         return verdict
     context = found.context
-    # SGLang used parts of vLLM, never the other way round.
+    # SGLang has used parts of vLLM; vLLM has never used parts of SGLang.
     is_vllm = "vLLM" in context or (found.server is not None and found.server.program == "vLLM")
     if is_vllm and "SGLang" not in context:
         return vllm.in_vllm(verdict, found.message, context, found.server)
@@ -92,6 +97,6 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
         if program in context and found.message.kind is not MessageKind.ALLOCATOR:
             notes = tuple(note for note in verdict.notes if "torch" not in note)
             sentence = verdict.sentence.replace("PyTorch's allocator", f"{program}'s allocator")
-            notes = (f"it happened within {program}", *notes)
+            notes = (f"the error occurred within {program}", *notes)
             return replace(verdict, sentence=sentence, remedies=(remedy,), notes=notes)
     return verdict

@@ -1,4 +1,4 @@
-"""Libraries beside PyTorch with memory of their own: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM), faiss."""
+"""Verdicts on libraries with their own GPU memory: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM), faiss."""
 
 from typing import Final
 
@@ -10,86 +10,88 @@ from ullage.recorded.message.server_log import ServerMemory
 
 ONNXRUNTIME_LIMIT: Final = estimate(
     "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
-    "otherwise the arena doubles each time it grows, and keeps that; the limit leaves room for others",
+    "by default the arena doubles each time it grows, and keeps the memory; the limit leaves memory for other uses",
 )
 CUPY_FREE: Final = estimate(
-    "cupy.get_default_memory_pool().free_all_blocks()", "gives back what the pool keeps and nobody uses"
+    "cupy.get_default_memory_pool().free_all_blocks()", "releases the unused memory of the pool"
 )
 TRITON_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
-    sentence="CUDA itself had no memory for loading or launching a Triton kernel; the text has no figures.",
+    sentence="CUDA itself had no memory for loading or launching a Triton kernel; the message has no figures.",
     remedies=(LEAVE_ROOM,),
-    notes=("this may be the error of an earlier kernel: a run with CUDA_LAUNCH_BLOCKING=1 shows which",),
+    notes=("an earlier kernel may have caused this error: run with CUDA_LAUNCH_BLOCKING=1 to find it",),
 )
 RMM: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence=(
-        "The card's memory ran out for RAPIDS (RMM), not the machine's, although the error is called MemoryError; the "
-        "text has no figures."
+        "The GPU's memory ran out for RAPIDS (RMM), not the host's, although the error is called MemoryError; the "
+        "message has no figures."
     ),
     remedies=(
-        estimate("rmm.reinitialize(managed_memory=True)", "what does not fit is kept in the machine's memory, slower"),
-        estimate("rmm.reinitialize(pool_allocator=True)", "fewer requests to the driver, and less lost between them"),
+        estimate("rmm.reinitialize(managed_memory=True)", "keeps in host memory what does not fit; slower"),
+        estimate("rmm.reinitialize(pool_allocator=True)", "fewer driver calls, and less fragmentation"),
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
 
 
 def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge a buffer that onnxruntime's arena could not get: of the card or of the machine, the text does not say."""
+    """Return the verdict on an allocation that failed in onnxruntime's arena; the message does not say in which
+    memory.
+    """
     asked = text_of_bytes(message.requested_bytes or 0)
     if (message.requested_bytes or 0) > BOGUS_BYTES:
         return TextVerdict(
             cause=Cause.BOGUS_SIZE,
-            sentence=f"The request makes no sense: onnxruntime was asked for {asked}; look at the shapes of that node.",
-            notes=("a dynamic axis that was not set, or a damaged length, looks like this",),
+            sentence=f"The requested size is impossible: {asked} from onnxruntime. Check the shapes of that node.",
+            notes=("possible reasons: a dynamic axis that was not set, or a damaged length",),
         )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            f"onnxruntime's arena could not get {asked}: of the card if the session runs on CUDA, else of the machine; "
-            "the text does not say which, nor what was free."
+            f"onnxruntime's arena could not get {asked}: of GPU memory if the session runs on CUDA, otherwise of host "
+            "memory. The message contains neither the kind of memory nor the free memory."
         ),
         remedies=(
             ONNXRUNTIME_LIMIT,
-            estimate("enable_cpu_mem_arena=False", "on the CPU: freed buffers go back to the system"),
-            estimate("a smaller batch or image", "the node's output grows with it"),
+            estimate("enable_cpu_mem_arena=False", "on the CPU, freed buffers are then returned to the system"),
+            estimate("a smaller batch or image", "the node's output grows with the batch or image"),
         ),
-        notes=("each session has an arena of its own; " + SEE_NVIDIA_SMI,),
+        notes=("each session has its own arena; " + SEE_NVIDIA_SMI,),
     )
 
 
 def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge an error of CUDA within bitsandbytes, which names only a line of its source."""
+    """Return the verdict on a CUDA error within bitsandbytes, which names only a line of its source."""
     if ".cu" in message.text:
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence="bitsandbytes got no memory of the card for a kernel of its own; the text has no figures.",
-            remedies=(estimate("a smaller batch", "its scratch memory grows with what it works on"),),
+            sentence="bitsandbytes could not get GPU memory for one of its kernels; the message has no figures.",
+            remedies=(estimate("a smaller batch", "its scratch memory grows with its input"),),
             notes=(SEE_NVIDIA_SMI,),
         )
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=(
-            "bitsandbytes could not get managed memory, which a paged optimizer keeps partly on the card and partly in "
-            "the machine's memory; the text has no figures."
+            "bitsandbytes could not get managed memory, which a paged optimizer keeps partly on the GPU and partly in "
+            "host memory; the message has no figures."
         ),
         remedies=(
             estimate("an optimizer that is not paged: optim='adamw_8bit'", "it needs no managed memory"),
-            estimate("more memory for the machine or the container", "managed memory counts there too"),
+            estimate("more memory for the host or the container", "managed memory counts as host memory too"),
         ),
-        notes=("under WSL and Windows managed memory is limited, whatever is free",),
+        notes=("WSL and Windows limit managed memory, however much is free",),
     )
 
 
 def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge CuPy's pool, which says what it holds."""
+    """Return the verdict on a failure of CuPy's pool, whose message has the size of the pool."""
     asked, held = message.requested_bytes or 0, message.allocated_bytes or 0
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            f"CuPy asked for {text_of_bytes(asked)} and its pool held {text_of_bytes(held)}; the text does not say "
-            "what the card has, nor how much of the pool was in use."
+            f"CuPy requested {text_of_bytes(asked)} and its pool held {text_of_bytes(held)}; the message contains "
+            "neither the GPU's memory size nor the used part of the pool."
         ),
         remedies=(CUPY_FREE,),
         notes=(SEE_NVIDIA_SMI,),
@@ -97,18 +99,20 @@ def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge faiss, which asks the driver beside what PyTorch has taken."""
+    """Return the verdict on a failure of faiss, which allocates from the driver independently of PyTorch."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "memory"
-    where = f" on card {message.device}" if message.device is not None else ""
+    where = f" on GPU {message.device}" if message.device is not None else ""
     return TextVerdict(
         cause=Cause.DISGUISED,
-        sentence=f"faiss asked the driver for {asked}{where}, outside of any other allocator, and less was free.",
+        sentence=f"faiss requested {asked} from the driver{where}, outside of any other allocator, and less was free.",
         remedies=(
             estimate(
                 "StandardGpuResources().setTempMemory(64 * 1024 * 1024)",
-                "faiss takes 1.5 GiB or 18 % of the card for scratch memory at the start",
+                "faiss takes 1.5 GiB or 18 % of the GPU for scratch memory when it starts",
             ),
-            estimate("a smaller or quantized index (useFloat16, IVF-PQ)", "a flat index is vectors x dimensions x 4"),
+            estimate(
+                "a smaller or quantized index (useFloat16, IVF-PQ)", "a flat index takes vectors x dimensions x 4 bytes"
+            ),
         ),
-        notes=("what PyTorch has cached in the same process is not free for faiss", SEE_NVIDIA_SMI),
+        notes=("faiss cannot use the memory that PyTorch has cached in the same process", SEE_NVIDIA_SMI),
     )

@@ -1,6 +1,6 @@
-"""Whose memory it was, of programs that share the card with PyTorch and of words that are not known.
+"""Verdicts on programs that share the GPU with PyTorch, and on error messages of unknown form.
 
-JAX, TensorFlow and llama.cpp have memory of their own on the card, which none of PyTorch's settings changes.
+JAX, TensorFlow and llama.cpp have their own GPU memory, which PyTorch's settings do not affect.
 """
 
 from typing import Final
@@ -15,31 +15,31 @@ from ullage.recorded.message.wording import MessageKind
 
 TENSORFLOW_GROWTH: Final = estimate(
     "tf.config.experimental.set_memory_growth(gpu, True)",
-    "otherwise TensorFlow takes nearly all of the card at the start, and others find nothing",
+    "by default TensorFlow takes nearly all GPU memory when it starts, and other programs get none",
 )
 _SETTINGS: Final = {
     "JAX": estimate(
         "XLA_PYTHON_CLIENT_PREALLOCATE=false, or another XLA_PYTHON_CLIENT_MEM_FRACTION",
-        "XLA's pool takes 75 % of the card at the start by default, and no more than that later",
+        "by default XLA's pool takes 75 % of the GPU when it starts, and never grows",
     ),
     "TensorFlow": TENSORFLOW_GROWTH,
-    "llama.cpp": estimate("fewer layers on the card: -ngl, in ollama num_gpu", "the others are computed on the CPU"),
+    "llama.cpp": estimate("fewer layers on the GPU: -ngl, in ollama num_gpu", "the CPU computes the remaining layers"),
 }
 _WITH_A_POOL: Final = ("JAX", "TensorFlow")
-SMALLER: Final = estimate("a smaller batch, input or model", "less is needed at once, whatever the program is")
-_OF_THE_MACHINE: Final = "a limit of the container or the batch system counts as the machine's memory"
-_TAKEN: Final = "what PyTorch or another program has taken of the card is not free for it: see with nvidia-smi"
+SMALLER: Final = estimate("a smaller batch, input or model", "reduces the memory needed at once, in any program")
+_OF_THE_MACHINE: Final = "a limit of the container or the batch system counts as host memory"
+_TAKEN: Final = "memory held by PyTorch or another program is not free for this program: list processes with nvidia-smi"
 
 OLLAMA_PERHAPS: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
-    sentence="llama.cpp's process ended, and ollama only guesses that memory was missing.",
+    sentence="llama.cpp's process ended, and ollama only guesses that memory ran out.",
     notes=("the server's log has the reason: journalctl -u ollama, or ~/.ollama/logs/server.log",),
 )
 TENSORFLOW_COPY: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
-        "The card's memory most often: TensorFlow says this when a copy to the card found no room for its result; the "
-        "text has no figures."
+        "GPU memory probably ran out: TensorFlow reports this error if a copy to the GPU has no memory for its "
+        "result. The message has no figures."
     ),
     remedies=(TENSORFLOW_GROWTH,),
     notes=(SEE_NVIDIA_SMI,),
@@ -47,90 +47,95 @@ TENSORFLOW_COPY: Final = TextVerdict(
 
 
 def another_program(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge a message of JAX, TensorFlow or llama.cpp."""
+    """Return the verdict on a message of JAX, TensorFlow or llama.cpp."""
     program = message.backend or "a program"
-    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "what it asked for"
-    where = f" on card {message.device}" if message.device is not None else ""
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "the requested memory"
+    where = f" on GPU {message.device}" if message.device is not None else ""
     if message.kind is MessageKind.HOST or message.said.get("place") == "CPU":
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence=f"The machine's own memory was too little, not the card's: {program} did not get {asked}.",
+            sentence=f"Host memory ran out, not GPU memory: {program} could not get {asked}.",
             notes=(_OF_THE_MACHINE,),
         )
     remedies = (_SETTINGS[program], SMALLER)
     if message.kind is MessageKind.WARNING:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
-            sentence=f"No failure by itself: {program} did not get {asked} of the card, and goes on with less.",
+            sentence=(
+                f"This warning is not a failure: {program} could not get {asked} of GPU memory, and continues with "
+                "less."
+            ),
             remedies=remedies,
-            notes=("where the run did fail, its error comes later: give the whole log",),
+            notes=("if the run did fail, its error comes later: give the whole log",),
         )
     if (full := _full_by_its_figures(message, remedies)) is not None:
         return full
     if program in _WITH_A_POOL:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
-            sentence=f"{program}'s own pool of the card's memory{where} could not give {asked}; why is open.",
+            sentence=f"{program}'s own pool of GPU memory{where} could not provide {asked}; the cause is unknown.",
             remedies=remedies,
-            notes=("the text does not say what the pool or the card had", _TAKEN),
+            notes=("the message contains neither the size of the pool nor that of the GPU", _TAKEN),
         )
     return TextVerdict(
         cause=Cause.TRULY_FULL,
-        sentence=f"{program} asked the driver for memory of the card{where} and did not get {asked}.",
+        sentence=f"{program} requested GPU memory{where} from the driver and could not get {asked}.",
         remedies=remedies,
-        notes=("the text does not say what was free", _TAKEN),
+        notes=("the message does not contain the free memory", _TAKEN),
     )
 
 
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge what `ullage.recorded.message.unknown_words` has found."""
-    asked = f" ({text_of_bytes(message.requested_bytes)} asked for)" if message.requested_bytes else ""
+    """Return the verdict on a message that `ullage.recorded.message.unknown_words` has found."""
+    asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
     if (full := _full_by_its_figures(message, (SMALLER,))) is not None:
         return full
-    words = "; the words are not among those that ullage knows"
+    words = "; ullage does not know this error message"
     match message.said.get("memory"):
         case "machine":
             return TextVerdict(
                 cause=Cause.DISGUISED,
-                sentence=f"The machine's own memory ran out, not the card's{asked}{words}.",
+                sentence=f"Host memory ran out, not GPU memory{asked}{words}.",
                 notes=(_OF_THE_MACHINE,),
             )
         case "chip":
             return TextVerdict(
                 cause=Cause.LIMIT,
                 sentence=(
-                    "Not the card's memory: a kernel needs more of the chip's own fast (shared) memory a block"
-                    f"{words}; freeing memory does not help."
+                    "The chip's shared memory is too small, not the GPU's memory: a kernel needs more of it per block"
+                    f"{words}. Freeing GPU memory does not help."
                 ),
-                remedies=(estimate("smaller blocks or layers", "shared memory grows with both"),),
+                remedies=(estimate("smaller blocks or layers", "both reduce the use of shared memory"),),
             )
         case "driver":
             return TextVerdict(
                 cause=Cause.DISGUISED,
                 sentence=(
-                    f"The driver had no memory of the card left{asked} for a program that asks it directly{words}, and "
-                    "there are no figures of the card."
+                    f"The driver had no GPU memory left{asked} for a program that requests it directly{words}. The "
+                    "message has no figures of the GPU."
                 ),
                 remedies=(SMALLER,),
                 notes=(_TAKEN,),
             )
         case "card":
-            whose = "The card's memory ran out"
+            whose = "GPU memory ran out"
         case _:
-            whose = "A program's memory ran out, and the text does not say whether it was the card's"
+            whose = "A program ran out of GPU or host memory (the message does not say which)"
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        sentence=f"{whose}{asked}{words}, so that why is open.",
+        sentence=f"{whose}{asked}{words}, so the cause is unknown.",
         remedies=(SMALLER,),
         notes=(
             SEE_NVIDIA_SMI,
-            "the program's own settings of memory are in its manual; its whole log may have words that are known",
+            "the program's manual lists its memory settings; its whole log may contain a message that ullage knows",
         ),
     )
 
 
 def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> TextVerdict | None:
-    """Return the verdict where a text has both figures, and less was free than needed; None otherwise."""
+    """Return the verdict if a message has the requested and the free memory, and less was free than requested;
+    otherwise None.
+    """
     requested, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
     if requested is None or free is None or requested < free:
         return None
@@ -138,8 +143,8 @@ def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> Text
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"Memory was truly full, by {message.backend or 'the program'}'s own figures: {text_of_bytes(requested)} "
-            f"needed, {text_of_bytes(free)}{of} free."
+            f"{message.backend or 'The program'} requested {text_of_bytes(requested)}, but by its own figures only "
+            f"{text_of_bytes(free)}{of} were free."
         ),
         remedies=remedies,
         notes=(SEE_NVIDIA_SMI,),

@@ -1,4 +1,4 @@
-"""SGLang: mem_fraction_static, the share of the free memory that weights and the KV cache may take together."""
+"""Verdicts on SGLang and its mem_fraction_static, the share of free memory for weights and KV cache together."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,133 +12,147 @@ from ullage.recorded.message.server_log import ServerMemory
 
 REQUESTS: Final = TextVerdict(
     cause=Cause.LIMIT,
-    sentence="Not the card's memory: SGLang's table of running requests is full.",
-    remedies=(estimate("a lower max_running_requests", "as the text asks; requests then wait for a place"),),
+    sentence="SGLang's table of running requests is full, not the GPU's memory.",
+    remedies=(
+        estimate("a lower max_running_requests", "as the message recommends; requests then wait for a free slot"),
+    ),
 )
-"""The verdict on "alloc_req_slots runs out of memory": the pool of requests, which is a table of fixed length."""
+"""The verdict on "alloc_req_slots runs out of memory": the table of running requests, which has a fixed length."""
 STATES: Final = TextVerdict(
     cause=Cause.LIMIT,
     sentence=(
-        "SGLang's pool of states (of Mamba and linear-attention layers, made at the start) is full; the card is as "
-        "full as it was."
+        "SGLang's pool of states (of Mamba and linear-attention layers) is full. It has a fixed size; the GPU's "
+        "memory use did not grow."
     ),
     remedies=(
-        estimate("a higher max_mamba_cache_size or mamba_full_memory_ratio", "more states, from the KV cache"),
-        estimate("a lower max_running_requests", "each request has a state of its own"),
+        estimate("a higher max_mamba_cache_size or mamba_full_memory_ratio", "more states, taken from the KV cache"),
+        estimate("a lower max_running_requests", "each request has its own state"),
     ),
 )
-"""The verdict on "Not enough space for mamba cache": the pool of the states of linear-attention layers."""
+"""The verdict on "Not enough space for mamba cache": the pool of states of linear-attention layers."""
 
 
 def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Not enough memory. Please try to increase --mem-fraction-static"."""
-    now = f" (it is {message.said['fraction']})" if "fraction" in message.said else ""
+    """Return the verdict on "Not enough memory. Please try to increase --mem-fraction-static"."""
+    now = f" (now {message.said['fraction']})" if "fraction" in message.said else ""
     sentence = (
-        "SGLang's share for weights and KV cache (mem_fraction_static) is used up by the weights alone, so that no KV "
-        "cache fits in."
+        "The weights alone use up SGLang's share for weights and KV cache (mem_fraction_static), so no memory is "
+        "left for the KV cache."
     )
     higher = estimate(
-        f"a higher mem_fraction_static{now}", "(1 - mem_fraction_static) of the card is kept for activations and graphs"
+        f"a higher mem_fraction_static{now}",
+        "(1 - mem_fraction_static) of the GPU is reserved for activations and graphs",
     )
     if server is not None and server.available_bytes is not None and server.weights_bytes:
         before = server.available_bytes + server.weights_bytes
         least = -int(-100 * server.weights_bytes / before // 1) / 100
         sentence = (
-            f"SGLang's share for weights and KV cache (mem_fraction_static) is used up by the weights: they take "
+            f"The weights use up SGLang's share for weights and KV cache (mem_fraction_static): they take "
             f"{text_of_bytes(server.weights_bytes)} of the {text_of_bytes(before)} that were free before."
         )
         higher = estimate(
             f"mem_fraction_static above {least:.2f}{now}",
-            f"{text_of_bytes(server.weights_bytes)} / {text_of_bytes(before)}; what is above it is the KV cache",
+            f"{text_of_bytes(server.weights_bytes)} / {text_of_bytes(before)}; the rest of the share is the KV cache",
         )
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=sentence,
-        remedies=(higher, estimate("more cards (tp_size), or quantized weights", "each card has its part of them")),
+        remedies=(
+            higher,
+            estimate("more GPUs (tp_size), or quantized weights", "each GPU holds a part of the weights"),
+        ),
         notes=(
-            "where it then runs out while it captures graphs or serves, the share is too high: lower cuda_graph_max_bs "
-            "or chunked_prefill_size",
+            "if memory then runs out while SGLang captures graphs or serves, the share is too high: lower "
+            "cuda_graph_max_bs or chunked_prefill_size",
         ),
     )
 
 
 def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
+    """Return the verdict on "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
 
-    The least share that the text tells is 1 - free after loading / free before: what another program took meanwhile is
-    in it, and what SGLang sets aside beside the weights is not.
+    The least share in the message is 1 - free after loading / free before. It includes memory that another program took
+    meanwhile, but not the memory that SGLang reserves in addition to the weights.
     """
     said = message.said
     share, least = (number_of(said[name]) if name in said else None for name in ("fraction", "least"))
-    others = "what another program took while the weights were loaded counts as theirs: see with nvidia-smi"
+    others = "memory that other programs took during loading counts as weights: list them with nvidia-smi"
     if share is not None and least is not None and least <= share:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
                 f"SGLang's share for weights and KV cache (mem_fraction_static={share:g}) leaves nothing for the KV "
-                f"cache, although the weights need {least:.4g} of what was free: SGLang sets more aside."
+                f"cache, although the weights need {least:.4g} of the free memory: SGLang reserves more."
             ),
             remedies=(
                 estimate(
                     "a lower chunked_prefill_size or max_mamba_cache_size, or a smaller draft model",
-                    "activations and the states of linear-attention layers are set aside before the KV cache",
+                    "activations and the states of linear-attention layers are reserved before the KV cache",
                 ),
-                estimate("more cards (tp_size), or quantized weights", "each card has its part of them"),
+                estimate("more GPUs (tp_size), or quantized weights", "each GPU holds a part of the weights"),
             ),
-            notes=(f"a share above {least:.4g}, as the text advises, was refused already", others),
+            notes=(f"a share above {least:.4g}, as the message recommends, has already failed", others),
         )
-    now = f" (it is {share:g})" if share is not None else ""
+    now = f" (now {share:g})" if share is not None else ""
     higher = estimate(
-        f"a higher mem_fraction_static{now}", "(1 - mem_fraction_static) of what was free is kept for other things"
+        f"a higher mem_fraction_static{now}", "(1 - mem_fraction_static) of the free memory is reserved for other uses"
     )
-    taken = "the weights take more than that of what was free"
+    taken = "the weights take more than that share of the free memory"
     if least is not None:
         higher = estimate(
             f"mem_fraction_static above {-int(-1000 * least // 1) / 1000:g}{now}",
-            f"the text's own sum: 1 - free after loading / free before = {least:.4g}; what is above is the KV cache",
+            f"the message's own formula: 1 - free after loading / free before = {least:.4g}; the rest of the share is "
+            "the KV cache",
         )
-        taken = f"the weights take {least:.4g} of what was free"
+        taken = f"the weights take {least:.4g} of the free memory"
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"SGLang's share for weights and KV cache (mem_fraction_static{f'={share:g}' if share is not None else ''})"
-            f" is used up by the weights alone: {taken}."
+            f"The weights alone use up SGLang's share for weights and KV cache (mem_fraction_static"
+            f"{f'={share:g}' if share is not None else ''}): {taken}."
         ),
-        remedies=(higher, estimate("more cards (tp_size), or quantized weights", "each card has its part of them")),
-        notes=("with speculative decoding the draft model's weights count too", others),
+        remedies=(
+            higher,
+            estimate("more GPUs (tp_size), or quantized weights", "each GPU holds a part of the weights"),
+        ),
+        notes=("with speculative decoding, the draft model's weights count too", others),
     )
 
 
 def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Decode out of memory": the pool of tokens is full, which was made at the start."""
+    """Return the verdict on "Decode out of memory": the token pool, which has a fixed size, is full."""
     wanted, free, window = (
         int(message.said[name]) if name in message.said else None for name in ("wanted", "available", "window")
     )
     fewer = estimate("a lower max_running_requests, or shorter requests", "fewer tokens at once")
-    larger = estimate("a higher mem_fraction_static", "a larger pool, from what is kept for activations")
+    larger = estimate("a higher mem_fraction_static", "a larger pool, from memory that is reserved for activations")
     if wanted is not None and window is not None and free is not None and window < wanted <= free:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                f"SGLang's pool of tokens for layers with a sliding window is full: {wanted:,} were asked for, "
-                f"{window:,} were free there, and {free:,} for the other layers; the card is as full as it was."
+                f"SGLang's token pool for layers with a sliding window is full: {wanted:,} tokens were requested, "
+                f"{window:,} were free in it, and {free:,} for the other layers. The GPU's memory use did not grow."
             ),
-            remedies=(estimate("a higher swa_full_tokens_ratio", "that pool's part of the KV cache"), fewer, larger),
+            remedies=(
+                estimate("a higher swa_full_tokens_ratio", "enlarges that pool's part of the KV cache"),
+                fewer,
+                larger,
+            ),
         )
     if wanted is not None and free is not None and wanted <= free:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                f"SGLang's pool of tokens (the KV cache, made at the start) could not give {wanted:,}, although "
-                f"{free:,} were free: it gives whole pages, and a request that grows needs one of its own."
+                f"SGLang's token pool (the KV cache, of fixed size) could not provide {wanted:,} tokens, although "
+                f"{free:,} were free: it allocates whole pages, and each growing request needs its own page."
             ),
-            remedies=(estimate("a lower page_size", "fewer tokens are bound to a request's last page"), fewer, larger),
+            remedies=(estimate("a lower page_size", "fewer unused tokens on a request's last page"), fewer, larger),
         )
-    asked = f": {wanted:,} tokens were asked for, {free:,} were free" if wanted is not None and free is not None else ""
+    asked = f": {wanted:,} tokens were requested, {free:,} were free" if wanted is not None and free is not None else ""
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"SGLang's pool of tokens (the KV cache, made at the start) is full{asked}; the card is as full as it was."
+            f"SGLang's token pool (the KV cache, of fixed size) is full{asked}. The GPU's memory use did not grow."
         ),
         remedies=(fewer, larger),
     )
@@ -147,9 +161,9 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
 def in_sglang(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
-    """Return the verdict on an error of PyTorch or CUDA that came within SGLang, with SGLang's settings."""
+    """Return the verdict on an error of PyTorch or CUDA within SGLang, with SGLang's settings as remedies."""
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
-    lower = estimate("a lower mem_fraction_static", "activations and graphs are paid from what it leaves of the card")
+    lower = estimate("a lower mem_fraction_static", "activations and graphs use the rest of the GPU's memory")
     if missing and message.total_bytes:
         less = -(-100 * missing // message.total_bytes) / 100
         lower = estimate(
@@ -166,5 +180,8 @@ def in_sglang(
     return replace(
         verdict,
         remedies=(lower, fewer, *(remedy for remedy in verdict.remedies if remedy.setting is not None)),
-        notes=(f"it happened within SGLang{where}; SGLang takes its share of the card at the start", *verdict.notes),
+        notes=(
+            f"the error occurred within SGLang{where}; SGLang takes its share of the GPU when it starts",
+            *verdict.notes,
+        ),
     )

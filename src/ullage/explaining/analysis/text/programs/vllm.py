@@ -1,6 +1,6 @@
-"""vLLM: its budget (gpu_memory_utilization x the card), from which weights, activations and the KV cache are paid.
+"""Verdicts on vLLM and its budget for weights, activations and KV cache: gpu_memory_utilization x the GPU's memory.
 
-The module knows vLLM's settings and what its errors say; `message.server_log` reads the log of its start.
+This module knows vLLM's settings and error messages; `message.server_log` parses the log of vLLM's start.
 """
 
 from dataclasses import replace
@@ -15,35 +15,37 @@ from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 
 _CONTEXT_BYTES: Final = GIB
-"""Upper bound of what vLLM's own process has on the card before it begins: its CUDA context."""
+"""The largest plausible size in bytes of vLLM's CUDA context, which its process has on the GPU before it starts to
+allocate.
+"""
 _LEAST_SHARE: Final = 0.1
-"""No share of the card below this is advised: no model of use would fit."""
-_BLOCK_TOKENS: Final = 16  # vLLM's KV cache comes in blocks of so many tokens
-_SEE_LOG: Final = "vLLM's log says before this how the budget is spent: give the whole log, and it is added up here"
+"""The least share of the GPU that is recommended, because no useful model fits in less."""
+_BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
+_SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
 CUMEM: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
-        "vLLM's allocator for sleep mode got no memory from the driver, most often in wake_up: what it had given "
-        "back has been taken since, by the trainer in this process or by another."
+        "vLLM's allocator for sleep mode could not get memory from the driver, usually in wake_up: the trainer in this "
+        "process, or another process, has taken the memory that vLLM had released."
     ),
     remedies=(
         estimate(
             "torch.cuda.empty_cache() in the trainer before wake_up()",
-            "what PyTorch has cached is not free for vLLM",
+            "vLLM cannot use the memory that PyTorch has cached",
         ),
         estimate(
             "wake_up(tags=['weights']) first, wake_up(tags=['kv_cache']) when the trainer has been offloaded",
-            "the KV cache is the larger part, and empty",
+            "the KV cache is the larger part, and it is empty",
         ),
-        estimate("a lower gpu_memory_utilization", "trainer and vLLM's budget must fit the card together"),
+        estimate("a lower gpu_memory_utilization", "the trainer and vLLM's budget must fit on the GPU together"),
     ),
 )
-"""The verdict on an error of the driver in vLLM's allocator for sleep and wake_up."""
+"""The verdict on a driver error in vLLM's allocator for sleep and wake_up."""
 
 
 def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "No available memory for the cache blocks"."""
+    """Return the verdict on "No available memory for the cache blocks"."""
     used = server.taken_bytes if server is not None else None
     if server is None or used is None or server.total_bytes is None:
         lacking = -min(0, server.kv_cache_bytes or 0) if server is not None else 0
@@ -51,29 +53,33 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                "vLLM's own budget is used up before the KV cache: it may use gpu_memory_utilization x the card, and "
-                f"weights, activations and what else is on the card have taken all of that{more}."
+                "vLLM's own budget is used up before the KV cache: the budget is gpu_memory_utilization x the GPU's "
+                f"memory, and weights, activations and other memory on the GPU have taken all of it{more}."
             ),
             remedies=(
-                estimate("a higher gpu_memory_utilization", "the budget is that share of the card; the default is 0.9"),
+                estimate("a higher gpu_memory_utilization", "the budget is that share of the GPU; the default is 0.9"),
                 estimate(
                     "a lower max_model_len, max_num_seqs or max_num_batched_tokens",
-                    "the activations that vLLM measures are those of the largest batch",
+                    "vLLM measures the activations of the largest batch",
                 ),
-                estimate("more cards (tensor_parallel_size), or quantized weights", "each card has its part of them"),
+                estimate(
+                    "more GPUs (tensor_parallel_size), or quantized weights", "each GPU holds a part of the weights"
+                ),
             ),
-            notes=("other programs on the card count against the budget: see with nvidia-smi", _SEE_LOG),
+            notes=("other programs on the GPU count against the budget: list them with nvidia-smi", _SEE_LOG),
         )
     total = server.total_bytes
     if used >= total:
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"Memory was truly full before vLLM's KV cache: its log adds up to {text_of_bytes(used)} of weights, "
-                f"activations and libraries on a card of {text_of_bytes(total)}."
+                f"The GPU was full before vLLM's KV cache: the log adds up to {text_of_bytes(used)} of weights, "
+                f"activations and libraries on a GPU with {text_of_bytes(total)}."
             ),
             remedies=(
-                estimate("more cards (tensor_parallel_size), or quantized weights", "each card has its part of them"),
+                estimate(
+                    "more GPUs (tensor_parallel_size), or quantized weights", "each GPU holds a part of the weights"
+                ),
             ),
         )
     least = _round_up(used / total)
@@ -81,24 +87,27 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
         cause=Cause.LIMIT,
         sentence=(
             f"vLLM's own budget is used up before the KV cache: its log adds up to {text_of_bytes(used)} of weights, "
-            f"activations and libraries, and the card has {text_of_bytes(total)}."
+            f"activations and libraries, and the GPU has {text_of_bytes(total)}."
         ),
         remedies=(
             estimate(
                 f"gpu_memory_utilization above {least:.2f}", f"{text_of_bytes(used)} / {text_of_bytes(total)} are taken"
             ),
-            estimate("a lower max_num_batched_tokens", "activations at their peak grow with it"),
+            estimate("a lower max_num_batched_tokens", "reduces the peak of activations"),
         ),
     )
 
 
 def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Free memory on device ... on startup is less than desired GPU memory utilization"."""
+    """Return the verdict on "Free memory on device ... on startup is less than desired GPU memory utilization"."""
     free, total = message.free_bytes, message.total_bytes
     if free is None or total is None or "wanted_bytes" not in message.said:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
-            sentence="vLLM wanted more of the card than was free when it began; the text is cut before the figures.",
+            sentence=(
+                "vLLM's budget was more than the free memory of the GPU when it started; the message is cut before "
+                "the figures."
+            ),
         )
     wanted = bytes_of(message.said["wanted_bytes"])
     used = total - free
@@ -110,22 +119,22 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                f"vLLM was told to use {share} of the card, {text_of_bytes(wanted)}, and {text_of_bytes(free)} of "
-                f"{text_of_bytes(total)} were free when it began: the rest is its context and the desktop."
+                f"vLLM was set to use {share} of the GPU, {text_of_bytes(wanted)}, and {text_of_bytes(free)} of "
+                f"{text_of_bytes(total)} were free when it started: its context and the desktop use the rest."
             ),
             remedies=lower,
         )
     return TextVerdict(
         cause=Cause.OTHER_PROCESS,
         sentence=(
-            f"{text_of_bytes(used)} of the card were in use when vLLM began, by other programs: it wants {share} "
+            f"Other programs used {text_of_bytes(used)} of the GPU when vLLM started: vLLM's budget is {share} "
             f"(gpu_memory_utilization) x {text_of_bytes(total)} = {text_of_bytes(wanted)}, and {text_of_bytes(free)} "
             "were free."
         ),
         remedies=(
             estimate(
-                "end the other programs, or use another card (CUDA_VISIBLE_DEVICES)",
-                "an engine that did not end keeps its memory: look for VLLM::EngineCore in nvidia-smi",
+                "end the other programs, or use another GPU (CUDA_VISIBLE_DEVICES)",
+                "an engine that has not ended keeps its memory: look for VLLM::EngineCore in nvidia-smi",
             ),
             *lower,
         ),
@@ -133,13 +142,15 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def length(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "To serve at least one request with the model's max seq len ..., ... GiB KV cache is needed"."""
+    """Return the verdict on "To serve at least one request with the model's max seq len ..., ... GiB KV cache is
+    needed".
+    """
     said = message.said
     if not {"length", "needed_bytes", "available_bytes"} <= set(said):
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence="vLLM's KV cache is too small for one request of max_model_len tokens; the figures are cut off.",
-            remedies=(estimate("a lower max_model_len", "the KV cache of a request grows with its tokens"),),
+            remedies=(estimate("a lower max_model_len", "a request's KV cache grows with its tokens"),),
         )
     needed, available = bytes_of(said["needed_bytes"]), bytes_of(said["available_bytes"])
     tokens = int(said["length"])
@@ -151,7 +162,7 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"vLLM's KV cache is too small for one request of {tokens:,} tokens (max_model_len): that needs "
+            f"vLLM's KV cache is too small for one request of {tokens:,} tokens (max_model_len): it needs "
             f"{text_of_bytes(needed)}, and {_leaves(server)} {text_of_bytes(max(0, available))}."
         ),
         remedies=(
@@ -167,12 +178,14 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "max seq len ... is larger than the maximum number of tokens that can be stored in KV cache"."""
+    """Return the verdict on "max seq len ... is larger than the maximum number of tokens that can be stored in KV
+    cache".
+    """
     said = message.said
     if not {"length", "fitting_length"} <= set(said):
         return length(message, server)
     wanted, fitting = int(said["length"]), int(said["fitting_length"])
-    remedies = [estimate(f"max_model_len={fitting}", "as many tokens as the KV cache holds")]
+    remedies = [estimate(f"max_model_len={fitting}", "the number of tokens that the KV cache holds")]
     if server is not None and server.kv_cache_bytes is not None and server.kv_cache_bytes > 0 and fitting:
         needed = int(server.kv_cache_bytes * wanted / fitting)
         remedies.append(_more_budget(needed, needed - server.kv_cache_bytes, server))
@@ -180,80 +193,83 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
         remedies.append(
             estimate(
                 "a higher gpu_memory_utilization",
-                f"the KV cache must be {wanted / fitting:.2f} times as large as it is",
+                f"the KV cache must be {wanted / fitting:.2f} times its present size",
             )
         )
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
             f"vLLM's KV cache is too small for one request of {wanted:,} tokens (max_model_len): the budget leaves "
-            f"memory for {fitting:,}."
+            f"memory for {fitting:,} tokens."
         ),
         remedies=tuple(remedies),
     )
 
 
 def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "CUDA out of memory occurred when warming up sampler"."""
+    """Return the verdict on "CUDA out of memory occurred when warming up sampler"."""
     requests = message.said.get("requests")
     lower = f"max_num_seqs below {requests}" if requests else "a lower max_num_seqs"
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            "vLLM had filled the card to its budget (gpu_memory_utilization), and what it leaves was too little for "
-            f"sampling {requests or 'so many'} requests at once."
+            "vLLM had filled the GPU to its budget (gpu_memory_utilization), and the rest was too little for "
+            f"sampling {requests or 'that many'} requests at once."
         ),
         remedies=(
             estimate(lower, "the sampler's memory is requests x vocabulary"),
-            estimate("a lower gpu_memory_utilization", "the sampler is paid from what the budget leaves of the card"),
+            estimate("a lower gpu_memory_utilization", "the sampler uses GPU memory outside the budget"),
         ),
     )
 
 
 def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge "Error in memory profiling": free memory grew while vLLM measured its own."""
+    """Return the verdict on "Error in memory profiling": free memory grew while vLLM measured its own use."""
     said = message.said
     before, after = (max(0, bytes_of(said.get(name, "0"))) for name in ("before_bytes", "after_bytes"))
     if after <= before:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
             sentence=(
-                f"Nothing ran out: vLLM found as much memory free after its measurement ({text_of_bytes(after)}) as "
-                "before, and takes that for another program's doing."
+                "Memory did not run out: vLLM found the same free memory after its measurement "
+                f"({text_of_bytes(after)}) as before, and concludes that another program released memory."
             ),
             notes=("later versions of vLLM accept equal figures",),
         )
     return TextVerdict(
         cause=Cause.OTHER_PROCESS,
         sentence=(
-            f"Nothing ran out: another program gave {text_of_bytes(after - before)} of the card back while vLLM "
-            f"measured what it needs itself ({text_of_bytes(before)} free before, {text_of_bytes(after)} after)."
+            f"Memory did not run out: another program released {text_of_bytes(after - before)} of the GPU while vLLM "
+            f"measured its own use ({text_of_bytes(before)} free before, {text_of_bytes(after)} after)."
         ),
-        remedies=(estimate("start vLLM again when the other program has ended or is ready", "one after the other"),),
+        remedies=(
+            estimate(
+                "start vLLM again when the other program has ended or has finished its start", "one after the other"
+            ),
+        ),
     )
 
 
 def in_vllm(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
-    """Return the verdict on an error of PyTorch or CUDA that came within vLLM, with vLLM's settings for remedies."""
+    """Return the verdict on an error of PyTorch or CUDA within vLLM, with vLLM's settings as remedies."""
     if verdict.cause is Cause.CANNOT_TELL and server is not None:
         verdict = _by_its_log(verdict, message, server)
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
-    lower = estimate("a lower gpu_memory_utilization", "what vLLM has not planned is paid from what the budget leaves")
+    lower = estimate("a lower gpu_memory_utilization", "memory that vLLM has not planned comes from outside the budget")
     total = message.total_bytes or (server.total_bytes if server is not None else None)
     share = server.utilization if server is not None else None
     if server is not None and server.kv_cache_set_bytes is not None:
         lower = estimate(
             "a lower kv_cache_memory_bytes",
-            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and gpu_memory_utilization does not count then",
+            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and then gpu_memory_utilization has no effect",
         )
     elif missing and total and share is not None and share - missing / total > _LEAST_SHARE:
         fitting = int(100 * (share - missing / total)) / 100
         lower = estimate(
             f"gpu_memory_utilization={fitting:.2f} or lower",
-            f"{share:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down: what is asked "
-            "for after that comes on top",
+            f"{share:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down; later requests need more",
         )
     remedies: list[Remedy] = [lower]
     where = ""
@@ -264,20 +280,25 @@ def in_vllm(
     if "CUDA graphs" not in context and (server is None or server.weights_bytes is None):
         where = " while it loaded the weights" if "weights" in context else where
         more = estimate(
-            "more cards (tensor_parallel_size), or quantized weights",
-            "where weights are still being loaded no lower budget helps: they must fit",
+            "more GPUs (tensor_parallel_size), or quantized weights",
+            "a lower budget does not help while weights are loaded, because they must fit",
         )
         remedies.insert(0 if "weights" in context else len(remedies), more)
     remedies += [remedy for remedy in verdict.remedies if remedy.setting is not None]
     return replace(
         verdict,
         remedies=tuple(remedies),
-        notes=(f"it happened within vLLM{where}; vLLM takes its budget of the card at the start", *verdict.notes),
+        notes=(
+            f"the error occurred within vLLM{where}; vLLM takes its budget of the GPU when it starts",
+            *verdict.notes,
+        ),
     )
 
 
 def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
-    """Where an error does not say who holds the card: vLLM's log does, if it has planned nearly all of it."""
+    """Return the verdict with the cause from vLLM's log if vLLM has planned nearly all of the GPU; otherwise
+    unchanged.
+    """
     taken, total = server.taken_bytes, server.total_bytes
     if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
         return verdict
@@ -288,8 +309,8 @@ def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) ->
         verdict,
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"Memory was truly full: vLLM's log adds up to {text_of_bytes(planned)} of the {text_of_bytes(total)} that "
-            "the card has, and what is left was too little for what it had not planned."
+            f"vLLM's log adds up to {text_of_bytes(planned)} of the GPU's {text_of_bytes(total)}, and the rest was "
+            "too little for the memory that vLLM had not planned."
         ),
     )
 
@@ -303,17 +324,17 @@ def _more_budget(needed: int, missing: int, server: ServerMemory | None) -> Reme
     if server is not None and server.kv_cache_set_bytes is not None:
         return estimate(
             f"kv_cache_memory_bytes={needed} ({text_of_bytes(needed)}) or more",
-            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and gpu_memory_utilization does not count then",
+            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and then gpu_memory_utilization has no effect",
         )
     if server is None or server.total_bytes is None or server.utilization is None:
         return estimate(
-            "a higher gpu_memory_utilization, or more cards",
-            f"{text_of_bytes(missing)} more for the KV cache on each card",
+            "a higher gpu_memory_utilization, or more GPUs",
+            f"{text_of_bytes(missing)} more for the KV cache on each GPU",
         )
     share = _round_up(server.utilization + missing / server.total_bytes)
     sums = f"{server.utilization:g} + {text_of_bytes(missing)} / {text_of_bytes(server.total_bytes)}"
     if share >= 1:
-        return estimate("more cards (tensor_parallel_size)", f"{sums} = {share:.2f}: more than one card")
+        return estimate("more GPUs (tensor_parallel_size)", f"{sums} = {share:.2f}: more than one GPU")
     return estimate(f"gpu_memory_utilization={share:.2f}", sums)
 
 

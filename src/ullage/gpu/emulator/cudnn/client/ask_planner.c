@@ -1,6 +1,6 @@
-/* Asking cuDNN. Its process is started at the first question and is no child of this one, so that no `wait` of the
- * user's meets it; it ends when this process does. A question that it does not survive costs one restart, and that
- * question's answer; who dies three times is left in peace. */
+/* Queries to cuDNN. Its process is started at the first query and is not a child of this one, so that the user's `wait`
+ * does not see it; it ends when this process does. A query that crashes it costs one restart, and that query's answer;
+ * after three crashes it is not started again. */
 #define _GNU_SOURCE
 #include "ask_planner.h"
 
@@ -23,12 +23,12 @@
 
 extern char **environ;
 
-/* Of questions to cuDNN. An estimate loads no cuDNN, so it may be asked for when cuDNN is not asked any more. */
+/* Of queries to cuDNN. An estimate loads no cuDNN, so it is possible when cuDNN is no longer used. */
 enum { MOST_DEATHS = 3, START_MS = 30000, PATIENCE_MS = 120000, LARGEST_REPLY = 16 << 20 };
 
 static char *python, *code, *root, *setup;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int line = -1; /* the socket; a fork of this process has one of its own */
+static int line = -1; /* the socket; a fork of this process has its own */
 static ino_t line_inode;
 static int deaths;
 
@@ -187,7 +187,7 @@ static bool receive_all(void *start_, size_t length, int patience_ms) {
 /* ---- the process */
 
 /* Its starter: shares this process's memory while the caller waits for it, and ends at once. Without an exit signal no
- * handler and no `wait` of the user's hears of it; what it has started is nobody's child. */
+ * handler and no `wait` of the user's notices it; what it has started is not a child of this process. */
 struct starter {
   char **arguments;
   const posix_spawn_file_actions_t *actions;

@@ -106,7 +106,7 @@ static int estimate(const struct descriptor *config, struct cudnn_plan *plan) {
   char *answer = config->question ? planner_ask(wanted, config->question) : NULL;
   if (answer) take_answer(answer, plan);
   free(answer);
-  if (refusal[0]) card_note_reason(refusal); /* a real card raises an error then */
+  if (refusal[0]) card_note_reason(refusal); /* a real GPU raises an error then */
   refusal[0] = 0;
   return CUDNN_SUCCESS;
 }
@@ -122,7 +122,7 @@ static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
   }
   if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE) {
     const char *told = config->question ? config->question->answer : NULL;
-    bool is_asked = told && *told; /* else nobody could be, and nothing better will come */
+    bool is_asked = told && *told; /* otherwise no engine could, and no better one will follow */
     return is_asked && planned[plan->problem % PLANNED] == plan->problem ? CUDNN_NOT_SUPPORTED : estimate(config, plan);
   }
   char wanted[32];
@@ -259,7 +259,7 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
   }
   for (; unknown && rank >= ranked && rank < room && configs && status == CUDNN_SUCCESS; unknown--, rank++)
     status = answer_unknown(heuristics, unknown == 2 ? RANK_OF_FIRST : RANK_OF_ALL, configs[rank]);
-  /* torch 2.15 makes room for the best alone, and takes as many as it is told there are. */
+  /* torch 2.15 allocates space for the best engine only, and reads as many as it is told there are. */
   if (count && room > 0 && configs) *count = rank;
   return status;
 }
@@ -287,7 +287,7 @@ ULLAGE_API int cudnnBackendFinalize(struct descriptor *descriptor) {
   return descriptor->kind == EXECUTION_PLAN ? finalize_plan(descriptor) : CUDNN_SUCCESS;
 }
 
-/* One value, where there is room for it. */
+/* One value, if there is space for it. */
 static int answer(const void *value, size_t size, int64_t room, int64_t *count, void *out) {
   if (count) *count = 1;
   if (room > 0 && out) memcpy(out, value, size);
@@ -309,7 +309,7 @@ static int answer_workspace(const struct descriptor *config, int type, int64_t r
   return status == CUDNN_SUCCESS ? answer_number(plan.workspace, type, room, count, out) : status;
 }
 
-/* What nobody has set. */
+/* Attributes that were not set. */
 static int derive(struct descriptor *descriptor, int name, int type, int64_t room, int64_t *count, void *out) {
   char text[160];
   const struct cudnn_plan *plan = &descriptor->plan;

@@ -1,7 +1,7 @@
 /* libcudnn: handles, versions, tensor descriptors, and every operation that is not a graph (backend.c) or an
  * RNN (rnn.c): the convolutions of cuDNN 7's interface, batch normalisation, dropout, pooling, CTC, spatial
- * transformer. Operations are launches. Which algorithm a card would choose, and its workspace, is not known here:
- * every convolution has one algorithm, whose workspace is the card's setting. */
+ * transformer. Operations are launches. Which algorithm a GPU would choose, and its workspace, is not known here:
+ * every convolution has one algorithm, whose workspace is the GPU's setting. */
 #include "cudnn.h"
 
 #include <stdio.h>
@@ -144,7 +144,7 @@ LAUNCHES(cudnnSpatialTfGridGeneratorForward) LAUNCHES(cudnnSpatialTfGridGenerato
 LAUNCHES(cudnnSpatialTfSamplerForward) LAUNCHES(cudnnSpatialTfSamplerBackward)
     // clang-format on
 
-    /* ---- convolutions (cuDNN 7's interface, which asks with a handle and so cannot be asked of a described card; PyTorch
+    /* ---- convolutions (cuDNN 7's interface, which asks with a handle and so cannot be asked of a described GPU; PyTorch
  * uses it where TORCH_CUDNN_V8_API_DISABLED is set, and to quantize) */
 
     struct algorithm {
@@ -219,7 +219,7 @@ CONVOLUTION(Forward) CONVOLUTION(BackwardData) CONVOLUTION(BackwardFilter)
   return convolve(x, w, y, workspace, size);
 }
 
-/* ---- batch normalisation: no workspace and no reserve space is asked for. cuDNN's documents name both for one case
+/* ---- batch normalisation: no workspace and no reserve space is requested. cuDNN's documents name both for one case
  * only, half precision in channels last with the persistent mode; elsewhere the newer functions do what the older ones
  * did, which took neither. In that case the most is assumed to be a bit for each element from forward to backward, the
  * sign that a fused activation needs (PyTorch fuses none), and of workspace two sums in fp32 for each channel and
@@ -286,7 +286,7 @@ ULLAGE_API int cudnnBatchNormalizationBackwardEx(void *handle, int mode, int ope
 DESCRIPTOR(Dropout, struct empty)
 // clang-format on
 
-/* A guess: the six words of an XORWOW generator for every thread that the card can hold at once. All that was found
+/* A guess: the six words of an XORWOW generator for every thread that the GPU can hold at once. All that was found
  * published is "a few MB" (awslabs/raf, pull request 39). The least is nothing (a generator that counts has no state), the
  * most 48 bytes for each thread, which is what cuRAND's own XORWOW state takes. */
 ULLAGE_API int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
@@ -307,7 +307,7 @@ ACCEPTS(cudnnRestoreDropoutDescriptor)
 
 /* ---- CTC loss. Its workspace is a guess: the forward and the backward table of the recursion, one float for each
  * step, sequence and state (2 * labels + 1). Without labels on the host, the longest allowed. The least is nothing (one row of
- * each table fits into shared memory), the most three tables, the probabilities of each state beside them, in double
+ * each table fits into shared memory), the most three tables, the probabilities of each state in addition, in double
  * precision: both are assumptions. */
 
 struct ctc {

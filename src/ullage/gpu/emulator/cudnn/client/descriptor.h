@@ -81,7 +81,7 @@ size_t size_of(int type); /* of one value */
 struct attribute *find_attribute(const struct descriptor *descriptor, int name);
 int store_attribute(struct descriptor *descriptor, int name, int type, int64_t count, const void *values);
 int store_question(struct descriptor *config, struct descriptor *question, int rank);
-/* Every attribute of the one becomes one of the other: how cuDNN hands out a descriptor. */
+/* Every attribute of the one becomes one of the other: how cuDNN returns a descriptor. */
 int copy_attributes(struct descriptor *to, const struct descriptor *from);
 struct descriptor *child_of(const struct descriptor *descriptor, int name);
 int64_t number_of(const struct descriptor *descriptor, int name, int64_t otherwise);

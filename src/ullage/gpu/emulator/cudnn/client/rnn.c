@@ -1,5 +1,5 @@
 /* libcudnn: recurrent networks. The weight space is described exactly: every matrix and bias has its place. The
- * workspace and the reserve space of a real card are not known: `cudnnGetRNNTempSpaceSizes` says what they are
+ * workspace and the reserve space of a real GPU are not known: `cudnnGetRNNTempSpaceSizes` says what they are
  * guessed from. */
 #include "cudnn.h"
 
@@ -124,7 +124,7 @@ ULLAGE_API int cudnnGetRNNWeightParams(void *handle, const struct rnn *rnn, int3
  * Without training there is no reserve space, so the workspace also holds what one layer would have reserved.
  *
  * How far that may be off is an assumption, for want of records of real cards. The least: the outputs of the layers
- * between are kept, for a backward cannot make them anew without running all steps again, and nothing else is. The
+ * between are kept, for a backward cannot make them again without running all steps again, and nothing else is. The
  * most: hidden vectors kept before and after their gates' functions, in fp32 whatever the type, and a byte of dropout
  * mask for each output between; of workspace three times the guess, in fp32 (the matrices transposed, and their
  * gradients). */

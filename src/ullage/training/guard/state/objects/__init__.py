@@ -1,1 +1,1 @@
-"""The contents of Python objects that a step may change: lists, dictionaries, attributes, variables of functions."""
+"""The Python objects that a step may change: lists, dictionaries, attributes, and variables of functions."""

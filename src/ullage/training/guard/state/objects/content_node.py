@@ -1,4 +1,4 @@
-"""Records of single objects: what each referred to or held, whether it still does, and how to put it back."""
+"""Records of single Python objects: what an object held, whether it has changed, and how to restore it."""
 
 import io
 import operator
@@ -14,19 +14,20 @@ import torch
 from torch import nn
 
 FEW: Final = 4096
-"""The number of elements up to which a container is recorded element by element; of a larger one, its length and ends
-are compared."""
+"""The number of elements up to which every element of a container is recorded. Of a larger container only the length
+and both ends are compared.
+"""
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
-"""Types whose values do not change."""
+"""Types whose values cannot change."""
 
 
 class ContentNode:
-    """One object's record."""
+    """The record of one object."""
 
     always_counts = False
-    """Whether a change of numbers alone counts, whoever the object belongs to."""
+    """Whether a change counts even if only numbers have changed, no matter to whom the object belongs."""
     is_only_told = False
-    """Whether a change is told and never refused, nor keeps a batch from being cut."""
+    """Whether a change is only reported: it does not cause an error, and does not prevent a batch from being split."""
 
     def __init__(self, path: str, value: Any) -> None:
         self.path = path
@@ -44,19 +45,20 @@ class ContentNode:
         raise NotImplementedError
 
     def put_back(self) -> bool:
-        """Put back what was recorded; return False if that is not possible."""
+        """Restore what was recorded; return False if that is not possible."""
         return False
 
     def names(self) -> list[str]:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return what it refers to and did not before, and what it did before and does not now; itself if it has a
-        state that it tells."""
+        """Return the objects that this object refers to now but not in the record, and the reverse. For an object with
+        a readable state, return the object itself.
+        """
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Tell whether it refers to the same objects as before, but for numbers and texts."""
+        """Return whether the object refers to the same objects as in the record, except for numbers and texts."""
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -64,7 +66,7 @@ class ContentNode:
 
 
 class DictNode(ContentNode):
-    """A dictionary, or the attributes of an object."""
+    """The record of a dictionary, or of the attributes of an object."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class DictNode(ContentNode):
             if key not in now or now[key] is not element:
                 now[key] = element
         if not all(map(is_, now.keys(), saved)) and type(now) is not dict:
-            now.clear()  # its order says something
+            now.clear()  # the order of a subclass such as OrderedDict is part of its content
             now.update(saved)
         return True
 
@@ -119,7 +121,7 @@ class DictNode(ContentNode):
 
 
 class ClassNode(DictNode):
-    """The attributes of a class."""
+    """The record of the attributes of a class."""
 
     def __init__(self, path: str, owner: type) -> None:
         self._owner = owner
@@ -142,7 +144,7 @@ _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
 
 
 class SlotsNode(ContentNode):
-    """The attributes of an object without a dictionary."""
+    """The record of the attributes of an object that uses `__slots__`."""
 
     def other(self) -> list[Any]:
         return _others(self.read().values(), self.saved.values())
@@ -168,7 +170,7 @@ class SlotsNode(ContentNode):
 
 
 class ElementsNode(ContentNode):
-    """A list, a tuple, a queue, a set or an array of bytes."""
+    """The record of a list, a tuple, a deque, a set or a bytearray."""
 
     def other(self) -> list[Any]:
         return _others(self.value, self.saved)
@@ -197,13 +199,13 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a container of the user's own class."""
+    """Yield the attributes of a container whose class the user has defined."""
     if attributes := getattr(container, "__dict__", None):
         yield f"{path}.__dict__", attributes
 
 
 class LargeNode(ContentNode):
-    """A container of many elements, of which the length and the ends are compared."""
+    """The record of a container with many elements, of which only the length and both ends are compared."""
 
     def read(self) -> Any:
         first = next(iter(self.value))
@@ -216,7 +218,7 @@ class LargeNode(ContentNode):
 
 
 class StateNode(ContentNode):
-    """An object that tells its state, and takes it: a generator of random numbers, an array."""
+    """The record of an object whose state can be read and set, such as a random number generator or an array."""
 
     def __init__(
         self,
@@ -243,7 +245,9 @@ class StateNode(ContentNode):
 
 
 class ReferenceNode(StateNode):
-    """What refers to one object, or to none: a name in a namespace, a variable of a function, a context variable."""
+    """The record of a reference to one object, or to none: a name in a namespace, a variable of a function, or a
+    context variable.
+    """
 
     def is_same(self) -> bool:
         return self._state_of() is self.saved
@@ -257,7 +261,7 @@ class ReferenceNode(StateNode):
 
 
 def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
-    """Return the record of a variable of a function around the one that uses it."""
+    """Return the record of a closure variable of a function."""
 
     def read() -> Any:
         try:
@@ -275,7 +279,7 @@ def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
 
 
 class ProgressNode(ContentNode):
-    """An iterator: how far it has come can be seen, and not undone."""
+    """The record of an iterator: its progress can be detected, but not undone."""
 
     def read(self) -> Any:
         one = self.value
@@ -284,7 +288,7 @@ class ProgressNode(ContentNode):
             return None if frame is None else (frame.f_lasti, *frame.f_locals.values())
         if isinstance(one, count):
             return repr(one)
-        if hasattr(one, "_num_yielded"):  # PyTorch's loaders
+        if hasattr(one, "_num_yielded"):  # iterators of PyTorch's DataLoader
             return one._num_yielded
         if hasattr(one, "qsize"):
             return one.qsize()
@@ -300,7 +304,7 @@ class ProgressNode(ContentNode):
     def is_same(self) -> bool:
         now, saved = self.read(), self.saved
         if now == -1:
-            return False  # it cannot be told
+            return False  # the progress is not known
         if isinstance(now, tuple) and isinstance(saved, tuple):
             return len(now) == len(saved) and now[0] == saved[0] and all(map(is_, now[1:], saved[1:]))
         return type(now) is type(saved) and not isinstance(now, tuple) and bool(now == saved)
@@ -308,46 +312,53 @@ class ProgressNode(ContentNode):
     def children(self) -> Iterator[tuple[str, Any]]:
         one = self.value
         if isinstance(one, GeneratorType) and one.gi_frame is not None:
-            # It may stand at the same place with the same variables, of which one has gone on.
+            # A generator may be at the same line with the same variables although one of these variables, an iterator,
+            # has advanced.
             yield from ((f"{self.path}.{name}", inner) for name, inner in one.gi_frame.f_locals.items())
             yield self.path, one.gi_yieldfrom
         elif type(one) in _AROUND_OTHERS:
             yield from ((self.path, inner) for inner in one.__reduce__()[1])
-        elif hasattr(one, "_sampler_iter"):  # a loader that fails in between has drawn, and not counted
+        elif hasattr(
+            one, "_sampler_iter"
+        ):  # a loader that fails in the middle of a fetch has advanced its sampler without counting the batch
             yield self.path, one._sampler_iter
 
 
 _AROUND_OTHERS: Final = (zip, map, filter, enumerate)
-"""Iterators that come as far as those inside of them, which they tell."""
+"""Iterators that advance together with the iterators inside them."""
 
 
 def _place_in(file: io.IOBase) -> int:
-    """Return where a file is read next; the same always for one that is written only, and -1 if it cannot be told."""
+    """Return the position at which a file is read next; 0 for a file that is only written, and -1 if the position is
+    not known.
+    """
     try:
         return file.tell() if file.readable() and file.seekable() else 0
-    except OSError:  # it is read line by line
+    except OSError:  # the file is being read line by line
         return -1
-    except ValueError:  # it is closed
+    except ValueError:  # the file is closed
         return 0
 
 
 UNSET: Final = object()
-"""Recorded where a variable has no content."""
+"""The recorded value of a variable that has no value."""
 
 
 def _key(key: Any) -> Any:
-    """Return what a name tells of a key: to write a tensor's numbers would take long, and tell nothing."""
+    """Return the part of a dictionary key that is shown in a name: the key itself if it is a number, a text or another
+    simple value, else its type. Writing out the values of a tensor would be slow and would not help.
+    """
     return key if isinstance(key, ATOMS) else type(key)
 
 
 def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
-    """Return what is only in one of two collections."""
+    """Return the objects that are in only one of two collections."""
     ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
     return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
 
 
 def has_tensors(value: Any) -> bool:
-    """Tell whether a change of this is one of tensors, or of what can be consumed."""
+    """Return whether a value is or contains a tensor, an array, a module, a random number generator or an iterator."""
     if isinstance(value, list | tuple | deque | set):
         return any(map(has_tensors, islice(value, FEW)))
     if isinstance(value, dict):

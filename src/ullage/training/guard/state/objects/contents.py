@@ -1,9 +1,9 @@
-"""What Python objects hold, recorded so that it can be compared and put back: attributes, elements, the values of
-tensors, arrays and generators, and how far an iterator has come.
+"""Records of Python objects that can be compared and restored: attributes, elements, values, and progress.
 
-A record is shallow for each object and follows references from one to the next, so what a step rebinds, appends or
-counts is found without a copy of anything large. Objects of libraries that have state of their own (loaders,
-optimizers, trainers, threads) are left alone.
+Values are those of tensors, arrays and random number generators; progress is that of iterators. The record of each
+object is shallow, and references are followed from object to object. So a step that rebinds, appends or counts is
+detected without copies of large objects. Library objects with separate state (data loaders, optimizers, trainers,
+threads) are not touched.
 """
 
 import copy
@@ -41,7 +41,7 @@ from ullage.training.guard.state.objects.node_of import (
 )
 
 _MOST: Final = 20_000
-"""The number of objects of one record; what lies beyond is not recorded."""
+"""The maximum number of objects in one record; further objects are not recorded."""
 _DEEPEST: Final = 12
 _NOT_OPENED: Final = (
     type,
@@ -54,9 +54,11 @@ _NOT_OPENED: Final = (
     Sampler,
 )
 _PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
-"""Types of Python's own that have neither code nor attributes."""
+"""Python's own types that have neither code nor attributes."""
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
-"""Kinds of PyTorch's objects that a training steps, opened nevertheless."""
+"""Types of PyTorch that a training loop steps. Their attributes are recorded although PyTorch's objects normally are
+not.
+"""
 _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
     "accelerate",
     "deepspeed",
@@ -69,7 +71,7 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
     "ullage",
     "wandb",
 }
-"""Packages whose objects are not opened. A module of PyTorch's is opened nevertheless."""
+"""Packages whose objects are not followed. PyTorch's modules are followed nevertheless."""
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 
 
@@ -80,7 +82,7 @@ _CONNECTION: Final = ("recv", "send")
 
 
 class Contents:
-    """A record of what is reachable from some objects, at one moment."""
+    """A record of everything that is reachable from some objects, at one point in time."""
 
     def __init__(
         self,
@@ -91,17 +93,17 @@ class Contents:
         lively: Container[str] = (),
         are_numbers_kept: bool = True,
     ) -> None:
-        """Make an empty record.
+        """Create an empty record.
 
         Args:
-            known: the `id`s of objects that are recorded elsewhere, and are not entered.
-            is_of_batch: whether the objects are a batch: a write to its tensors is noticed, not undone, because none is
-                copied, and the variables of functions and the attributes of classes are not recorded.
-            is_foreign_opened: whether the attributes of objects of installed packages are recorded.
+            known: the `id`s of objects that are recorded elsewhere and are not followed.
+            is_of_batch: whether the objects are a batch. Then a write to a tensor is detected but not undone, because
+                tensors are not copied, and variables of functions and attributes of classes are not recorded.
+            is_foreign_opened: whether the attributes of objects from installed packages are recorded.
             changing: the names of large tensors that are copied too.
-            lively: the names of objects that are recorded, while what they refer to is not entered.
-            are_numbers_kept: whether containers count in which nothing has changed but numbers, texts and the like;
-                else only changes count that have to do with tensors, arrays and modules.
+            lively: the names of objects that are recorded without following their references.
+            are_numbers_kept: whether a change counts if only numbers, texts and similar values have changed. If false,
+                only changes that involve tensors, arrays or modules count.
         """
         self._known = known
         self._is_foreign_opened = is_foreign_opened
@@ -114,17 +116,17 @@ class Contents:
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     def add(self, path: str, value: Any) -> None:
-        """Record an object and what it refers to, under a name that an error may tell."""
+        """Record an object and everything that it refers to, under a name that errors can show."""
         deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        """Record what a name stands for, and the object."""
+        """Record which object a name in a namespace refers to, and record that object."""
         read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
         self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
 
     def add_class(self, path: str, owner: type) -> None:
-        """Record the attributes of a class, and the objects."""
+        """Record the attributes of a class, and the objects that they refer to."""
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
@@ -134,7 +136,7 @@ class Contents:
                 self.add(name, element)
 
     def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Record an object and every other that it refers to; yield each once, with its name."""
+        """Record an object and all objects that it refers to; yield each object once, with its name."""
         waiting = [(path, value, 0)]
         while waiting:
             name, one, depth = waiting.pop()
@@ -190,17 +192,19 @@ class Contents:
         return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
 
     def _is_foreign(self, value: Any) -> bool:
-        """Tell whether a value is an object of a package's class that is neither opened nor one of Python's."""
+        """Return whether a value is an object of an installed package whose attributes are not recorded."""
         if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
             return False
         return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
 
     def changed(self) -> list[str]:
-        """Return the names of what is not as it was recorded."""
+        """Return the names of everything that has changed since the record."""
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
     def left_alone(self) -> list[str]:
-        """Return the names of what has changed and does not count, because it is numbers, texts and the like."""
+        """Return the names of changes that do not count, because only numbers, texts and similar values have
+        changed.
+        """
         if self._are_numbers_kept:
             return []
         counted = set(map(id, self._other_nodes()))
@@ -209,7 +213,7 @@ class Contents:
         ]
 
     def only_told(self) -> list[str]:
-        """Return the names of caches that have new entries, which stay."""
+        """Return the names of caches that have new entries, which are not removed."""
         return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
 
     def _other_nodes(self) -> "list[ContentNode]":
@@ -219,7 +223,7 @@ class Contents:
         return [node for node in others if node.always_counts or any(map(has_tensors, node.other()))]
 
     def restore(self) -> list[str]:
-        """Put everything back; return the names of what has changed and cannot be put back."""
+        """Restore everything; return the names of what has changed and cannot be restored."""
         lost = [node.path for node in self._other_nodes() if not node.put_back()]
         for node in self.nodes:
             if node.is_only_told:
@@ -227,27 +231,27 @@ class Contents:
         return lost + self.tensors.restore()
 
     def kept(self) -> Self:
-        """Return a record of the same state, which later records do not change."""
+        """Return a record of the same state that later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept.nodes, kept.tensors = list(map(copy.copy, self.nodes)), self.tensors.kept()
         return kept
 
 
 NOTHING: Final = Contents()
-"""The record of no object."""
+"""An empty record."""
 
 
 class WatchedContents:
-    """What some objects hold, recorded again and again: at little cost where nothing has changed."""
+    """A record of some objects that is repeated in every step, at little cost if nothing has changed."""
 
     def __init__(self, roots: Sequence[tuple[str, Any]], known: Container[int]) -> None:
-        """Take objects with their names, and the `id`s of those that are recorded elsewhere."""
+        """Create a record of named objects; `known` has the `id`s of objects that are recorded elsewhere."""
         self._roots = roots
         self._known = known
         self._lively: set[str] = set()
-        """The names of objects that were seen to refer to others than before."""
+        """The names of objects that were seen to refer to different objects than before."""
         self._counting: set[str] = set()
-        """The names of objects that were seen to have other numbers than before."""
+        """The names of objects that were seen to hold different numbers than before."""
         self._changing: set[str] = set()
         self._lasting = self._made(self._lively)
         self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
@@ -260,7 +264,7 @@ class WatchedContents:
         return contents
 
     def record(self) -> None:
-        """Record everything as it is now."""
+        """Record all objects as they are now."""
         if self._is_empty:
             return
         found = [node for node in self._lasting.nodes if not node.is_same()]
@@ -282,7 +286,7 @@ class WatchedContents:
                         self._passing.add(path, element)
 
     def settle(self) -> None:
-        """Drop what the objects held before the step."""
+        """Drop the record of what the objects held before the step."""
         if self._is_empty:
             return
         if self._counting:
@@ -295,18 +299,20 @@ class WatchedContents:
 
     @property
     def records(self) -> tuple[Contents, Contents]:
-        """The records of what the objects hold in every step, and of what they hold now."""
+        """Two records: one of the objects that stay the same in every step, and one of the objects that are referred to
+        only now.
+        """
         return self._lasting, self._passing
 
     def kept(self) -> Self:
-        """Return a record of the same state, which later records do not change."""
+        """Return a record of the same state that later calls of `record()` do not change."""
         kept = copy.copy(self)
-        kept._lasting = self._lasting.kept()  # of `_passing`, each record makes another
+        kept._lasting = self._lasting.kept()  # each record creates a new `_passing`
         return kept
 
 
 def has_own_attributes(module: nn.Module) -> bool:
-    """Tell whether a module has attributes that a forward might change, beside parameters, buffers and settings."""
+    """Return whether a module has attributes that forward might change, other than parameters, buffers and settings."""
     is_container = type(module) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     own = [value for name, value in vars(module).items() if name not in _OF_PLAIN_MODULE]
     return bool(own) and (is_container or not all(map(_is_setting, own)))
@@ -319,7 +325,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
-    """Return the record of the gradient of a tensor that collects one."""
+    """Return the record of the gradient of a leaf tensor that requires a gradient; None for other tensors."""
     if not (tensor.requires_grad and tensor.is_leaf):
         return None
     is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
@@ -327,22 +333,22 @@ def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
 
 
 def refuse_consumables(batch: Any) -> None:
-    """Raise an error if anything in a batch can be consumed: a loss function would find less the second time.
+    """Raise UsageError if a batch holds an object that can be read only once: a retry would find fewer elements in it.
 
     Raises:
-        UsageError: there is an iterator, a generator, a file, a queue, a loader or a stream.
+        UsageError: the batch holds an iterator, a generator, a file, a queue, a data loader or a stream.
     """
     for path, value in Contents(is_of_batch=True).entered("batch", batch):
         if _is_consumable(value):
             raise UsageError(
-                f"{path} is of type {type(value).__qualname__}, which the loss function uses up, so that a step that "
-                "runs out of memory could not be taken again; expected tensors, and containers that can be read "
-                "twice: make a list of it first"
+                f"{path} is of type {type(value).__qualname__}, which can be read only once, so a step that runs out "
+                "of memory could not be retried; expected tensors, and containers that can be read twice: convert it "
+                "to a list first"
             )
 
 
 def _is_consumable(value: Any) -> bool:
-    """Tell whether a value gives each of its elements once."""
+    """Return whether a value yields each of its elements only once."""
     if isinstance(value, _STREAMS):
         return True
     kind = type(value)

@@ -1,5 +1,7 @@
-"""What a loss function, and the forward of a module, refer to beside the model and the batch: variables around them,
-their object, global names, and classes."""
+"""The objects that a loss function, and a module's forward, refer to in addition to the model and the batch.
+
+They are closure variables, the object of a method, global names, and classes.
+"""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
@@ -13,7 +15,7 @@ from ullage.training.guard.state.objects.contents import Contents
 from ullage.training.guard.state.objects.node_of import is_installed
 
 _DEEPEST: Final = 3
-"""The number of functions, each called by the one before, that are looked into."""
+"""The maximum depth of calls from function to function that is followed."""
 
 
 _BY_SYNTAX: Final = frozenset(
@@ -23,11 +25,11 @@ _BY_SYNTAX: Final = frozenset(
         *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
     )
 )
-"""Methods that are called without their names."""
+"""Methods that Python syntax calls without their name, such as `__getitem__`."""
 
 
 def record_function(contents: Contents, function: Any) -> None:
-    """Record the variables that a function, and the user's functions that it names, can change."""
+    """Record the variables that a function, and the user's functions that it refers to, can change."""
     seen: set[int] = set()
     waiting = [(function, 0)]
     while waiting:
@@ -62,8 +64,9 @@ def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
 
 
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
-    """Record a function's variables from outside, and its attributes; yield the functions among them, each with how
-    much deeper it is: one that a decorator has wrapped is not."""
+    """Record the closure variables, defaults, global names and attributes of a function. Yield the functions among
+    them, each with its additional call depth, which is 0 for a function that a decorator has wrapped.
+    """
     for path, attributes in attributes_of(function.__name__, function):
         contents.add(path, attributes)
     code = function.__code__
@@ -99,7 +102,7 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
 
 
 def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:
-    """Record what a global name stands for; yield it if it is a function of the user's."""
+    """Record the object that a global name refers to; yield it if it is one of the user's functions."""
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):
@@ -113,6 +116,6 @@ def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> It
 
 @lru_cache(maxsize=1024)
 def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names that a function's code, and that of functions inside it, may look up globally."""
+    """Return the names that the code of a function, and of functions defined inside it, may look up globally."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_of(one)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))

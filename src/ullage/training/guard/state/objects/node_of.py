@@ -1,5 +1,7 @@
-"""Which record an object gets; and the records of those that are neither containers nor have attributes: functions,
-caches, optimizers, gradients of tensors, and values that Python or the system keeps somewhere else."""
+"""Chooses the type of record for an object, and defines the records of objects of unusual types.
+
+These are functions, caches, optimizers, gradients of tensors, and values that are stored outside of Python objects.
+"""
 
 import argparse
 import array
@@ -42,12 +44,14 @@ from ullage.training.guard.state.objects.content_node import (
 
 _ARRAY_BYTES: Final = 64 << 20
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
-"""Attributes that every module has for its hooks, which `flags` puts back."""
+"""Attributes that every module has for its hooks, which `flags` restores."""
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 
 
 def is_installed(thing: Any) -> bool:
-    """Tell whether a function, a class or a module is of an installed package or of Python."""
+    """Return whether a function, a class or a module belongs to an installed package or to Python's standard
+    library.
+    """
     return _is_installed(thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or "")
 
 
@@ -60,7 +64,7 @@ def _is_installed(home: str) -> bool:
 
 
 def node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
-    """Return the record of an object that can change; None for all others."""
+    """Return the record of an object that can change; None for all other objects."""
     stateful = _stateful_of(path, value)
     if stateful is not None:
         return stateful
@@ -115,7 +119,7 @@ def _stateful_of(path: str, value: Any) -> ContentNode | None:
 
 
 def odd_node_of(path: str, value: Any) -> ContentNode | None:
-    """Return the record of an odd object that can change; None for all others."""
+    """Return the record of an object of an unusual type that can change; None for all other objects."""
     if isinstance(value, _FUNCTIONS):
         return None if is_installed(value.func if isinstance(value, partial) else value) else FunctionNode(path, value)
     if isinstance(value, functools._lru_cache_wrapper):
@@ -142,7 +146,7 @@ def odd_node_of(path: str, value: Any) -> ContentNode | None:
 
 
 def _shared_memory_of(value: Any) -> Any:
-    """Return the memory of a value that processes share, as an object of ctypes; None for all other objects."""
+    """Return the memory of a value that is shared between processes, as a ctypes object; None for all other objects."""
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return value.get_obj()
@@ -151,8 +155,9 @@ def _shared_memory_of(value: Any) -> Any:
 
 
 class DataNode(DictNode):
-    """A dataset or a sampler of the user's: what its attributes stand for, and numbers that they hold themselves; the
-    items of a dataset are too many to be looked at."""
+    """The record of a dataset or sampler of the user: the objects that its attributes refer to, and small arrays and
+    tensors among them. The items of a dataset are too many to be recorded.
+    """
 
     def children(self) -> Iterator[tuple[str, Any]]:
         for path, element in super().children():
@@ -161,10 +166,12 @@ class DataNode(DictNode):
 
 
 class FunctionNode(ContentNode):
-    """A function of the user's, which has no state but in variables around it, its object, and its attributes."""
+    """The record of a user's function. Its state is in its closure variables, its object, its defaults and its
+    attributes.
+    """
 
     def record(self) -> None:
-        """Nothing of its own changes."""
+        """Record nothing, because a function itself does not change."""
 
     def is_same(self) -> bool:
         return True
@@ -183,7 +190,9 @@ class FunctionNode(ContentNode):
 
 
 class CacheNode(ContentNode):
-    """What `functools.cache` keeps: an entry that a failed attempt has added stays, unless there was none before."""
+    """The record of the cache of `functools.cache`. An entry that a failed attempt has added stays, unless the cache
+    was empty before.
+    """
 
     is_only_told = True
 
@@ -203,14 +212,14 @@ class CacheNode(ContentNode):
 
 
 class _VariableNode(ReferenceNode):
-    """A context variable, which cannot be made to have no value again."""
+    """The record of a context variable. A context variable that had no value cannot be reset to having no value."""
 
     def put_back(self) -> bool:
         return self.saved is not UNSET and super().put_back()
 
 
 class ScriptNode(ContentNode):
-    """A module of TorchScript, which keeps its attributes outside of Python."""
+    """The record of a TorchScript module, which stores its attributes outside of Python."""
 
     always_counts = True
 
@@ -243,12 +252,14 @@ class ScriptNode(ContentNode):
 
 
 class OptimizerNode(ContentNode):
-    """An optimizer: its settings are put back; that it has stepped is noticed."""
+    """The record of an optimizer. Its settings are restored; a step that it has made is only detected."""
 
     always_counts = True
 
     def __init__(self, path: str, value: Optimizer, *, is_state_read: bool = True) -> None:
-        """Take an optimizer; the state of the guard's own need not be read, because it is the guard that steps it."""
+        """Create a record of an optimizer. The guard's own optimizers are recorded without state, because only the
+        guard steps them.
+        """
         self._is_state_read = is_state_read
         super().__init__(path, value)
 
@@ -287,7 +298,9 @@ _DEEPEST: Final = 3
 
 
 class ForeignNode(ContentNode):
-    """An object of an installed package's class, which is not opened: that tensors of its have changed is noticed."""
+    """The record of an object from an installed package. Changes of its tensors are detected; its other attributes are
+    not recorded.
+    """
 
     def read(self) -> Any:
         tensors: list[torch.Tensor] = []
@@ -315,10 +328,14 @@ def _are_same(now: list[dict[str, Any]], saved: list[dict[str, Any]]) -> bool:
 
 
 class GradientNode(ContentNode):
-    """The gradient of a tensor that neither the model nor the optimizer has, such as an image that is attacked."""
+    """The record of the gradient of a tensor that belongs neither to the model nor to the optimizer, such as the input
+    image of an adversarial attack.
+    """
 
     def __init__(self, path: str, value: torch.Tensor, *, is_copied: bool) -> None:
-        """Take a tensor that requires a gradient, and whether the values of its gradient are put back elsewhere."""
+        """Create a record of the gradient of a tensor; `is_copied` means that the gradient's values are restored
+        elsewhere.
+        """
         self._is_copied = is_copied
         super().__init__(path, value)
 
