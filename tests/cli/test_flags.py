@@ -23,6 +23,8 @@ from ullage.cli.flags import with_flags
         ("'steps=5' is an argument of the script", "'steps=5' is an argument of the script"),
         ("PYTORCH_ALLOC_CONF=max_split_size_mb:64", "PYTORCH_ALLOC_CONF=max_split_size_mb:64"),
         ("gpu='T5' is unknown", "--gpu 'T5' is unknown"),
+        ("patch=. is a folder", "--patch . is a folder"),
+        ("give rank=. Or leave it out.", "give --rank. Or leave it out."),
     ],
 )
 def test_a_keyword_becomes_the_flag(in_python: str, on_the_command_line: str) -> None:
