@@ -106,7 +106,7 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """The possible effect of the values: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or
+    """The effect that the values may have: "shape" (a tensor's size), "branch" (control flow), "number" (integer), or
     "float", which is not known to affect a size or a branch.
     """
     certainty: str
@@ -183,7 +183,7 @@ class Picture:
     """The data of the charts on an HTML page; sizes in bytes after rounding."""
 
     by_role: dict[str, list[int]]
-    """Allocated bytes at each point of the timeline, by role."""
+    """The allocated bytes at each point of the timeline, by role."""
     tree: list[tuple[str, str, str, int, int]]
     """The memory at the peak, as rows: role, module, source line, bytes, number of blocks."""
     segments: list[dict[str, Any]]
@@ -411,9 +411,9 @@ class Prediction(Answer):
     eager: Peaks | None = None
     """The peaks of the same script with torch.compile switched off; None if it was not run in this way."""
     changes_made: dict[str, int]
-    """Changes in `Request.changes` that had an effect, with the number of times."""
+    """The number of times that each of `Request.changes` had an effect; changes without an effect are left out."""
     changes_refused: dict[str, str]
-    """Changes that could not be made, with the reason."""
+    """The reason for each change that could not be made."""
     training: TrainingFacts | None = None
     """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None

@@ -158,9 +158,9 @@ class RunResult(PlainData):
     step_seconds: list[float]
     notes: list[str]
     changes_made: dict[str, int] = field(default_factory=dict)
-    """Changes in `Request.changes` that had an effect, with the number of times."""
+    """The number of times that each of `Request.changes` had an effect; changes without an effect are left out."""
     changes_refused: dict[str, str] = field(default_factory=dict)
-    """Changes that could not be made, with the reason."""
+    """The reason for each change that could not be made."""
     training: TrainingFacts | None = None
     """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None."""
     snapshot_error: str | None = None
