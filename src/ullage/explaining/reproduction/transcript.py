@@ -131,7 +131,7 @@ def statement_of(reproduction: Reproduction) -> str:
     request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
     if reproduction.cause is Cause.FRAGMENTED:
         return f"Memory is fragmented: {needed} are needed in one piece; {free} are free and {cached} cached."
-    name = reproduction.cause.value.replace("_", " ")
+    name = reproduction.cause.heading.lower().replace("gpu", "GPU")
     of_driver = f" (the allocator requests {needed} from the driver)" if needed != request else ""
     return f"The cause is {name}: the request for {request}{of_driver} fails with {free} free and {cached} cached."
 
@@ -158,7 +158,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
     fail = "fail" if reproduction.allocations > 1 else "fails"
     notes = (f"{reproduction.trials:,} variants were replayed", *reproduction.notes)
     return Report(
-        headline=reproduction.cause.value.replace("_", " ").upper(),
+        headline=reproduction.cause.heading,
         tone=Tone.BAD,
         subject=source,
         sentence=f"{counts_of(reproduction)}, {fail} in the same way. {statement_of(reproduction)}",
