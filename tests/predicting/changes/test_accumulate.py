@@ -162,7 +162,7 @@ def test_batch_norm_gives_other_numbers(script: Path) -> None:
 
 def test_two_backward_passes_a_batch_are_refused(script: Path) -> None:
     script.write_text(WHOLE.replace("loss.backward()", "loss.backward(retain_graph=True)\n    loss.backward()"))
-    assert "several backward passes" in peaks(script, "accumulate=4").changes_refused["accumulate=4"]
+    assert "calls backward several times" in peaks(script, "accumulate=4").changes_refused["accumulate=4"]
 
 
 def test_what_is_no_rows_of_items_is_left_whole(script: Path) -> None:
