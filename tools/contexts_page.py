@@ -73,7 +73,7 @@ def _beginning(found: list[Reading]) -> list[str]:
         "If a text does not name its GPU, the total memory identifies it, unless ullage's table of GPUs has the same "
         "total for another chip. So the readings of the H100 may include some of the H100 PCIe, for whose total no "
         "reading was found.",
-        "The readings say little about when they were taken. Kernels had been loaded, because memory ran out in one. "
+        "The readings say little about when they were taken. When memory ran out, the process had already run kernels. "
         "Error messages whose traceback shows that weights were being loaded are left out.",
     ]
     return [

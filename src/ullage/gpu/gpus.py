@@ -63,7 +63,7 @@ class Gpu:
     regs_per_sm: int
     """The number of 32-bit registers of one SM."""
     sources: tuple[tuple[str, str], ...]
-    """The source of each figure: (field, where it was published)."""
+    """The source of each figure of the GPU: (field, where it was published)."""
     assumed: frozenset[str]
     """The fields for which no published figure was found."""
 

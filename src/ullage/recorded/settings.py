@@ -68,7 +68,7 @@ class Allocator:
 
     tie: Tie
     routes_capture: bool
-    """Whether every route to a private pool counts as a capture, rather than only that of a CUDA graph."""
+    """Whether any routing of allocations to a private pool counts as a CUDA graph capture."""
 
 
 ALLOCATORS: Final[Mapping[str, Allocator]] = {

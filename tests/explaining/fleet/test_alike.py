@@ -118,4 +118,4 @@ def test_memory_in_pieces_and_an_error_of_memory_are_said() -> None:
         "2.00 GiB"
     )
     failed = replace(USUAL, requested_bytes=2 * GIB, cause="fragmented", failing_line="model.py:12")
-    assert why_it_differs(failed, USUAL) == "out of memory (fragmented): a request of 2.00 GiB failed at model.py:12"
+    assert why_it_differs(failed, USUAL) == "out of memory (fragmentation): a request of 2.00 GiB failed at model.py:12"

@@ -25,7 +25,7 @@ WORDS = {
     "batch": "of it activations",
     "card": "a different GPU model: the cuBLAS workspace has 8.1 MiB",
     "pieces": "fragmentation",
-    "oom": "out of memory (truly full): a request of 384.0 MiB failed at fleet/train.py:55",
+    "oom": "out of memory (not enough GPU memory): a request of 384.0 MiB failed at fleet/train.py:55",
 }
 
 

@@ -118,7 +118,7 @@ def test_a_card_without_readings_follows_the_rule() -> None:
     """The rule's text says that it is one, and its interval is around it; a larger chip takes more."""
     small, large = profile_of(find_gpu("RTX 3060")), profile_of(find_gpu("B200"))
     for profile in (small, large):
-        assert profile.source.startswith("by rule")
+        assert profile.source.startswith("estimated from the chip's number of threads")
         assert profile.context_low_bytes < profile.context_bytes < profile.context_high_bytes
     assert small.context_bytes < large.context_bytes
     slice_, whole = profile_of(find_gpu("A100 1g.10gb")), profile_of(find_gpu("A100"))
@@ -129,7 +129,7 @@ def test_a_card_without_readings_follows_the_rule() -> None:
 def test_a_card_whose_chip_is_not_known_has_the_assumption(name: str) -> None:
     """A size, and a card whose number of SMs is assumed, have the wide interval that says so."""
     profile = profile_of(find_gpu(name))
-    assert profile.source.startswith("assumed: ")
+    assert profile.source.startswith("assumed, because")
     assert profile.context_high_bytes - profile.context_low_bytes == 600 * MIB
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from ullage.base.block_role import Role
 from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
@@ -149,7 +150,7 @@ def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
 def _ends(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
     if rank.requested_bytes is not None and not usual.failed:
         at = f" at {rank.failing_line}" if rank.failing_line else ""
-        cause = rank.cause.replace("_", " ")
+        cause = Cause(rank.cause).heading.lower().replace("gpu", "GPU")
         yield f"out of memory ({cause}): a request of {text_of_bytes(rank.requested_bytes)} failed{at}"
     elif usual.failed and not rank.failed:
         yield "did not run out of memory"

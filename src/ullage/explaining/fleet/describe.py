@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.describe import describe as describe_explanation
 from ullage.explaining.fleet.alike import RankGroup
 from ullage.explaining.fleet.fleet import DifferentRank, FleetExplanation
@@ -89,7 +90,7 @@ def _differing(different: Sequence[DifferentRank]) -> Table:
                 one.figures.file.name,
                 text_of_bytes(one.figures.summary.peak_allocated_bytes),
                 text_of_bytes(one.figures.summary.peak_reserved_bytes),
-                one.figures.summary.headline or one.figures.summary.cause.replace("_", " "),
+                one.figures.summary.headline or Cause(one.figures.summary.cause).heading,
             ),
             tone=Tone.BAD if one.figures.summary.failed else Tone.PLAIN,
             is_detail=index >= _ROWS,

@@ -55,7 +55,7 @@ GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
 class _PlanStruct(ctypes.Structure):
-    """The same fields as `struct cudnn_plan` in `cuda/card.h`."""
+    """A structure with the same fields as `struct cudnn_plan` in `cuda/card.h`."""
 
     _fields_ = (
         ("source", ctypes.c_int),
