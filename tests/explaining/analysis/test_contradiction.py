@@ -103,7 +103,7 @@ def test_a_state_that_cannot_be(tmp_path: Path, segments: list[dict[str, Any]], 
 @pytest.mark.parametrize("size", [0, "many", None])
 def test_a_failure_of_no_size_is_no_figure(tmp_path: Path, size: Any) -> None:
     path = written(tmp_path, HELD, [*MADE, entry("oom", 0, size)])
-    with pytest.raises(SnapshotError, match="the file contradicts itself: entry 2, oom, is of 0 bytes"):
+    with pytest.raises(SnapshotError, match="the file contradicts itself: entry 2, oom, has 0 bytes"):
         ullage.explain(path)
 
 

@@ -296,7 +296,7 @@ def test_mistakes_are_one_sentence(
 def test_a_snapshot_on_standard_input_is_asked_for_by_its_path() -> None:
     ended = command("-", given=b"\x80\x04N.")
     assert ended.returncode == 2
-    assert b"give a snapshot by the path of its file" in ended.stderr
+    assert b"give the path of a regular file" in ended.stderr
 
 
 def test_a_log_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Ite
     steps = len(recording.step_ops())
     if growth:
         if cause is not Cause.LEAK:
-            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, {allocated_by(growth.line, 'of')}"
+            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, {allocated_by(growth.line, 'at')}"
         yield (
             "usual reasons for growth: losses or outputs kept without .item() or .detach(), or evaluation "
             "without torch.no_grad()"

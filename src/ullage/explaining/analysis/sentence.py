@@ -183,7 +183,7 @@ def cure_of(
     if isinstance(growth, StepGrowth):
         thin = (
             f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly "
-            f"{allocated_by(growth.line, 'of')}, so this only delays the failure {_by(left, growth)}."
+            f"{allocated_by(growth.line, 'at')}, so this only delays the failure {_by(left, growth)}."
         )
     return (
         f"\n{_this_setting(cause)}: {best.setting}, with {text_of_bytes(left)} left (replayed).{thin} "
