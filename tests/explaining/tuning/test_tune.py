@@ -309,7 +309,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
         ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is not a time limit"),
-        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is not a card's memory"),
+        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is not the memory of a GPU"),
         ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "passes every request to the driver"),
     ],
 )
