@@ -1,12 +1,14 @@
-"""Write the section "Every file" of docs/design.md from the first line of each file: `python tools/every_file.py`.
+"""Write the section "Every file" of docs/design.md from the first sentence of each file: `python tools/every_file.py`.
 
-A Python file is described by the first line of its docstring, one in C or C++ by the first line of its first
-comment, or of its header's. `tests/project/test_layers.py` fails where the section is not what this writes.
+A Python file is described by the first sentence of its docstring. A C or C++ file is described by the first sentence of
+its first comment, or of the first comment in its header. `tests/project/test_layers.py` fails if the section differs
+from the output of this script.
 """
 
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,27 +18,35 @@ DESIGN = ROOT / "docs" / "design.md"
 HEADING = "## Every file\n"
 NATIVE = (".c", ".h", ".cpp", ".hpp")
 FIRST_COLUMN = 34
+WIDTH = 120
 LEFT_OUT = {"symbols", "__pycache__", "lib"}
 """Folders with nothing but lists and what was built."""
 INTRODUCTION = """
-The first line of each file below `src/ullage/`, written by `python tools/every_file.py`. A folder's line is that of its
-package.
+The first sentence of each file below `src/ullage/`, written by `python tools/every_file.py`. A folder is described by
+the first sentence of its package.
 """
 
 
 def described(path: Path) -> str:
-    """Return what a file or a package says of itself first; empty where it says nothing."""
+    """Return the first sentence of a file's docstring or comment, or of a package; empty if it has none."""
     if path.is_dir():
         start = path / "__init__.py"
         return described(start) if start.exists() else ""
     text = path.read_text(encoding="utf-8")
     if path.suffix in NATIVE:
-        found = re.match(r"(?:#.*\n|\s)*(?:/\*+|//)\s*(.+?)(?:\s*\*/|\n)", text)
+        found = re.match(r"(?:#[^\n]*\n|\s)*(?:/\*+(.+?)\*/|((?://[^\n]*\n)+))", text, re.DOTALL)
         header = path.with_suffix(".hpp" if path.suffix == ".cpp" else ".h")
         if found is None and header != path and header.exists():
             return described(header)
-        return found[1].strip() if found else ""
-    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+        comment = (found[1] or found[2]) if found else ""
+        return first_sentence(re.sub(r"^\s*(?://|\*)[ \t]?", "", comment, flags=re.MULTILINE))
+    return first_sentence(ast.get_docstring(ast.parse(text)) or "")
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, on one line; its first paragraph if that is a single sentence."""
+    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z`\"])", paragraph)[0]
 
 
 def rows(folder: Path, depth: int = 0) -> Iterator[str]:
@@ -59,12 +69,13 @@ def section() -> str:
     parts = [HEADING, INTRODUCTION]
     families = sorted(path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in LEFT_OUT)
     for family in families:
-        parts.append(f"\n### {family.name}\n\n{described(family)}\n\n```\n" + "\n".join(rows(family)) + "\n```\n")
+        wrapped = textwrap.fill(described(family), WIDTH, break_long_words=False, break_on_hyphens=False)
+        parts.append(f"\n### {family.name}\n\n{wrapped}\n\n```\n" + "\n".join(rows(family)) + "\n```\n")
     return "".join(parts)
 
 
 def written(text: str) -> str:
-    """Return the document with its section made anew; it goes up to the next heading of its level, or to the end."""
+    """Return the document with a new section, which ends at the next heading of the same level or at the end."""
     start = text.index(HEADING)
     following = re.search(r"^## ", text[start + len(HEADING) :], re.MULTILINE)
     end = start + len(HEADING) + following.start() if following else len(text)

@@ -225,8 +225,8 @@ def first_command() -> list[str]:
 
 
 def answer_of(printed: str) -> list[str]:
-    """The parts of a prediction that all Pythons have to agree on: the host's memory has the Python itself in it."""
-    return [part.strip() for part in printed.split("\n\n") if not part.lstrip().startswith("The host's memory")]
+    """Return the parts of a prediction that are equal for all Python versions; host memory includes Python itself."""
+    return [part.strip() for part in printed.split("\n\n") if not part.lstrip().startswith("Host memory")]
 
 
 def try_all(pythons: list[Python], wheels: list[Path], torch: str, work: Path, tools: Path) -> list[str]:

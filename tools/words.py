@@ -21,6 +21,8 @@ LIST = "CONTRIBUTING.md"
 EXCEPTIONS: dict[str, str] = {}
 """Part of a line: why it stays."""
 _FENCED = re.compile(r"^[ ]*(```|~~~).*?^[ ]*\1", re.MULTILINE | re.DOTALL)
+_ARGUMENT = re.compile(r"^\s*\w+: |\b\w+=\S*")
+"""The name of a parameter in a docstring, or of a keyword in a call."""
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.DOTALL)
 
 
@@ -44,7 +46,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
                 for offset, line in enumerate(node.value.splitlines()):
-                    yield node.lineno + offset, _CODE.sub("", line)
+                    yield node.lineno + offset, _ARGUMENT.sub("", _CODE.sub("", line))
         return
     table = source.find("| not | but |") if path.name == LIST else -1
     if table >= 0:

@@ -222,29 +222,31 @@ def rows(only: list[str]) -> Iterator[Row]:
 # ---- the page
 
 
-PAGE = """# What is left on the card
+PAGE = """# Which GPU memory stays allocated after cleanup?
 
-Each row is one small script that leaves memory held by one culprit (tests/training/ownership/scenarios), run by torch
-{torch} on an emulated {card}; its variables are alive when it comes to its end, as in a notebook. A cell has the bytes
-that `torch.cuda` still says are allocated / reserved.
+This page compares `ullage.release` with four usual ways to free GPU memory. Each row is one small script with one
+culprit: an object that keeps GPU memory allocated ([the scripts](../tests/training/ownership/scenarios)). Torch
+{torch} runs the scripts on an emulated {card}. The variables of a script are still alive when it ends, as in a
+notebook. A cell has the memory that `torch.cuda` then reports as allocated / reserved; **0** means neither.
 
-* *del*: the names of what a user thinks of (the model, the optimizer) are deleted, then `gc.collect()` and
-  `torch.cuda.empty_cache()`.
-* *del, told*: the same, and the names of what the certificate of the column *release* has named.
-* *accelerate*: `accelerate.utils.release_memory` {accelerate} of the same, its results assigned to the same
-  names.
-* *Lightning*: what the trainer of Lightning {lightning} does at its end (`strategy.teardown()`) with its module and all
-  optimizers, which it knows, and then *del*. It does not apply where there is neither (-).
-* *release*: `ullage.release` of the same, the names still bound.
-* *and what it names*: once more, with what the certificate of the first has named. The first row of that is *named
-  first*.
+* *held*: before anything is freed.
+* *del*: the variables that a user would think of (the model, the optimizer) are deleted, then `gc.collect()` and
+  `torch.cuda.empty_cache()` run.
+* *del with certificate*: as *del*, and the variables named by the certificate of *release* are deleted too.
+* *accelerate*: `accelerate.utils.release_memory` {accelerate} is called for the same objects, and its results are
+  assigned to the same variables.
+* *Lightning*: the cleanup of the trainer in Lightning {lightning} (`strategy.teardown()`) runs for the module and all
+  optimizers, then *del*. It does not apply to scripts without a module and an optimizer (-).
+* *release*: `ullage.release` is called for the same objects while the variables still refer to them.
+* *release again*: `ullage.release` is called once more, for the objects that the first certificate names.
+* *named first*: the first object in that certificate.
 
-| culprit | held | del | del, told | accelerate | Lightning | release | and what it names | named first |
+| culprit | held | del | del with certificate | accelerate | Lightning | release | release again | named first |
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-Nothing allocated and nothing reserved, of {count} scripts: {sums}. What
-`ullage.release` names as left differs from what is left by {unnamed}, all scripts together.
+Number of scripts, of {count}, after which nothing is allocated and nothing reserved: {sums}.
+The certificates of `ullage.release` differ from the memory that is really left by {unnamed}, summed over all scripts.
 """
 
 
@@ -264,11 +266,11 @@ def page(found: list[Row]) -> str:
             clean[way] += left is not None and not left.reserved_bytes
     names = {
         "del": "del",
-        "del, told": "del, told",
+        "del, told": "del with certificate",
         "accelerate": "accelerate",
         "lightning": "Lightning",
         "release": "release",
-        "again": "with what it names",
+        "again": "release again",
     }
     return PAGE.format(
         torch=torch.__version__.partition("+")[0],

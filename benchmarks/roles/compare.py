@@ -20,8 +20,8 @@ class Recorded(Enum):
     """How much of a run is recorded."""
 
     WHOLE = "the whole run"
-    UNTIL_THE_PEAK = "it ends at the peak"
-    FROM_THE_SECOND_STEP = "it begins with the second step"
+    UNTIL_THE_PEAK = "ends at the peak"
+    FROM_THE_SECOND_STEP = "begins with the second step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,51 +21,59 @@ from ullage.explaining.analysis.role import Sureness
 
 GOAL = 0.98
 WRONG_SHOWN = 0.005
-HEAD = """# How right the roles of `explain` are
+HEAD = """# How accurate are the roles of `explain`?
 
-`ullage explain` tells from a snapshot alone what memory was for: by the stacks (`Optimizer.step`, a module's call,
-`Module._apply`, what runs in autograd's threads), by the lives (what a forward pass makes and backward still finds is
-an activation), and by the sizes (a gradient has its parameter's). Here it is compared with
-[what `ullage predict` knows](roles.md), which watches the same run from inside and asks every tensor's owner. The
-{count} workloads ran on an emulated A100, with torch's Python stacks.
+`ullage explain` infers the role of each block (parameter, gradient, activation, and so on) from a snapshot alone. The
+first table has the share of bytes whose role is right, compared with [the roles that `ullage predict` knows](roles.md).
+`predict` watches the same run from inside and knows the owner of every tensor. The {count} workloads ran on an emulated
+A100 with torch's Python stacks.
 
-How sure a role is, is one of three words. *certain*: PyTorch's own functions are on the stack, and the block's life
-agrees. *likely*: its life and its size say so. *a guess*: its life was not seen whole, or nothing but a size says so.
-Where nothing tells, the role is *unknown*.
+`explain` uses three properties of a block: its stack (`Optimizer.step`, a module's call, `Module._apply`, autograd's
+threads), its lifetime (a block that a forward pass allocates and that is alive in backward is an activation), and its
+size (a gradient has the size of its parameter). Each role has a degree of certainty:
+
+* *certain*: PyTorch's own functions are on the stack, and the lifetime of the block agrees.
+* *likely*: the lifetime and the size of the block indicate the role.
+* *a guess*: the lifetime was not recorded completely, or only the size indicates the role.
+* *unknown*: nothing indicates the role.
 
 """
 RIGHT = """
-Right bytes of all bytes at the peak. The rules were made while looking at three quarters of the workloads; every fourth
-was held out, and looked at when the rules were done. Where a recording ends at the peak, as that of a run that fails
-does, it does not show how long anything lives that is alive then; where it begins with the second step, it does not
-show what allocated the parameters.
+The figures are bytes with the right role as a share of all bytes at the peak. The rules were developed on three
+quarters of the workloads; every fourth workload was held out until the rules were finished. A recording that ends at
+the peak, as the recording of a failed run does, does not show the full lifetime of the blocks alive at the peak. A
+recording that begins with the second step does not show which code allocated the parameters.
 """
 DIFFERENCES = """
-## Where they differ, and who is right
+## Where explain and predict differ, and which is right
 
-* A tensor that is another module's result, detached (`gan`): an input of the second module for predict, an activation
-  of the first for explain. It is both.
-* The gradient of an input that asks for one (`checkpointed`): explain calls it a gradient, predict a temporary of
-  backward, because it knows gradients of parameters alone. Explain is right.
-* Workspaces that cuBLASLt takes apart from cuBLAS's, where parameters have the same size (1 MiB): explain cannot tell
-  them from activations while the run is short.
-* Parameters that a library makes outside of torch's modules (`fsdp2_one_rank`: the shards) and kept ones whose size no
-  gradient has: explain calls them inputs, wrongly.
-* L-BFGS whose closure has its batch from before: nothing is allocated between two steps, so that they look like one.
-* The buckets of DDP are inputs for both, which is wrong for both: they hold gradients.
+* The detached result of another module (`gan`): predict calls it an input of the second module, explain an activation
+  of the first. It is both.
+* The gradient of an input with `requires_grad` (`checkpointed`): explain calls it a gradient. Predict calls it a
+  temporary of backward, because it knows only the gradients of parameters. Explain is right.
+* Workspaces that cuBLASLt allocates separately from cuBLAS, if parameters have the same size (1 MiB): in a short run,
+  explain cannot distinguish them from activations.
+* Parameters that a library allocates outside of torch's modules (`fsdp2_one_rank`: the shards), and long-lived
+  parameters whose size no gradient has: explain calls them inputs, which is wrong.
+* L-BFGS with a closure that uses an existing batch: nothing is allocated between two steps, so they look like one step.
+* The buckets of DDP: both call them inputs, which is wrong. They hold gradients.
 """
 
 
 BACKWARD = """
-## The forward line of what backward allocates
+## How accurate is the forward line of memory that backward allocates?
 
-Autograd's threads have no Python frames. Where the snapshot has C++ frames (`stacks="all"`, PyTorch's default), they
-name the operation, and backward runs operations in the reverse order of forward: the last convolution of forward is the
-first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)". A
-guess, and called so, is what lies between two operations of one line; what has fewer of its name in backward than in
-forward, where the first ones may need no gradient; and what is followed by the free of what a line had kept.
-PyTorch's anomaly mode knows the line that made each node of autograd's graph. Of all bytes that backward
-allocates with no line of the script's:
+Autograd's threads have no Python frames. If the snapshot has C++ frames (`stacks="all"`, PyTorch's default), they name
+the operation. Backward runs operations in the reverse order of forward, so the last convolution of forward is the first
+of backward. If forward and backward have the same number of operations of one name, `explain` matches them and shows
+"train.py:12 (its backward)".
+
+In three cases the line is called a guess: a block between two operations of one line; an operation name that occurs
+less often in backward than in forward, because the first operations of forward may need no gradient; and a block that
+is followed by the free of a block saved by that line.
+
+The table compares these lines with PyTorch's anomaly mode, which records the line that created each node of autograd's
+graph. It covers all bytes that backward allocates without a line of the script:
 
 """
 
@@ -147,17 +155,17 @@ def document(names: Sequence[str], found: dict[Recorded, list[Compared]], lines:
     held_out = set(all_names()[3::4])
     whole = found[Recorded.WHOLE]
     text = HEAD.format(count=len(names))
-    text += "| recording | all | looked at | held out |\n|---|---|---|---|\n"
+    text += "| recording | all | used for the rules | held out |\n|---|---|---|---|\n"
     for recorded, compared in found.items():
         kept = [each for each in compared if each.name in held_out]
         seen = [each for each in compared if each.name not in held_out]
         figures = " | ".join(f"{100 * share(each):.1f} %" if each else "" for each in (compared, seen, kept))
         text += f"| {recorded.value} ({len(compared)} workloads) | {figures} |\n"
     text += RIGHT
-    text += "\n| how sure | of all bytes | right |\n|---|---|---|\n" + "\n".join(by_sureness(whole)) + "\n"
+    text += "\n| certainty | share of all bytes | right |\n|---|---|---|\n" + "\n".join(by_sureness(whole)) + "\n"
     text += "\n| role | bytes at the peaks | found |\n|---|---|---|\n" + "\n".join(by_role(whole)) + "\n"
-    text += "\n## Each workload, recorded from its beginning to its end\n\n"
-    text += "| workload | peak | right | what predict knows, and explain says |\n|---|---|---|---|\n"
+    text += "\n## Results for each workload, recorded completely\n\n"
+    text += "| workload | peak | right | role by predict, as role by explain |\n|---|---|---|---|\n"
     text += "\n".join(row_of(each, is_held_out=each.name in held_out) for each in whole) + "\n"
     text += DIFFERENCES + BACKWARD + "| workload | likely | a guess |\n|---|---|---|\n"
     return text + "\n".join(lines_rows(lines)) + "\n"

@@ -11,9 +11,23 @@ if TYPE_CHECKING:
 
 _MOST_WITHOUT_LINE: Final = 0.05
 _LEAST_TOLD: Final = 0.005
-"""Of a list of reasons those are left out that tell of less."""
-_PEAKS: Final = ("allocated at most", "reserved at most")
-_HEAD: Final = ("file", "events", "answer", *_PEAKS, "no stack", "operation alone", "no line", "expected")
+"""The least share of a file's bytes that an operation must have to be listed."""
+_PEAKS: Final = ("peak allocated", "peak reserved")
+_HEAD: Final = ("file", "events", "heading", *_PEAKS, "no stack", "operation alone", "no line", "expected")
+
+_INTRODUCTION: Final = """\
+`ullage explain` was run on every snapshot found in public repositories. The first table counts how often its results
+are right; the last table has one row for each snapshot. The snapshots are not part of this repository;
+`benchmarks/snapshots/snapshots.toml` lists where to get each one.
+
+* *equal*: the peak is equal, to the byte, to the peak from an independent reading of the file, which undoes its events
+  from the end and redoes them (`benchmarks/snapshots/raw.py`).
+* *open*: the independent reading gives only a range, because blocks from before the recording were freed in it. The
+  peak from `explain` is within that range.
+* *no stack*: the share of the bytes at the peak for which the file has no stack, so that no tool can find a line.
+* *operation alone*: the share of the remaining bytes for which `explain` reports an operation but no line.
+* *no line*: the share of the remaining bytes for which `explain` reports neither.
+* *expected*: the heading that a person expected from the file itself, before `explain` was run on it."""
 
 
 def page_of(found: Sequence[Explained]) -> str:
@@ -21,17 +35,9 @@ def page_of(found: Sequence[Explained]) -> str:
     return (
         "\n".join(
             [
-                "# Public snapshots",
+                "# How right is `explain` on public snapshots?",
                 "",
-                "What `ullage explain` says of every snapshot that was found in public",
-                "repositories. Nothing of theirs is here: `benchmarks/snapshots/snapshots.toml` says where each is.",
-                "A peak is *equal* where it is, to the byte, what an independent reading of the file gives (the end",
-                "undone event by event, then done again: `benchmarks/snapshots/raw.py`), and *open* where that reading",
-                "leaves it open, because blocks of before the recording were freed in it, and ullage's is within.",
-                "*No stack*: the share of the bytes at the peak of which the file has no stack, so that nobody can",
-                "tell a line. Of the rest, *operation alone* is what is told the name of an operation and no line,",
-                "and *no line* what is told neither.",
-                "What was expected of a headline was written from the file itself, not from an answer.",
+                _INTRODUCTION,
                 "",
                 "|  | right |",
                 "|---|---|",
@@ -56,15 +62,15 @@ def summary(found: Sequence[Explained]) -> Iterable[tuple[str, str]]:
     lines = [one for one in read if one.without_line + sum(one.operation_alone.values()) < _MOST_WITHOUT_LINE]
     named = [one for one in read if one.without_line < _MOST_WITHOUT_LINE]
     yield "files that could be fetched, of all that were found", f"{len(had)} of {len(found)}"
-    yield "read", f"{len(read)} of {len(had)}"
-    yield "the right card", f"{sum(one.is_right_card for one in read)} of {len(read)}"
+    yield "parsed", f"{len(read)} of {len(had)}"
+    yield "the right GPU", f"{sum(one.is_right_card for one in read)} of {len(read)}"
     yield "peak reserved, to the byte", f"{sum(one.reserved == 'equal' for one in read)} of {len(read)}"
     yield "peak allocated, to the byte", f"{sum(one.allocated == 'equal' for one in read)} of {len(read)}"
     yield "peak allocated, within what the file leaves open", f"{len(open_peaks)} of {len(read)}"
-    below = f"of the bytes that have a stack less than {_MOST_WITHOUT_LINE:.0%} without"
-    yield f"{below} a line of yours", f"{len(lines)} of {len(read)}"
+    below = f"less than {_MOST_WITHOUT_LINE:.0%} of the bytes that have a stack are without"
+    yield f"{below} a line of user code", f"{len(lines)} of {len(read)}"
     yield f"{below} a line or an operation", f"{len(named)} of {len(read)}"
-    yield "headlines as they were expected", f"{sum(not one.unexpected for one in expected)} of {len(expected)}"
+    yield "headings as expected", f"{sum(not one.unexpected for one in expected)} of {len(expected)}"
     seconds = [one.seconds for one in read] or [0.0]
     yield "seconds a file: median, most", f"{statistics.median(seconds):.1f}, {max(seconds):.1f}"
 
@@ -74,8 +80,9 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
     above = [one for one in found if one.without_line + sum(one.operation_alone.values()) >= _MOST_WITHOUT_LINE]
     if not above:
         return
-    yield f"Files with {_MOST_WITHOUT_LINE:.0%} and more of these bytes without a line of yours, and what they are:"
-    yield "(of backward, a line is told by the forward pass before it; what was there before recording began has none)"
+    least = f"{_MOST_WITHOUT_LINE:.0%} or more of these bytes have no line of user code"
+    yield f"In these files, {least}; they were allocated by the operations listed."
+    yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:
         what = [f"{name[1:-1]} {share:.1%}" for name, share in one.operation_alone.items() if share >= _LEAST_TOLD]
@@ -100,7 +107,7 @@ def _row(one: Explained) -> Iterable[str]:
     return (
         name,
         f"{one.card.events if one.card is not None else 0:,}",
-        answer if one.is_right_card else f"{answer}, **another card**",
+        answer if one.is_right_card else f"{answer}, **another GPU**",
         _peak(figures.get("peak_allocated_bytes", 0), one.allocated),
         _peak(figures.get("peak_reserved_bytes", 0), one.reserved),
         f"{one.without_stack:.0%}",

@@ -9,33 +9,15 @@ in a process with an emulated GPU.
 
 from typing import Any
 
+from ullage.base.lazy_names import loaded, modules_of_names
+
 __version__ = "0.1.0"
-
-
-def _homes() -> dict[str, str]:
-    """Return the module of every public name."""
-    with open(f"{__file__.removesuffix('.py')}.pyi", encoding="utf-8") as stub:
-        words = [line.split() for line in stub if line.startswith("from ")]
-    return {name: module for _, module, _, name, *_ in words}
-
-
-_HOMES = _homes()
-__all__ = sorted(_HOMES)
+_MODULES = modules_of_names(f"{__file__.removesuffix('.py')}.pyi")
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ullage' has no attribute {name!r}")
-    import importlib
-
-    try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from ullage.base.errors import TorchMissingError
-
-        raise TorchMissingError(f"ullage.{name} needs PyTorch, which is not installed: pip install torch") from None
+    return loaded(name, _MODULES, globals())
 
 
 def __dir__() -> list[str]:

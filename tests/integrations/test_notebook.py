@@ -28,7 +28,7 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
 
     cell("%load_ext ullage")
     assert "did not use a GPU" in cell("%%memory\n1 + 1")
-    assert "Nothing is held" in cell("%memory")
+    assert "No device memory is allocated" in cell("%memory")
     assert "No GPU memory is held" in cell("%free")
     assert not torch.cuda.is_initialized()
     first = cell("%%memory\nimport torch\nx = torch.zeros(1 << 20, device='cuda')")

@@ -92,12 +92,12 @@ def test_c_code_includes_only_what_lies_below() -> None:
 
 
 def test_the_document_lists_every_file() -> None:
-    """`python tools/every_file.py` was run after the last file was added or described anew."""
+    """`python tools/every_file.py` was run after the last file was added or its description changed."""
     assert every_file.written(DESIGN) == DESIGN
 
 
 def test_every_file_says_what_it_is() -> None:
-    """The list is made of first lines, so there is one in every file."""
+    """Every file has a first sentence, because the list consists of these."""
     paths = [path for ending in ("py", "c", "h", "cpp", "hpp") for path in PACKAGE.rglob(f"*.{ending}")]
     assert len(paths) > 500, "the search finds nothing"
     silent = [str(path.relative_to(PACKAGE)) for path in paths if not every_file.described(path)]

@@ -27,7 +27,7 @@ def test_what_pythons_have_to_agree_on_is_all_but_the_hosts_memory() -> None:
     """The interpreter itself and what it loads is resident: no two versions take as much."""
     card, host, lines = (
         "The card\n  allocated  5.24 GiB\n",
-        "The host's memory\n  resident  529 MiB\n",
+        "Host memory at the peak\n  resident  529 MiB\n",
         "Your lines\n  a\n",
     )
     assert wheel.answer_of(f"{card}\n{host}\n{lines}") == [card.strip(), lines.strip()]

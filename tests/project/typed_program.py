@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import ullage
+from ullage.types import Remedy
 
 
 def emulates() -> None:
@@ -85,3 +86,7 @@ def batches() -> None:
     sampler.load_state_dict(sampler.state_dict(consumed=1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(3)), batch_sampler=sampler)
     assert_type(len(loader), int)
+
+
+def names_the_parts_of_an_explanation(explanation: ullage.Explanation) -> list[Remedy]:
+    return [remedy for remedy in explanation.remedies if remedy.fits]

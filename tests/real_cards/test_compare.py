@@ -48,7 +48,8 @@ def test_another_size_is_one_event_and_its_segment(history: History) -> None:
     found = compared(history, replace(history, size=size))
     assert found.events.of - found.events.equal == 1
     number = events_of(history)[row]
-    assert f"event {row} is alloc of {number[1]:,} bytes, emulated alloc of {number[1] + 512:,}" in found.differs
+    size = number[1]
+    assert f"event {row} is alloc of {size:,} bytes, but in the emulation alloc of {size + 512:,}" in found.differs
 
 
 def test_a_free_of_another_block_of_that_size_is_said(history: History) -> None:
@@ -110,7 +111,7 @@ def test_a_block_in_another_state_is_another_segment(history: History) -> None:
     assert first.blocks[0].state != "active_pending_free"
     found = compared(history, replace(history, segments=(replace(first, blocks=blocks), *rest)))
     assert found.segments.of - found.segments.equal == 1
-    assert f"1 segments, the first of {first.size:,} bytes" in found.differs
+    assert f"1 segments differ, the first has {first.size:,} bytes" in found.differs
 
 
 def test_a_shorter_recording_is_equal_up_to_where_it_ends(history: History) -> None:

@@ -199,9 +199,9 @@ def test_the_page_has_both_verdicts_and_counts_the_right_ones() -> None:
     ]
     shares = {what: share.text for what, share in summary_of(found)}
     assert shares["verdicts (fits, or out of memory)"] == "1 of 3"
-    assert shares["verdicts left open (cannot be judged)"] == "1 of 3"
+    assert shares["uncertain verdicts"] == "1 of 3"
     pages = [page_of({"fitcheck_verdicts": [CASE]}, {"fitcheck_verdicts": {"edge": one}}) for one in found]
-    assert "| run | real verdict | emulated verdict |" in pages[0]
+    assert "| result, date | real verdict | emulated verdict |" in pages[0]
     assert pages[0].endswith("| fits | fits |\n")
     assert pages[1].endswith("| out of memory | cannot be judged |\n")
     assert pages[2].endswith("| out of memory | **fits** |\n")

@@ -17,7 +17,9 @@ def with_flags(text: str, group: Any) -> str:
         group: the click group whose commands define the options.
     """
     flags = dict(_flags(group))
-    pattern = re.compile(rf"(?<![\w=.'\"-])({'|'.join(map(re.escape, flags))})=(True\b|(?=[^\s,;.)]))?")
+    pattern = re.compile(
+        rf"(?<![\w=.'\"-])({'|'.join(map(re.escape, flags))})=(True\b|(?=[^\s,;)])(?!\.(?:$|\s+[A-Z])))?"
+    )
     return pattern.sub(lambda match: _replacement(flags[match[1]], match[2]), text)
 
 

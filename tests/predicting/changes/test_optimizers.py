@@ -123,7 +123,7 @@ def test_eight_bit_states_where_a_library_is_installed(
 def test_an_argument_that_eight_bit_states_do_not_know_is_told(script: Path) -> None:
     script.write_text(SCRIPT.replace("lr=1e-3)", "lr=1e-3, maximize=True)"))
     changed = peaks(script, "eight_bit=torchao")
-    assert "does not take" in changed.changes_refused["eight_bit=torchao"]
+    assert "does not accept" in changed.changes_refused["eight_bit=torchao"]
     assert changed.changes_made == {}
 
 

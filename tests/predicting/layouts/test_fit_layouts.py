@@ -192,8 +192,8 @@ def test_a_broken_store_is_a_note_and_the_answer_the_same(tmp_path: Path) -> Non
     store.write_bytes(b"no database" * 1000)
     found = answer_of(question, store)
     assert essence(found) == essence(answer_of(question))
-    assert [note for note in found.notes if "the search goes on without" in note]
-    assert "the search goes on without" in json.dumps(found.to_json())
+    assert [note for note in found.notes if "the search continues without" in note]
+    assert "the search continues without" in json.dumps(found.to_json())
 
 
 def test_a_script_that_fails_with_every_layout_is_an_error(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> Non
     assert " OF 84 LAYOUTS FIT" in report.headline
     assert "tokens per step" in report.sentence
     titles = [section.title for section in report.sections]
-    assert titles[0].startswith("What fits")
+    assert titles[0].startswith("Layouts that fit")
     assert "Layouts with which the script fails, or which could not be run" in titles
     assert sum("estimate" in line for line in report.sections[-1].items) == 1  # nothing is computed again
     assert report.pictures[0].limit == TOTAL

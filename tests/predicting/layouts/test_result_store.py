@@ -48,7 +48,7 @@ def test_a_file_that_is_no_store_is_told_once(tmp_path: Path) -> None:
     with ResultStore(path) as store:
         assert store.problem is not None
         assert "file is not a database" in store.problem
-        assert "the search goes on without" in store.problem
+        assert "the search continues without" in store.problem
         store.put("a", {})
         assert store.get("a") is None
     assert path.read_bytes().startswith(b"this is no database")

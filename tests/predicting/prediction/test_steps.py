@@ -5,7 +5,7 @@ import pytest
 from tests.shared.commands import Predict
 
 MIB = 1 << 20
-NOTE = "the script created no optimizer of torch.optim, so that each backward pass counts as a step"
+NOTE = "the script has no optimizer of torch.optim, so each backward pass counts as a step"
 
 
 def _printed(error: str) -> int:

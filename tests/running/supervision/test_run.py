@@ -440,10 +440,8 @@ def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
     )
     ended = _run("--gpu", "T4", script, cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, "smaller\n")
-    assert (
-        "memory ran out 1 time, and the script handled it; to see why: ullage explain ullage-runs/script-"
-        in ended.stderr
-    )
+    said = "memory ran out 1 time, and the script handled it; to see why: ullage explain ullage-runs/script-"
+    assert said in ended.stderr
     assert "NOT ENOUGH GPU MEMORY" not in ended.stderr
     assert "memory growth is unknown: no optimizer has stepped" in ended.stderr
 

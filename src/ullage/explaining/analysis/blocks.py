@@ -295,7 +295,7 @@ class _Naming:
         pool = int(self._pools[op]) if is_request else 0
         return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)
 
-    def kind(self, is_small: bool, stream: int, pool: int) -> str:  # noqa: FBT001  one of three that tell them apart
+    def kind(self, is_small: bool, stream: int, pool: int) -> str:  # noqa: FBT001  one of three properties that distinguish segments
         name = "small blocks (up to 1 MiB)" if is_small else "large blocks"
         name += f", private pool {pool}" if pool else ""
         return name + (f", stream {stream:#x}" if stream else "")

@@ -201,7 +201,7 @@ def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | Non
     reordered = largest_first(recording.program, steps)
     if reordered is None:
         return None
-    action = "the largest step first, the others in order of size (the first step keeps its place)"
+    action = "largest step first, then by size (the first step stays first)"
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=reordered)
 
 

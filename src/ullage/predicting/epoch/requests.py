@@ -56,7 +56,7 @@ class Template:
 
     op: Ints
     key: Ints
-    """For blocks that the step allocates, their number in the step; for others, an index into `age` and `place`."""
+    """The number of each block that the step allocates; for other blocks, an index into `age` and `place`."""
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints

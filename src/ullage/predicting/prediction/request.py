@@ -40,8 +40,8 @@ MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
 ALL: Final = "all"
-"""How the processes of a launcher are run: "alone": only one, as one rank without the others; "real": all of them
-together; "all": each of them in turn, as one rank without the others.
+"""Ways to run the processes of a launcher. "alone": only one, as one rank without the others. "real": all of them
+together. "all": each of them in turn, as one rank without the others.
 """
 _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
@@ -98,7 +98,7 @@ class RunRequest:
 
     @property
     def processes(self) -> str:
-        """How the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
+        """The way to run the processes of a launcher: `ALONE`, `REAL` or `ALL`."""
         return ALL if self.each_rank else self.options["processes"]
 
     @property
@@ -179,7 +179,7 @@ class Attachment(PlainData):
     """The name of the parent's Unix socket, in the kernel's abstract namespace."""
     request: ChildRequest
     processes: str
-    """How the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
+    """The way to run the processes of a launcher: `ALONE`, `REAL` or `ALL`."""
     nodes: int
     """The number of machines for which the command was written, such as `--nnodes` of torchrun."""
 

@@ -42,7 +42,7 @@ def checkpointed(end: End) -> None:
     end(model, x, named=(output,))
 
 
-@scenario("gradients with graphs of their own", holder="penalty", kind="graph", mib=2)
+@scenario("gradients that have their own graphs", holder="penalty", kind="graph", mib=2)
 def double_backward(end: End) -> None:
     model = net()
     x = inputs().requires_grad_()
@@ -88,7 +88,7 @@ def function_attribute(end: End) -> None:
     end(x, named=(output,))
 
 
-@scenario("what a saved-tensors hook packs on the card", holder="output", mib=2)
+@scenario("memory that a saved-tensors hook packs on the GPU", holder="output", mib=2)
 def saved_hook(end: End) -> None:
     x = inputs().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: (saved.clone(),), lambda packed: packed[0]):

@@ -203,7 +203,7 @@ class Item:
         self.other: Any = None
 
 
-@scenario("weak references beside the one that holds", holder="'batch'", mib=2)
+@scenario("weak references in addition to the strong one", holder="'batch'", mib=2)
 def weak(end: End) -> None:
     batch = tensor()
     watched = weakref.WeakValueDictionary({"watched": batch})
@@ -321,7 +321,7 @@ def aliases(end: End) -> None:
     end(shared, named=(again,))
 
 
-@scenario("what is to stay beside what is released", holder="wanted", mib=2, stays=True)
+@scenario("an object that must stay while another is released", holder="wanted", mib=2, stays=True)
 def wanted(end: End) -> None:
     model = net()
     wanted = inputs()

@@ -45,7 +45,7 @@ def scheduler(end: End) -> None:
     end(model, named=(scheduler,))
 
 
-@scenario("optimizers made anew for every phase, and kept", holder="optimizers", kind="optimizer state", mib=16)
+@scenario("optimizers created again for every phase, and kept", holder="optimizers", kind="optimizer state", mib=16)
 def optimizers(end: End) -> None:
     model = net()
     optimizers = []
@@ -141,7 +141,7 @@ def wrapper(end: End) -> None:
     end(model, named=(parallel,))
 
 
-@scenario("the best weights so far, on the card", holder="best", mib=8)
+@scenario("the best weights so far, on the GPU", holder="best", mib=8)
 def best_weights(end: End) -> None:
     model = net()
     best = {name: value.clone() for name, value in model.state_dict().items()}

@@ -16,7 +16,7 @@ _STEPS: Final = {
     "accelerate": "gradient_accumulation_steps",
 }
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""For each library, the class whose constructor argument sets the number of batches per optimizer step."""
+"""The class, for each library, whose constructor argument sets the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:

@@ -55,9 +55,7 @@ def measure(
     if outcome.kind == "ended":
         observer.end_backward_step()  # no forward pass followed the last backward pass
     if len(seen.steps) and not observer.has_optimizer:
-        context.notes.append(
-            "the script created no optimizer of torch.optim, so that each backward pass counts as a step"
-        )
+        context.notes.append("the script has no optimizer of torch.optim, so each backward pass counts as a step")
     if seen.post is not None:
         context.notes += seen.post.notes()
     observer.note_everything()

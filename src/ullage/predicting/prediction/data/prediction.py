@@ -106,11 +106,11 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """What the values may affect: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or
+    """The possible effect of the values: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or
     "float", which is not known to affect a size or a branch.
     """
     certainty: str
-    """How certain the values are: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
+    """The certainty of the values: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
     (other ranks have the same value), "drawn" (random, from a seed), or "unknown" (replaced by zero).
     """
 
@@ -183,7 +183,7 @@ class Picture:
     """The data of the charts on an HTML page; sizes in bytes after rounding."""
 
     by_role: dict[str, list[int]]
-    """For each role, the allocated bytes at each point of the timeline."""
+    """Allocated bytes at each point of the timeline, by role."""
     tree: list[tuple[str, str, str, int, int]]
     """The memory at the peak, as rows: role, module, source line, bytes, number of blocks."""
     segments: list[dict[str, Any]]
@@ -411,9 +411,9 @@ class Prediction(Answer):
     eager: Peaks | None = None
     """The peaks of the same script with torch.compile switched off; None if it was not run in this way."""
     changes_made: dict[str, int]
-    """For each change in `Request.changes` that had an effect, the number of times that it had one."""
+    """Changes in `Request.changes` that had an effect, with the number of times."""
     changes_refused: dict[str, str]
-    """For each change that could not be made, the reason."""
+    """Changes that could not be made, with the reason."""
     training: TrainingFacts | None = None
     """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None

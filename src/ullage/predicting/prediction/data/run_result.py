@@ -158,9 +158,9 @@ class RunResult(PlainData):
     step_seconds: list[float]
     notes: list[str]
     changes_made: dict[str, int] = field(default_factory=dict)
-    """For each change in `Request.changes` that had an effect, the number of times that it had one."""
+    """Changes in `Request.changes` that had an effect, with the number of times."""
     changes_refused: dict[str, str] = field(default_factory=dict)
-    """For each change that could not be made, the reason."""
+    """Changes that could not be made, with the reason."""
     training: TrainingFacts | None = None
     """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None."""
     snapshot_error: str | None = None

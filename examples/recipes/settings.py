@@ -1,4 +1,4 @@
-"""With which allocator settings does a recorded run need the least memory?"""
+"""Find the allocator settings with which a recorded run needs least memory."""
 
 import ullage
 

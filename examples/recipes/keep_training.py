@@ -1,10 +1,10 @@
-"""In the training process: survive out-of-memory errors, list what holds memory, free it, and find leaks."""
+"""In the training process: continue after out-of-memory errors, find leaks, list owners, and free everything."""
 
 import ullage
 
 ullage.emulate("T4")  # leave this out on a machine with a GPU
 
-import torch  # noqa: E402  the GPU has to be emulated first
+import torch
 
 model = torch.nn.Linear(4096, 4096, device="cuda")
 optimizer = torch.optim.AdamW(model.parameters())

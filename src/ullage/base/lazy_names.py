@@ -1,0 +1,43 @@
+"""Names that a module imports when they are first used, so that importing the module takes little time.
+
+The stub next to the module (`__init__.pyi` or `types.pyi`) lists these names, and type checkers read it too.
+"""
+
+import importlib
+from typing import Any
+
+
+def modules_of_names(stub: str) -> dict[str, str]:
+    """Return, for each name that a stub file imports, the module that defines it.
+
+    Args:
+        stub: path of a stub with lines of the form `from MODULE import NAME as NAME`.
+    """
+    with open(stub, encoding="utf-8") as file:
+        words = [line.split() for line in file if line.startswith("from ")]
+    return {name: module for _, module, _, name, *_ in words}
+
+
+def loaded(name: str, modules: dict[str, str], namespace: dict[str, Any]) -> Any:
+    """Import a name and add it to the namespace of the module that lists it.
+
+    `typing.get_type_hints` looks names up in this namespace.
+
+    Raises:
+        AttributeError: the module does not list the name.
+        TorchMissingError: the name needs PyTorch, which is not installed.
+    """
+    if name not in modules:
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(modules[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ullage.base.errors import TorchMissingError
+
+        raise TorchMissingError(
+            f"{namespace['__name__']}.{name} needs PyTorch, which is not installed: pip install torch"
+        ) from None
+    namespace[name] = value
+    return value
