@@ -135,12 +135,12 @@ def test_a_block_is_written_anew_once(tmp_path: Path) -> None:
         ("2 failed in 3.2s", "3 failed in 3.2s", False),
         ("17.0 MiB", "18.0 MiB", False),
         (
-            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            r"-e Host memory at the peak\\n400 MiB\\n\\nB",
             "Host memory at the peak\n9 MiB\n\nB",
             True,
         ),
         (
-            r"-e The host\'s memory at its fullest\\n400 MiB\\n\\nB",
+            r"-e Host memory at the peak\\n400 MiB\\n\\nB",
             "Host memory at the peak\n9 MiB\n\nC",
             False,
         ),
