@@ -35,7 +35,7 @@ FIGURES = (
     Figure(
         r"(\d+ of \d+) runs at the edge of the memory fit or fail as they did",
         "docs/accuracy.md",
-        r"at the edge of its memory, fits or fails as on the card: (\d+ of \d+)",
+        r"runs near the memory limit with the verdict of the real GPU: (\d+ of \d+)",
     ),
     Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a mean error of ([\d.]+ %)", is_cited=True),
     Figure(
@@ -54,29 +54,30 @@ FIGURES = (
 SAID_AGAIN = {
     "docs/accuracy.md": (
         Figure(
-            r"so it is in (\d+ of \d+) recordings",
+            r"This is true for (\d+ of \d+) recordings",
             "docs/accuracy.md",
-            r"recordings with every segment to the block: (\d+ of \d+)",
+            r"recordings with every segment identical: (\d+ of \d+)",
         ),
         Figure(
-            r"; (\d+ of \d+)\s+have at least 95 % of their segments so",
+            r"; in (\d+) of\s+(\d+), at least 95 % of the segments are identical",
             "docs/accuracy.md",
-            r"recordings with 95% of their segments to the block: (\d+ of \d+)",
+            r"recordings with 95% of their segments identical: (\d+) of (\d+)",
         ),
         Figure(
-            r"so it is in (\d+) and (\d+) of (\d+) rows",
+            r"This is true for (\d+) and (\d+) of (\d+) rows",
             "docs/accuracy.md",
             r"NF4, allocated within 0\.1%: (\d+) of \d+\n +NF4, reserved within 1%: (\d+) of (\d+)",
         ),
         Figure(
-            r"reserved in at most (?P<most>\d+) \(here (?P<here>\d+)\)",
+            r"within 1 % in at most (?P<most>\d+) of them \(here (?P<here>\d+)\)",
             "docs/accuracy.md",
-            r"measured again, reserved within 1%: (?P<here>\d+) of \d+; one figure a recipe: at most (?P<most>\d+)",
+            r"measured several times, reserved within 1%: (?P<here>\d+) of \d+; with one figure per recipe at most "
+            r"(?P<most>\d+)",
         ),
         Figure(
-            r"within 0\.1 % in all \(here (\d+)\)",
+            r"within 0\.1 % in all \d+ \(here (\d+)\)",
             "docs/accuracy.md",
-            r"measured again, allocated within 0\.1%: (\d+) of",
+            r"measured several times, allocated within 0\.1%: (\d+) of",
         ),
     ),
     "Makefile": (
