@@ -119,6 +119,6 @@ def test_the_target_fetches_explains_and_writes(tmp_path: Path) -> None:
     text = page.read_text()
     assert "| files that could be fetched, of all that were found | 1 of 2 |" in text
     assert "| peak allocated, to the byte | 1 of 1 |" in text
-    assert "| headlines as they were expected | 0 of 1 |" in text
+    assert "| headings as expected | 0 of 1 |" in text
     assert "did_not_fail and not truly_full" in text
     assert "git LFS: only its pointer is there" in text
