@@ -4,16 +4,16 @@ import subprocess
 import sys
 
 import ullage
-import ullage.types
+import ullage.result_types
 
 WALK = """
 import ullage
 ullage.emulate("T4")
 import dataclasses, typing
-import ullage.types
+import ullage.result_types
 
 public = {getattr(ullage, name) for name in ullage.__all__}
-exported = public | {getattr(ullage.types, name) for name in ullage.types.__all__}
+exported = public | {getattr(ullage.result_types, name) for name in ullage.result_types.__all__}
 found, waiting = set(), [one for one in public if isinstance(one, type) and not issubclass(one, Exception)]
 
 
@@ -44,14 +44,14 @@ def test_every_type_inside_a_result_is_exported() -> None:
     assert done.returncode == 0, done.stderr
     number, *missing = done.stdout.split()
     assert int(number) > 100, "the walk finds the types of fields"
-    assert missing == [], "list these in src/ullage/types.pyi"
+    assert missing == [], "list these in src/ullage/result_types.pyi"
 
 
 def test_no_name_is_exported_twice() -> None:
-    assert not set(ullage.__all__) & set(ullage.types.__all__)
+    assert not set(ullage.__all__) & set(ullage.result_types.__all__)
 
 
 def test_importing_the_types_is_quick() -> None:
-    code = "import ullage.types, sys; print('torch' in sys.modules, 'ullage.predicting' in sys.modules)"
+    code = "import ullage.result_types, sys; print('torch' in sys.modules, 'ullage.predicting' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ullage
-from ullage.types import Remedy
+from ullage.result_types import Remedy
 
 
 def emulates() -> None:

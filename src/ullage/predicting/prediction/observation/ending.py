@@ -84,7 +84,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
     return Outcome(
         kind="error",
         type=type(error).__name__,
-        text=_text_of(error) + (f"; its output was:\n{captured}" if captured else ""),
+        text=_text_of(error) + (f"; its last output was:\n{captured}" if captured else ""),
         is_of_child=_is_of_child(error) and not captured,
         traceback=users_traceback(error),
         is_of_system=_is_of_system(error),

@@ -1,6 +1,6 @@
-"""The types of the values inside results, for annotations: `from ullage.types import Remedy`.
+"""The types of the values inside results, for annotations: `from ullage.result_types import Remedy`.
 
-Results such as `ullage.Explanation` are exported by `ullage` itself. `types.pyi` lists the names of this module.
+Results such as `ullage.Explanation` are exported by `ullage` itself. `result_types.pyi` lists the names of this module.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The types of the values inside results. `types.py` reads this list."""
+"""The types of the values inside results. `result_types.py` reads this list."""
 
 from ullage.base.block_role import Role as Role
 from ullage.base.errors import ExitCode as ExitCode
