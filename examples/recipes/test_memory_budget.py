@@ -4,5 +4,5 @@ import ullage
 
 
 def test_training_needs_at_most_6_gib() -> None:
-    prediction = ullage.predict("examples/train_gpt2.py", ["--batch-size", "4"], gpu="T4", steps=2)
+    prediction = ullage.predict("examples/train_gpt2.py", ["--batch-size", "4"], gpu="RTX 3060", steps=2)
     assert prediction.peak_reserved_bytes <= 6 << 30

@@ -276,7 +276,7 @@ def test_most_answers_of_cudnn_lie_in_the_range(with_cudnn: dict[str, str], tmp_
     script = Path(__file__).parents[4] / "benchmarks" / "cudnn" / "measure.py"
     run = subprocess.run(
         [sys.executable, str(script), "check", "80", "--seconds", "5"],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(table.__file__).parents[3]), **with_cudnn},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(table.__file__).parents[4]), **with_cudnn},
         capture_output=True,
         text=True,
         timeout=900,
