@@ -21,7 +21,7 @@ _VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
-"""The attribute that is set in the process that has the emulated GPU of a test."""
+"""The attribute of pytest's `config` that is set in the process with a test's emulated GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Allowance:
     """The memory limits of a test, and the GPU on which it runs."""
 
     peak_bytes: int | None = None
-    """The most bytes that may be allocated at the same time; None: no limit."""
+    """The most bytes that a test may have allocated at the same time; None: no limit."""
     leak_bytes: int | None = None
     """The most bytes by which allocated memory may grow from before the test to after it; None: no limit."""
     gpu: str | None = None
@@ -135,7 +135,7 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
 
 
 def _allowance_of(item: pytest.Item) -> Allowance:
-    """Return the limits from the markers of a test; the marker closest to the test has precedence.
+    """Return the memory limits from the markers of a test. The marker closest to the test function has precedence.
 
     Raises:
         UsageError: a marker has a wrong argument.
@@ -172,8 +172,8 @@ def _bytes_of(name: str, given: Any) -> int | None:
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test runs in this process although its GPU is emulated, because a debugger works only in this
-    process.
+    """Return whether a test runs in pytest's own process although its GPU is emulated, because a debugger works only in
+    that process.
     """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
@@ -195,7 +195,7 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down the fixtures in this process that earlier tests have set up and the next test does not need."""
+    """Tear down the fixtures in pytest's own process that earlier tests have set up and the next test does not need."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

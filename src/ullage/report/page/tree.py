@@ -1,4 +1,6 @@
-"""Prepare a tree of byte counts for a page: a line and bar for each branch, one line for a chain without a fork."""
+"""Prepare a tree of byte counts for an HTML page. A branch is shown as a line with a bar, and branches that each have
+only one child are shown as one line.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,7 +50,9 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort the child branches by size, join chains, and sum up the smallest branches."""
+    """Sort the child branches by size, combine branches that have only one child, and replace the smallest branches by
+    their sum.
+    """
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
     rest = node.branches[_MOST_BRANCHES:]
@@ -60,7 +64,9 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Return the last branch of a chain, with the names of the whole chain."""
+    """Return a branch, combined with the branches below it as long as each has only one child. The result has the names
+    of all combined branches.
+    """
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches
         only.names = (*branch.names, *only.names)
