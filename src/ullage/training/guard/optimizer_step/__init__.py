@@ -1,1 +1,3 @@
-"""The optimizer's step: tested in advance without writing, and completed if memory runs out in the middle."""
+"""The optimizer's step in a guard. A dry run tests in advance whether it fits, and a step that runs out of memory in
+the middle is resumed.
+"""
