@@ -41,8 +41,8 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, available when `fit` starts. Its `events` list the out-of-memory errors and how they were
-        handled.
+        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how
+        they were handled.
         """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -27,12 +27,14 @@ _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""The roles of tensors at an address; if an address has two roles, the first in this list is reported."""
+"""The possible roles of a tensor. If several roles were observed for an address, the first of them in this list is
+reported.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakContents:
-    """The contents of a GPU's memory at its peak."""
+    """The contents of a GPU's memory at the peak of allocated memory."""
 
     bytes: int
     """The allocated bytes at the peak, as PyTorch counted them. If the process had a higher peak before the recording

@@ -76,8 +76,8 @@ class Guarded:
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, available from the first step on. Its `events` list the out-of-memory errors and how they were
-    handled.
+    """The guard, which is created in the first training step. Its `events` list the out-of-memory errors and how they
+    were handled.
     """
 
     _guarded: tuple[int, int] | None = None

@@ -72,7 +72,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A named interval on the time axis, from its first to its last position."""
+    """A named interval on a chart's time axis, from its first to its last position."""
 
     label: str
     first: int

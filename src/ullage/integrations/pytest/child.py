@@ -79,8 +79,8 @@ class _TestServer:
         PyTorch's compiler, as every optimizer does.
         """
         self._has_told = mmap.mmap(-1, 1)
-        """A byte of memory that is shared with the forked processes. It is true if the last forked process ended
-        normally and not by `os._exit`, and `_CLOSED` if the test closed the file descriptor of the result.
+        """A byte of memory that is shared with the forked processes. It is 1 if the last forked process ended normally
+        and not by `os._exit`, and `_CLOSED` if the test closed the file descriptor of its result.
         """
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):

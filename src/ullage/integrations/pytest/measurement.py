@@ -104,7 +104,7 @@ def _leak(before: int, after: int, allowed: int | None) -> str:
 
 
 def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
-    """Return a failure report for a test that has passed but exceeded a limit."""
+    """Return pytest's failure report for a test that has passed but exceeded a memory limit."""
     call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration

@@ -35,11 +35,13 @@ class Allowance:
     gpu: str | None = None
     """The name of the emulated GPU; None: the default GPU."""
     values: str = "on"
-    """The mode for values that are read back from the emulated GPU, as in `ullage.emulate`."""
+    """The mode `values` of `ullage.emulate`, which determines the values that a test gets when it copies data from the
+    emulated GPU to the host.
+    """
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the command-line options of the plugin."""
+    """Add the command-line options of this pytest plugin."""
     group = parser.getgroup("gpu memory (ullage)")
     group.addoption(
         "--gpu-memory-device",
@@ -58,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Emulate a GPU in this process if requested, before a conftest file may import torch."""
+    """Emulate a GPU in pytest's own process if the user requests it, before a conftest file may import torch."""
     options = early_config.known_args_namespace
     gpu = options.gpu_memory_gpu
     if gpu is None:
@@ -93,7 +95,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test in the right process, and measure it."""
+    """Run a test that has the marker `gpu_memory` in a process with the test's GPU, and measure its memory."""
     if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

@@ -74,8 +74,8 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes with emulated GPUs that this pytest session has started. Each has one GPU, and one mode for the
-    values that a program reads back from it.
+    """The processes with emulated GPUs that this pytest session has started: one for each GPU and each mode `values` of
+    `ullage.emulate`.
     """
 
     def __init__(self, config: pytest.Config) -> None:

@@ -25,7 +25,9 @@ _MOST_BLOCKS: Final = 1_000_000
 _MOST_LETTERS: Final = 7_500_000
 """The largest compressed text in bytes. This limit keeps a page below 10 MB."""
 _STRETCHES: Final = 4096
-"""The number of time intervals of which the highest and the lowest memory level are kept in the chart."""
+"""The number of time intervals into which the chart is divided. For each interval, the highest and the lowest memory
+level are kept.
+"""
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,14 +13,16 @@ _OPEN_SHARE: Final = 0.08
 
 @dataclass(slots=True)
 class Branch:
-    """A branch of the tree: the names on its path, its bytes, and its child branches, the largest first."""
+    """A branch of a tree of byte counts: the names on its path, its bytes, and its child branches, the largest
+    first.
+    """
 
     names: tuple[str, ...]
     size_bytes: int = 0
     remark: str = ""
     share: float = 0.0
     meaning: str = ""
-    """The label that decides the colour of the branch."""
+    """The label that decides the colour of the branch on the page."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property

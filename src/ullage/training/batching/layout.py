@@ -123,8 +123,8 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Return a rank for the shape of each batch, which is lowest for the most expensive shape. Of two shapes with equal
-    cost, the longer has the lower rank.
+    """Return the place of each batch's shape among all shapes, sorted by cost from the highest to the lowest. Of two
+    shapes with equal cost, the longer comes first.
     """
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]
@@ -147,7 +147,8 @@ def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
 
 
 def _part(dealt: Ints, twice: Ints) -> None:
-    """Rotate the rows of the matrix (a column for each rank) so that no rank gets the same batch twice.
+    """Rotate the rows of a matrix of batches, which has a column for each rank, so that no rank gets the same batch
+    twice.
 
     Fewer batches are assigned twice than there are ranks. Each of them excludes one rotation of its row, so one
     rotation is always possible.

@@ -39,7 +39,7 @@ _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
 
 @public
 class RankError(RuntimeError):
-    """An error in this rank that another rank caused, which has given up, has ended, or does not answer."""
+    """An error in this rank that occurs because another rank has given up, has ended, or does not answer."""
 
 
 class Ranks:
@@ -106,8 +106,8 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Begin a step: broadcast the buffers of rank 0, and return the number of parts in which this rank has to run
-        the batch.
+        """Begin a training step: broadcast the buffers of rank 0, and return the number of parts in which this rank has
+        to run the batch.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -141,7 +141,9 @@ class Ranks:
         return self._exchange([0, split, 0])[_SPLIT]
 
     def announce_failure(self) -> None:
-        """Announce to the other ranks that this rank gives up. They notice it the next time that all ranks agree."""
+        """Announce to the other ranks that this rank gives up. They receive the announcement the next time that the
+        ranks exchange messages.
+        """
         if self.in_lockstep:
             return  # the other ranks are inside the step, and wait in a collective until this process ends
         try:

@@ -101,7 +101,7 @@ class RetryingMode(TorchFunctionMode):
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Return whether any of these tensors was written by an operation on a single tensor rather than on a list."""
+        """Return whether an operation on a single tensor, rather than on a list, has written any of these tensors."""
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:

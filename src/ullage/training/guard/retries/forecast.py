@@ -54,7 +54,7 @@ class Forecast:
         requested bytes; None if no allocation has failed.
         """
         self._most_bytes = 0
-        """The highest peak of a step that succeeded, in bytes."""
+        """The highest peak of allocated memory, in bytes, in a step that succeeded."""
 
     def parts_for(self, items: int | None, length: int, *, at_least: int = 1) -> int:
         """Return the number of parts in which a batch, or a part of a batch, should be run.

@@ -92,8 +92,8 @@ class Ladder:
 class Climb:
     """All attempts at forward and backward of one batch.
 
-    The code that a successful step runs is kept short. Such code runs only once in about ten milliseconds, so it is no
-    longer in the processor's caches, and each line takes a microsecond.
+    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left the
+    processor's caches, and each line takes a microsecond.
     """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
@@ -339,7 +339,7 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return into parts of how many items this number of items is split, because it does not fit as a whole."""
+        """Return the maximum number of items in a part, if this number of items does not fit at once."""
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:

@@ -49,7 +49,7 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """How the batches of one shape are run: the number of parts, activation checkpointing, and offloading."""
+    """A plan for running the batches of one shape: the number of parts, activation checkpointing, and offloading."""
 
     parts: int = 1
     """The number of parts into which a batch is split; 1 for a whole batch."""

@@ -287,7 +287,9 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set the gradients in which these additions were made to None. Return whether there were any additions."""
+        """Set those gradients to None to which a failed attempt has added. Return whether there were any such
+        gradients.
+        """
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)

@@ -37,7 +37,7 @@ class WrittenParameters(WatchedTensors):
         self._written: list[int] = []
         """The indices of the parameters that forward was seen to write in place."""
         self.is_first = True
-        """Whether no attempt at forward and backward has succeeded yet."""
+        """Whether the guard has not yet completed any attempt at forward and backward."""
         self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 

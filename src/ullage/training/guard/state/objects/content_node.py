@@ -72,7 +72,7 @@ class ContentNode:
 
 
 class DictNode(ContentNode):
-    """The record of a dictionary, or of the attributes of an object."""
+    """The record of the contents of a dictionary, or of the attributes of an object."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class SlotsNode(ContentNode):
 
 
 class ElementsNode(ContentNode):
-    """The record of a list, a tuple, a deque, a set or a bytearray."""
+    """The record of the contents of a list, a tuple, a deque, a set or a bytearray."""
 
     def other(self) -> list[Any]:
         return _others(self.value, self.saved)

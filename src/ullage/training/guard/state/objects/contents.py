@@ -116,11 +116,11 @@ class Contents:
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     def add(self, path: str, value: Any) -> None:
-        """Record an object and everything that it refers to. Errors show the object under this name."""
+        """Record an object and everything that it refers to. Error messages show the object under the given name."""
         deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        """Record the object to which a name in a namespace refers, and that the name refers to it."""
+        """Record to which object a name in a namespace refers, and record that object too."""
         read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
         self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
@@ -136,8 +136,8 @@ class Contents:
                 self.add(name, element)
 
     def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Record an object and all objects that it refers to. Yield each of them once, with the name that errors
-        show.
+        """Record an object and all objects that it refers to. Yield each of them once, with the name that error
+        messages show.
         """
         waiting = [(path, value, 0)]
         while waiting:

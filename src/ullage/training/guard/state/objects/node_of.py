@@ -215,7 +215,7 @@ class CacheNode(ContentNode):
 
 
 class _VariableNode(ReferenceNode):
-    """The record of a context variable. A context variable that had no value cannot be reset to having no value."""
+    """The record of a context variable (`contextvars`). If the variable had no value, this cannot be restored."""
 
     def put_back(self) -> bool:
         return self.saved is not UNSET and super().put_back()
