@@ -39,13 +39,13 @@ class InputKind(StrEnum):
     """The kinds of input that `ullage explain` distinguishes. Error messages use the value of a kind as its name."""
 
     SNAPSHOT = "a snapshot"
-    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text is also given this kind, so that
+    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text is also treated as one, so that
     the snapshot reader reports the error.
     """
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` wrote, or a folder that contains several such folders. Any unrecognised folder is also
-    given this kind, so that the reader of run folders reports the error.
+    """A folder that `ullage run` wrote, or a folder that contains several such folders. An unrecognised folder is also
+    treated as one, so that the reader of such folders reports the error.
     """
     TEXT = "text"
     """A log, an error's text or a saved notebook, compressed or not."""

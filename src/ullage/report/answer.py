@@ -1,4 +1,6 @@
-"""The base class of function results. It prints a result as a report in a terminal or a notebook, or as one line."""
+"""The base class of the results of functions such as `ullage.predict`. It prints a result as a report in a terminal or
+a notebook, or as one line.
+"""
 
 import importlib
 import io

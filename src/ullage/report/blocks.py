@@ -20,7 +20,7 @@ class Facet:
 
     title: str
     labels: tuple[str, ...]
-    """The texts of the labels, the most important first."""
+    """The texts of the blocks' labels, the most important first."""
     of_block: Column
     """The index in `labels` of each block's label."""
 

@@ -84,7 +84,7 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
 
 
 def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
-    """Return the total bytes of the selected blocks at each position on the time axis."""
+    """Return the total bytes of the selected memory blocks at each position on the time axis."""
     change = np.zeros(moments + 1, np.int64)
     born, size = blocks.born[chosen], blocks.size_bytes[chosen]
     gone = np.minimum(born + (blocks.life + blocks.wait)[chosen], moments)

@@ -185,7 +185,7 @@ class TokenBudgetBatchSampler:
         return -(-length // self._bucket) * self._bucket
 
     def padded_length(self, indices: Iterable[int]) -> int:
-        """Return the padded length of the batch that has the items at these indices.
+        """Return the length to which the items of a batch are padded. The batch is given by the indices of its items.
 
         Raises:
             UsageError: `indices` is empty.

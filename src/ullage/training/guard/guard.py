@@ -361,8 +361,8 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return the number of parameters, and the device of the first parameter, for each parameter group. This key
-    changes when parameters are added or moved.
+    """Return the number of parameters and the device of the first parameter, for each parameter group of the
+    optimizers. This list changes when parameters are added or moved.
     """
     return [
         (len(group["params"]), group["params"][0].device)

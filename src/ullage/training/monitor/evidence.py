@@ -18,7 +18,7 @@ from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
-"""The number of lists of live blocks that must have been made before growing lines are named."""
+"""The number of samples of the live blocks that must have been taken before the lines whose memory grows are named."""
 UNIT_BYTES: Final = 512
 """The allocator's unit for block sizes in bytes. All block sizes are multiples of this number."""
 _MAX_SAMPLES: Final = 16
@@ -91,7 +91,7 @@ class GrowthEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough samples have been taken to name the growing lines."""
+        """Whether enough samples of the live blocks have been taken to name the source lines whose memory grows."""
         return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
 
     def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:

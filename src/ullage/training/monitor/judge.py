@@ -322,8 +322,8 @@ class Judge:
         return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Dismiss suspected growth, and set the waiting time before similar growth is investigated again. The waiting
-        time doubles each time.
+        """Dismiss suspected memory growth, and set the waiting time before similar growth is investigated again. The
+        waiting time doubles each time.
         """
         series = suspicion.series
         evidence = suspicion.evidence

@@ -14,8 +14,8 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of memory minimums over 8 steps that give one minimum over 32 steps, and so on for 128 steps, 512
-steps, ...
+"""The number of memory minimums that are merged into one: four minimums over 8 steps into one over 32 steps, four over
+32 steps into one over 128 steps, and so on.
 """
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8

@@ -72,8 +72,8 @@ class Claims:
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the claim (the reference that keeps a block allocated) to report for each memory block that some
-        object holds, by the index of the block.
+        """Return the claim (a reference that keeps a memory block allocated) that is reported for each block, by the
+        index of the block. Blocks that no object holds are left out.
         """
         for what, claim_of in (
             ("module", self._claim_module),

@@ -1,4 +1,4 @@
-"""Memory blocks to which no Python object refers. Their memory pool or their size shows what they are for."""
+"""Finds out the purpose of memory blocks to which no Python object refers, from their memory pool or their size."""
 
 import os
 import re

@@ -92,8 +92,8 @@ class Ladder:
 class Climb:
     """All attempts at forward and backward of one batch.
 
-    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left the
-    processor's caches, and each line takes a microsecond.
+    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left
+    the processor's caches, and each line takes a microsecond.
     """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:

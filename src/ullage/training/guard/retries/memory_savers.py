@@ -1,4 +1,4 @@
-"""Activation checkpointing and offloading of saved tensors. With them, forward and backward need less memory and
+"""Activation checkpointing and offloading of saved tensors, with which forward and backward need less memory and
 compute the same values.
 """
 

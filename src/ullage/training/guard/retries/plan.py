@@ -33,8 +33,8 @@ class Rung(StrEnum):
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Return a phrase for the log that describes this action. `parts` is the number of parts in which the batch is
-        now run.
+        """Return a phrase for the log that says what the guard did after an out-of-memory error. `parts` is the number
+        of parts in which the batch is now run.
         """
         return {
             Rung.AGAIN: "undone, and retried unchanged",

@@ -286,8 +286,8 @@ class BatchPart:
     multiplied.
     """
     finished: frozenset[tuple[int, int]] = frozenset()
-    """The additions to gradients that a failed attempt at the items of this part has already made (see `Additions` in
-    `rewind`).
+    """The in-place additions to gradients (see `rewind.Additions`) that a failed attempt has already made for this part
+    of the batch.
     """
 
 

@@ -35,7 +35,7 @@ class WatchedTensors:
         raise NotImplementedError
 
     def _learn(self, number: int) -> None:
-        """Note that this tensor was seen to change, so that it is copied from the next `record()` on."""
+        """Make `record()` copy this tensor from now on, because the tensor was seen to change."""
         raise NotImplementedError
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
@@ -168,7 +168,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits. Two equal NaN values then count as equal."""
+    """Return whether two tensors have the same bits. NaN values with the same bits count as equal."""
     if (tensor.shape, tensor.dtype, tensor.device) != (copy.shape, copy.dtype, copy.device):
         return False
     ours, theirs = (one.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for one in (tensor, copy))

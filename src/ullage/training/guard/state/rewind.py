@@ -172,9 +172,8 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of everything that a test run has changed, except random number states, BatchNorm's
-        statistics and metrics, on which no loss depends. A test run is an attempt in which the guard does not run a
-        backward.
+        """Return the names of everything that a test run (an attempt without a backward) has changed. Random number
+        states, BatchNorm's statistics and metrics are left out, because no loss depends on them.
         """
         of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
         held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
@@ -199,7 +198,7 @@ class Rewind:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the next call of `check` or `commit` will compare tensors. A comparison may run out of memory."""
+        """Whether the next call of `check` or `commit` compares tensors. Such a comparison may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:

@@ -270,7 +270,7 @@ class WatchedContents:
         return contents
 
     def record(self) -> None:
-        """Record the current content of all objects."""
+        """Record what each of the watched objects contains now."""
         if self._is_empty:
             return
         found = [node for node in self._lasting.nodes if not node.is_same()]
