@@ -96,7 +96,7 @@ class PeakWatch:
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The observed roles of addresses, by device. Each entry is the number of allocations before the observation,
+        """The observed roles of memory addresses, by device. Each entry is a tuple: the number of allocations so far,
         the address, and the role.
         """
         self._modules: dict[int, weakref.ref[nn.Module]] = {}

@@ -27,7 +27,7 @@ class Branch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the page shows the child branches without a click."""
+        """Whether the page shows the child branches of this branch without a click."""
         return self.share >= _OPEN_SHARE
 
 

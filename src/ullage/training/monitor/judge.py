@@ -53,7 +53,7 @@ class StepLevels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Create the statistics from the result of `torch._C._cuda_memoryStats`."""
+        """Create this object from the memory statistics that `torch._C._cuda_memoryStats` returns."""
         return cls(
             # Requested bytes are used, because a block may be up to 1 MiB larger than its request, depending on its
             # position.

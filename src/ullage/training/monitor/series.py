@@ -56,9 +56,11 @@ class Floor:
     bytes: int
     blocks: int
     step: int
-    """The number of training steps, over all phases, at the end of the steps over which this minimum was taken."""
+    """The number of training steps, over all phases, until the end of the steps for which the minimum of memory was
+    taken.
+    """
     phase_steps: int
-    """The number of steps of this phase at the end of the steps over which this minimum was taken."""
+    """The number of steps of this phase until the end of the steps for which the minimum of memory was taken."""
     inside_bytes: int
     inside_blocks: int
     """The number of memory blocks that this phase has added so far. Only changes between two samples of the same visit

@@ -47,8 +47,8 @@ class Claim:
     is reported.
     """
     common: tuple[int, str] | None = None
-    """The object index and the path text that the report uses if it combines several claims (references to memory
-    blocks) into one row.
+    """The object index and the path text to use if several claims (references to memory blocks) are reported as one
+    row.
     """
     function: Any = None
     """The autograd function (graph node) that saved the tensor for backward; None if no autograd graph saved it."""
@@ -66,8 +66,8 @@ class Claims:
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """The kind of holder, and the container that is reported as one row, for the objects to which an object refers,
-        by the index of the latter. All of them have the same kind and container.
+        """The kind of holder, and the container that is reported as one row, by the index of an object's parent. All
+        objects with the same parent have the same kind and container.
         """
         self._found: list[tuple[int, Claim]] = []
 

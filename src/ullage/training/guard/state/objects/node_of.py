@@ -174,7 +174,9 @@ class FunctionNode(ContentNode):
     """
 
     def record(self) -> None:
-        """Record nothing, because a function object itself does not change."""
+        """Record nothing, because a function object does not change; the objects to which it refers have their own
+        records.
+        """
 
     def is_same(self) -> bool:
         return True
