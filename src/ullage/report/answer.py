@@ -51,7 +51,7 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results that are shown one below the other, each with its own report."""
+        """Return the results whose reports are shown one below the other when this object is printed."""
         return (self,)
 
     def report_of(self) -> Report:

@@ -40,7 +40,7 @@ class MonitorFinding:
     phase: str
     """The phase in whose steps memory rose: "train", or the name that was passed to `Monitor.phase`."""
     step: int
-    """The step at which the finding was established, from 1 on, counted over all phases."""
+    """The training step at which the monitor made the finding, from 1 on, counted over all phases."""
     since_step: int
     """The step since which memory rose."""
     until_step: int | None = None

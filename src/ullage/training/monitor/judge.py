@@ -77,14 +77,16 @@ class _Suspicion:
     """The allocated bytes and the peak in bytes at the time when growth was first suspected."""
     evidence: GrowthEvidence | None
     held: HeldByPath | None = None
-    """The paths through which memory was held shortly before the suspected growth was established."""
+    """The paths from variables through which memory was held when the growth had been observed for a while. They are
+    compared with the paths at the time of the report.
+    """
     is_swept: bool = False
     """Whether the garbage collector was run since growth was suspected, so that reference cycles are not mistaken for
     growth.
     """
     confirmed_at: int | None = None
-    """The number of steps of the phase at which established growth is checked once more before it is reported as a
-    leak; None if no check is due.
+    """The number of steps of the phase at which memory growth is checked once more before it is reported as a leak;
+    None if no such check is planned.
     """
 
 
@@ -124,14 +126,14 @@ class _Past:
     rests: list[_Rest] = field(
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
-    """The waiting times after dismissed growth, one for each number of steps (8, 32, ...) over which a minimum is
-    taken.
+    """The waiting times after suspected memory growth was dismissed: one for memory minimums over 8 steps, one for
+    minimums over 32 steps, and so on.
     """
     blocks_per_step: float = 0.0
     """The growth in blocks per step that was too small for a finding. Afterwards only faster growth is investigated."""
     least_level: int = 0
-    """The index of the smallest floor width (8, 32, ... steps) in which growth is searched. It is raised after growth
-    that ended, because a list that is cleared from time to time appears to grow in narrow floors.
+    """The index of the smallest number of steps (8, 32, ...) whose memory minimums are searched for growth. It is
+    raised after growth that ended, because a list that is cleared from time to time appears to grow over few steps.
     """
     standing: _Standing | None = None
 

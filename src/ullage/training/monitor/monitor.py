@@ -85,8 +85,8 @@ class Monitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order in which they were established. The figures of each finding are up
-        to date.
+        """All findings of the monitor, in the order in which they were made. The figures of each finding are up to
+        date.
         """
         return list(self._judge.findings)
 

@@ -35,8 +35,8 @@ and not a leak.
 """
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""The number of steps in one visit to a phase from which on growth is reported during the visit. In a shorter visit,
-the monitor waits for the end of the visit.
+"""The number of steps inside one `Monitor.phase` context from which on growth is reported before the context ends. With
+fewer steps, the monitor waits for the end of the context.
 """
 
 
@@ -49,7 +49,7 @@ def width_of(level: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lowest allocated memory over some steps of a phase, and the memory that the phase's own steps have added
+    """The lowest allocated memory over some steps of a phase, and the memory that the steps of this phase have added
     until then.
     """
 
@@ -63,14 +63,14 @@ class Floor:
     """The number of steps of this phase until the end of the steps for which the minimum of memory was taken."""
     inside_bytes: int
     inside_blocks: int
-    """The number of memory blocks that this phase has added so far. Only changes between two samples of the same visit
-    to the phase count.
+    """The number of memory blocks that this phase has added so far. Only changes between two consecutive samples of
+    this phase count, without another phase between them.
     """
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The number of memory blocks that all phases together have added so far. Only changes between two samples of the
-    same visit to a phase count.
+    """The number of memory blocks that all phases together have added so far. Only changes between two consecutive
+    samples of the same phase count.
     """
 
 
@@ -81,8 +81,8 @@ class Series:
         """Create an empty series of floors (lowest allocated memory) for one phase.
 
         Args:
-            of_all: the bytes and the blocks that were added during visits to any phase, shared by all series of a
-                monitor.
+            of_all: the bytes and the blocks that were added between consecutive samples of the same phase, summed over
+                all phases. All series of a monitor share this list.
         """
         self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
@@ -97,22 +97,22 @@ class Series:
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
         self._last = (0, 0)
         self._visit_began: int | None = None
-        """The number of steps of the phase at which the current visit began; None for steps outside of
-        `Monitor.phase`.
+        """The number of steps that the phase had when the current `Monitor.phase` context began; None for steps outside
+        of such contexts.
         """
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
-        """Begin a visit to the phase (one `Monitor.phase` context). The arguments are the bytes and the number of
-        blocks that are allocated now.
+        """Begin a visit to the phase, which is one `Monitor.phase` context. The arguments are the bytes and the number
+        of blocks that are allocated now.
         """
         self._visit_began = self.steps
         self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
         """Add a sample of memory that was taken `steps` steps after the previous sample. Return whether enough steps
-        have been made for a floor.
+        have been made for a floor (the lowest memory over 8 steps).
 
-        `is_first` is True for the first sample of a visit to the phase.
+        `is_first` is True for the first sample of this phase after another phase.
         """
         if not is_first:
             more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
@@ -249,8 +249,8 @@ class Series:
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
-        """Return whether all growth came in the current visit to the phase. Such memory, like evaluation results, may
-        be freed when the visit ends.
+        """Return whether all memory growth came inside the current `Monitor.phase` context. Such memory, for example
+        evaluation results, may be freed when the context ends.
         """
         began = self._visit_began
         return (
@@ -260,10 +260,10 @@ class Series:
         )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Return whether at least half of the growth came in the phase's own steps.
+        """Return whether at least half of the memory growth came in the phase's own steps.
 
-        Memory that grew outside of the steps of all phases is attributed to the phase that was visited, because it was
-        kept when the visit ended.
+        Memory that grew outside of the steps of all phases is attributed to the phase of the last `Monitor.phase`
+        context, because it was kept when that context ended.
         """
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         if last.blocks > first.blocks:

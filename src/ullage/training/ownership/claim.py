@@ -127,8 +127,8 @@ class Claims:
     def _claim_gradient(
         self, tensor: Tensor, place: int, group: tuple[Any, ...], suffix: str, order: int, common: tuple[int, str]
     ) -> None:
-        """Add a claim for the gradient of a tensor. Only leaf tensors and tensors with retain_grad() are considered,
-        because reading the gradient of other tensors prints a warning.
+        """Add a claim (a reference that keeps a memory block allocated) for the gradient of a tensor. Only leaf tensors
+        and tensors with retain_grad() are considered, because reading the gradient of other tensors prints a warning.
         """
         if attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor):
             gradient = attribute.GRAD.__get__(tensor)
@@ -195,8 +195,8 @@ class Claims:
         self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
-        """Return a claim to the memory that an object holds. The kind of the claim follows from the variable at which
-        the object's path begins.
+        """Return a claim (a reference that keeps a memory block allocated) to the memory that an object holds. The kind
+        of the claim follows from the variable at which the object's path begins.
         """
         parent = self._search.reach.parents[place]
         if parent not in self._kinds or parent < 0:

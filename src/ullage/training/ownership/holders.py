@@ -114,8 +114,8 @@ class _Backwards:
         return tuple(found)
 
     def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
-        """Yield the names of the variables that lead to an object through containers, and of the attributes of other
-        objects that do.
+        """Yield the names of the variables, and of the attributes of objects, that refer to an object directly or
+        through containers.
         """
         level, seen = [(one, None, suffix)], {id(one)}
         for _ in range(_MOST_STEPS):

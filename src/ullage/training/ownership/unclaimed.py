@@ -41,8 +41,8 @@ def kind_of(block: AllocatedBlock) -> HolderKind:
 
 
 def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[int, Claim]) -> dict[int, Claim]:
-    """Return claims (what holds a block) to memory blocks that do not contain the data of a Python tensor: those of
-    CUDA graphs, memory pools, DDP's buckets, and autocast's cache.
+    """Return what holds those memory blocks that do not contain the data of a Python tensor: the blocks of CUDA graphs,
+    memory pools, DDP's buckets, and autocast's cache.
     """
     parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
     is_cast = torch.is_autocast_enabled("cuda")
@@ -84,7 +84,7 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
 
 
 def _is_nameless(search: OwnerSearch, claim: Claim) -> bool:
-    """Return whether a claim (a reference to a block) leads only to C++ code that holds a tensor, and not to a
+    """Return whether the known reference to a memory block comes only from C++ code that holds a tensor, and not from a
     variable.
     """
     is_first = search.reach.parents[claim.place] < 0 and claim.kind is HolderKind.RUNNING
