@@ -1,1 +1,3 @@
-"""The Python function of each command, with keywords named like the command's options."""
+"""The Python functions, such as `ullage.predict`, that do the same as ullage's commands. Their keywords are named like
+the commands' options.
+"""

@@ -258,7 +258,7 @@ def _ranks_in(folder: Path, why: str) -> "tuple[RankFile, ...]":
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError if an option that only a snapshot allows is given with an input of another kind."""
+    """Raise UsageError if an option that is only for snapshots is given with an input of another kind."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]}= is for a snapshot, {why}")

@@ -24,33 +24,35 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""A size above that of any notebook. A longer file is searched as plain text."""
+"""The file size in bytes up to which a text file may be parsed as a notebook. A larger file is searched as plain
+text.
+"""
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
-"""The bytes that occur in logs, including those of colours and progress bars."""
+"""The byte values that may occur in a log file, including those of terminal colours and progress bars."""
 _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """The kinds of input. Each value is the noun for it in error messages."""
+    """The kinds of input that `ullage explain` distinguishes. Error messages use the value of a kind as its name."""
 
     SNAPSHOT = "a snapshot"
-    """A snapshot in any form, packed or not. Also any file that is neither a snapshot nor text; the snapshot reader
-    refuses it.
+    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text is also treated as one, so that
+    the snapshot reader reports the error.
     """
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` wrote, or a folder that contains several of them. Also any other folder; its reader
-    refuses it.
+    """A folder that `ullage run` wrote, or a folder that contains several such folders. An unrecognised folder is also
+    treated as one, so that the reader of such folders reports the error.
     """
     TEXT = "text"
-    """A log, an error's text or a saved notebook, packed or not."""
+    """A log, an error's text or a saved notebook, compressed or not."""
     ARCHIVE = "an archive"
-    """A file in a packed format that is not supported here (tar, xz, zstd, ...)."""
+    """A file in an archive or compression format that ullage cannot read (tar, xz, zstd, ...)."""
     STANDARD_INPUT = "standard input"
-    """Standard input or a pipe: text that can be read only once."""
+    """Standard input or a pipe. Its text can be read only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Input:
     path: Path
     kind: InputKind
     ranks: tuple[RankFile, ...] = ()
-    """The snapshot files, if the input is a folder of ranks."""
+    """The snapshot files of the ranks, if the input is a folder with one snapshot for each rank."""
 
 
 def input_of(file: Path) -> Input:
@@ -83,10 +85,10 @@ def input_of(file: Path) -> Input:
 
 
 def load_recorded(file: Path) -> "Snapshot":
-    """Load a snapshot for a command that does not accept other inputs.
+    """Load a snapshot for a command that accepts only snapshots.
 
     Raises:
-        SnapshotError: the file cannot be read, or is an input of another kind, which the error names.
+        SnapshotError: the file cannot be read, or is not a snapshot; the error names the kind of file that it is.
     """
     from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
 
@@ -106,7 +108,7 @@ def load_recorded(file: Path) -> "Snapshot":
 
 
 def looks_like_text(beginning: bytes) -> bool:
-    """Return whether a file with this beginning is text and not a snapshot."""
+    """Return whether the first bytes of a file show that it is text and not a snapshot."""
     if is_no_log(beginning):
         return False
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # pickle protocol 2 or later, or protocol 0
@@ -116,7 +118,7 @@ def looks_like_text(beginning: bytes) -> bool:
 
 
 def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
-    """Yield the text of a file in pieces, and report how much was read.
+    """Yield the text of a file in pieces, and report progress as the number of bytes read.
 
     Raises:
         UsageError: the file cannot be read, or is not text.
@@ -154,7 +156,7 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
 
 @contextmanager
 def opened(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacked, or standard input.
+    """Open a file for reading and decompress it if needed, or open standard input.
 
     Raises:
         UsageError: the input cannot be read.

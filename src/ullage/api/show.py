@@ -1,4 +1,4 @@
-"""Print the answer of a function as its command does, or write it as an HTML page."""
+"""Print the result of a function such as `ullage.predict` as the command line does, or write it as an HTML page."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from ullage.report.terminal import draw
 
 
 def report_of(answer: object) -> Report:
-    """Return the report of an answer.
+    """Return the report of a function's result, such as that of a `Prediction`.
 
     Raises:
-        UsageError: the object is not an answer of a function of this package.
+        UsageError: the object is not the result of a function of this package.
     """
     if not isinstance(answer, Answer):
         raise UsageError(

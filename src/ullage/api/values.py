@@ -1,4 +1,6 @@
-"""Convert and check the values of options: the run to predict, sizes, output pages, the GPU of a recording."""
+"""Convert and check the values of ullage's options: the script to predict, sizes, output pages, the GPU in a
+snapshot.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,15 +21,15 @@ Answer = TypeVar("Answer")
 
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
-"""The value of `device` that stands for every GPU in a snapshot."""
+"""The value "all" of the option `device`, which selects every GPU in a snapshot."""
 
 
 def request_of(
     script: str | Path, arguments: Sequence[str], options: Mapping[str, object], *, picture: bool = False
 ) -> "Request":
-    """Return the request for a run: the script, the GPU and the limits.
+    """Return the request for a run of a script: the script, the GPU and the limits.
 
-    Options that are not options of a run are left out.
+    Options that do not describe a run, such as output paths, are left out.
 
     Raises:
         UsageError: the value of an option is not valid.
@@ -42,7 +44,8 @@ def request_of(
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:
-    """Return the option `margin` in bytes. It may be given in bytes, as a size, or as a percentage of the GPU's memory.
+    """Return the option `margin` in bytes. The user may give a number of bytes, a size such as "1GiB", or a percentage
+    of the GPU's memory.
 
     Raises:
         UsageError: the margin is negative, or is not a size or a percentage below 100.
@@ -66,13 +69,15 @@ def margin_of(margin: int | str, total_bytes: int) -> int:
 
 
 def check_page(page: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError if the page of the option `html` cannot be written, or would overwrite an input file."""
+    """Raise UsageError if the HTML page that the option `html` names cannot be written, or would overwrite an input
+    file.
+    """
     if page is not None:
         check_output("html", Path(page), inputs=tuple(Path(path) for path in inputs))
 
 
 def with_page(answer: Answer, html: str | Path | None) -> Answer:
-    """Write the page of an answer if `html` is given, and return the answer."""
+    """Write the HTML page of a result if the option `html` is given, and return the result."""
     if html is not None:
         from ullage.api.show import write_page
 
@@ -81,15 +86,15 @@ def with_page(answer: Answer, html: str | Path | None) -> Answer:
 
 
 def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError if the tables of the option `sql` cannot be written, or would overwrite an input or another
-    output.
+    """Raise UsageError if the SQLite file that the option `sql` names cannot be written, or would overwrite an input or
+    another output file.
     """
     if tables is not None:
         check_output("sql", Path(tables), inputs=tuple(Path(path) for path in inputs))
 
 
 def semantics_given(torch_version: str | None) -> str | None:
-    """Return the name of the allocator version for the option `torch_version`; None if the option is not given.
+    """Return the version of the allocator model to use for the option `torch_version`; None if the option is not given.
 
     Raises:
         SettingsError: the text is not a version.
@@ -101,7 +106,7 @@ def capacity_of(size: int | str | None) -> int | None:
     """Return the option `capacity` in bytes.
 
     Raises:
-        UsageError: the text is not a size, or is not a possible size of a GPU's memory.
+        UsageError: the given text is not a size, or the size cannot be that of a GPU's memory.
     """
     capacity = size_of(size, "capacity")
     if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
@@ -113,7 +118,8 @@ def capacity_of(size: int | str | None) -> int | None:
 
 
 def history_of(file: Path, device: int | None) -> "History":
-    """Load a snapshot and return the history of one GPU: `device`, or the GPU that failed or reserved the most memory.
+    """Load a snapshot and return the allocation history of one GPU: `device`, or by default the GPU that failed or else
+    the one that reserved the most memory.
 
     Raises:
         SnapshotError: the file cannot be read.

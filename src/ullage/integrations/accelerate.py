@@ -98,7 +98,7 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
     main_process_only = False
 
     def __init__(self, accelerator: Any, *, reset_peak: bool = False, **options: Any) -> None:
-        """Join the accelerator's trackers. A step is a step of the first optimizer.
+        """Add this tracker to the accelerator's trackers. A step is a step of the first optimizer.
 
         Args:
             accelerator: the accelerator, after `init_trackers`.
@@ -118,14 +118,14 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
         return self._watch.monitor
 
     def log(self, values: Any, step: int | None = None, **more: Any) -> None:
-        """Log the current memory figures with all other trackers."""
+        """Log the current memory figures with all other trackers of the accelerator."""
         memory = self._watch.scalars("memory/")
         for other in self._accelerator.trackers if memory else ():
             if other is not self:
                 other.log(memory, step=step)
 
     def finish(self) -> None:
-        """Close the monitor. `accelerator.end_training` calls this method."""
+        """Close the memory monitor. `accelerator.end_training` calls this method."""
         self._steps.stop()
         self._watch.stop()
 

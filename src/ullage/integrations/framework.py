@@ -11,7 +11,7 @@ def framework(*names: str) -> Any:
     """Return the first of these modules that is already imported, or else the first that is installed.
 
     Raises:
-        UsageError: none of the modules is installed; the text has the install command.
+        UsageError: none of the modules is installed; the error contains the install command.
     """
     for name in names:
         if name in sys.modules:
@@ -27,9 +27,9 @@ def framework(*names: str) -> Any:
 
 
 class OwnScaling:
-    """A framework's GradScaler for a guard.
+    """A wrapper that a guard uses in place of a framework's GradScaler.
 
-    Its `scale` returns the loss unchanged, because the framework's backward scales it.
+    The wrapper's `scale` method returns the loss unchanged, because the framework's backward already scales the loss.
     """
 
     def __init__(self, scaler: Any) -> None:

@@ -41,8 +41,8 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, available when `fit` starts. Its `events` list the out-of-memory errors and how they were
-        handled.
+        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how
+        they were handled.
         """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -132,7 +132,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
 
 class _LeftOutError(Exception):
-    """Raised to leave a guard's step because `training_step` did not return a loss for this batch."""
+    """An exception that ends a guard's step early because `training_step` did not return a loss for this batch."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -140,10 +140,11 @@ class _LeftOutError(Exception):
 
 
 class _HeldLogs:
-    """A context that holds back logged values: `begin_attempt()` before each attempt, `commit()` after the last.
+    """A context that delays the logging of values until a batch has succeeded. `begin_attempt()` is called before each
+    attempt, `commit()` after the last.
 
-    Metrics that a step updates are copied. So a failed attempt has no effect on logs, and a batch that is run in parts
-    is logged once.
+    The metrics that a step updates are copied. Thus a failed attempt does not affect the logs, and a batch that is run
+    in several parts is logged once.
     """
 
     def __init__(self, results: Any, module: nn.Module) -> None:
@@ -152,8 +153,8 @@ class _HeldLogs:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
         self._calls: dict[str, Any] = {}
         self.logged: dict[str, Any] = {}
-        """The logged values by name. A mean is a tensor, which is weighted with the means of the other parts; anything
-        else is a function that logs the value.
+        """The logged values of one part of a batch, by name. A mean is stored as a tensor, to be averaged over the
+        parts; any other value is stored as a function that logs it.
         """
 
     def __enter__(self) -> None:
@@ -170,7 +171,7 @@ class _HeldLogs:
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
     def begin_attempt(self, part: Any) -> None:
-        """Undo what the previous attempt logged, if it started at the same items and has therefore failed."""
+        """Undo what the previous attempt logged, if that attempt ran the same items and has therefore failed."""
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
             self._restore()
@@ -184,7 +185,7 @@ class _HeldLogs:
         self._before = []
 
     def log_joined(self, logged: Any) -> None:
-        """Log the combined values of all parts of a batch."""
+        """Log the values of a whole batch, combined from all its parts."""
         for one in logged if isinstance(logged, list) else [logged]:
             for name, value in one.items():
                 for each in value if isinstance(value, list) else [value]:
@@ -206,9 +207,9 @@ class _HeldLogs:
 
 
 def _state_of(metric: Any) -> dict[str, Any]:
-    """Return a copy of the state that an update changes.
+    """Return a copy of the metric's state that `update` changes.
 
-    Lists are copied without their elements, which no update changes.
+    Lists are copied without their elements, because `update` changes no element.
     """
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache"]
     values = ((name, getattr(metric, name)) for name in names)
@@ -285,7 +286,7 @@ class _ManualGuard(Guard):
 
 
 def _scaler_of(plugin: Any) -> Any:
-    """Return the GradScaler of a precision plugin.
+    """Return the GradScaler of a Lightning precision plugin.
 
     Raises:
         UsageError: the plugin has its own way to step the optimizer, which a guard cannot replace.

@@ -1,4 +1,6 @@
-"""Code shared by the memory callbacks: a monitor whose phases begin and end in different calls."""
+"""Code shared by the memory callbacks: a monitor whose phases (training, evaluation, saving) begin and end in different
+calls.
+"""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,7 +13,9 @@ from ullage.training.monitor.monitor import Monitor
 
 
 class WatchesMemory:
-    """The base class of every callback that watches memory: a monitor of the training loop, and its findings."""
+    """The base class of all callbacks that watch memory. It holds a monitor of the training loop, and the monitor's
+    findings.
+    """
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
         """Prepare a monitor for the GPU that the framework's process uses.
@@ -27,7 +31,7 @@ class WatchesMemory:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were made."""
+        """All findings of the monitor, in the order in which they were made."""
         return self._watch.findings
 
 
@@ -47,18 +51,18 @@ class LoopMonitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, including those of earlier loops."""
+        """All findings of the monitors, including those of earlier training loops."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
     def start(self, device: torch.device) -> None:
-        """Start to watch a device. For a device that is not a CUDA device, nothing is logged."""
+        """Start to watch the memory of a device. If the device is not a CUDA device, nothing is logged."""
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
-        """Close the monitor, and keep its findings."""
+        """Close the monitor, and keep its findings in this object."""
         self.leave_phase()
         self._running.close()
 
@@ -68,7 +72,7 @@ class LoopMonitor:
             self.monitor.step()
 
     def enter_phase(self, phase: str) -> None:
-        """Assign the following steps to a separate phase, until `leave_phase` is called."""
+        """Count the following steps as a separate phase, until `leave_phase` is called."""
         if self.monitor is not None and self._phase is None:
             self._phase = ExitStack()
             self._phase.enter_context(self.monitor.phase(phase))

@@ -91,7 +91,7 @@ class _Magics:
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text in which cells are named as `In[3]`."""
+        """Print a text in which notebook cells are named in the form `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,7 +101,9 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a wrong call of a magic. IPython shows only its text, and the cell fails."""
+    """Return the error for a wrong call of an IPython magic. IPython shows only the error's text, and the cell
+    fails.
+    """
     from IPython.core.error import UsageError as RefusedError
 
     return RefusedError(text)
@@ -124,7 +126,9 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a cell. Return its memory figures as lines, and the error that ended it, which has already been shown."""
+    """Run a notebook cell. Return its memory figures as lines of text, and the error that ended the cell, which IPython
+    has already shown.
+    """
     if not _is_in_use():  # the cell itself decides whether CUDA is initialized
         error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
@@ -158,7 +162,9 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line for a cell that initialized CUDA: all memory allocated so far belongs to it."""
+    """Return the line of text for a cell that initialized CUDA. All memory allocated so far is attributed to this
+    cell.
+    """
     import torch
 
     peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -169,7 +175,9 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Return the bytes that each path holds, with indices in the path replaced by a star."""
+    """Return the bytes that are held through each path, such as "losses[*]". Each index in a path is replaced by a
+    star.
+    """
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
         held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
@@ -232,7 +240,7 @@ def _clear_errors(shell: Any) -> None:
 
 
 def _drop_results(shell: Any, *, everything: bool) -> None:
-    """Delete the results of cells that IPython keeps: the last three, or all of them."""
+    """Delete the cell results that IPython keeps: only the last three, or all of them."""
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):

@@ -27,21 +27,25 @@ _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""The roles of tensors at an address; if an address has two roles, the first in this list is reported."""
+"""The possible roles of a tensor. If several roles were observed for an address, the first of them in this list is
+reported.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakContents:
-    """The contents of a GPU's memory at its peak."""
+    """The contents of a GPU's memory at the peak of allocated memory."""
 
     bytes: int
-    """The allocated bytes at the peak as PyTorch counted them. If an earlier peak of the process was higher, the sum of
-    the known blocks.
+    """The allocated bytes at the peak, as PyTorch counted them. If the process had a higher peak before the recording
+    began, this is the sum of the recorded blocks.
     """
     by_role: tuple[tuple[str, int], ...] | None
-    """The bytes by role, largest first, with `bytes` as their sum; None if they are unknown."""
+    """The bytes of each role at the peak, largest first; together they are equal to `bytes`. None if the roles are
+    unknown.
+    """
     by_line: tuple[tuple[str, str, int], ...]
-    """The source lines with the most bytes: role, line, and requested bytes."""
+    """The source lines that hold the most bytes at the peak, each as (role, line, requested bytes)."""
 
     def __str__(self) -> str:
         if self.by_role is None:
@@ -56,21 +60,23 @@ class PeakContents:
 
 @dataclass(slots=True)
 class _Life:
-    """A block that allocation number `born` created, and that was freed before allocation number `died` + 1."""
+    """A memory block. `born` is the number of the allocation that created it, and `died` is the number of the last
+    allocation before it was freed.
+    """
 
     address: int
     size: int
     born: int
     line: str | None
     begins: int
-    """The number of the event that allocated the block; `ends` is the number of the event that freed it."""
+    """The index of the recorded event that allocated the block; `ends` is the index of the event that freed it."""
     died: int = sys.maxsize
     ends: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class _Course:
-    """The blocks and the peak in the history of a GPU."""
+    """The memory blocks and the memory peak, computed from the recorded history of a GPU."""
 
     lives: list[_Life] = field(default_factory=list)
     peak_event: int = -1
@@ -81,14 +87,18 @@ class _Course:
 
 
 class PeakWatch:
-    """A recorder of allocations between `start` and `stop`. It holds addresses and weak references, but no tensors."""
+    """A recorder of GPU memory allocations between `start` and `stop`. It holds addresses and weak references, but no
+    tensors.
+    """
 
     def __init__(self) -> None:
         self.before_bytes: list[int] = []
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The roles of addresses, by device: the number of allocations so far, the address, and its role."""
+        """The observed roles of memory addresses, by device. Each entry is a tuple: the number of allocations so far,
+        the address, and the role.
+        """
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._handles: list[RemovableHandle] = []
         self._records = False
@@ -136,7 +146,9 @@ class PeakWatch:
         return max(peaks, key=lambda peak: peak.bytes)
 
     def note_alive(self) -> None:
-        """Record the role of each address now. Call it while the objects of the test still exist."""
+        """Record the role of each address now. The caller must call this method while the objects of the test still
+        exist.
+        """
         for one in gc.get_objects():
             if issubclass(type(one), Optimizer):
                 self._note("optimizer state", optimizer_tensors(one))
@@ -197,7 +209,7 @@ class PeakWatch:
 
 
 def _course_of(events: Any, before_bytes: int) -> _Course:
-    """Replay the history of a GPU up to its highest level."""
+    """Replay the recorded events of a GPU, and return its blocks and the peak of allocated memory."""
     course = _Course(peak_bytes=before_bytes, before_at_peak=before_bytes)
     alive: dict[int, _Life] = {}
     earlier, new, count = before_bytes, 0, 0
@@ -223,7 +235,9 @@ def _course_of(events: Any, before_bytes: int) -> _Course:
 
 
 def _roles_by(lives: list[_Life], notes: list[tuple[int, int, str]]) -> Callable[[_Life], str]:
-    """Return the role of a block: the role of its address during the lifetime of the block."""
+    """Return a function that returns the role of a block. A block has the role that was observed for its address while
+    the block was allocated.
+    """
     by_address: dict[int, list[_Life]] = defaultdict(list)
     for life in lives:
         by_address[life.address].append(life)

@@ -34,7 +34,7 @@ class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: 
     """
 
     def add_to(self, trainer: Any) -> None:
-        """Add the callback to a Trainer, before the callbacks that report values."""
+        """Add the callback to a Trainer, before the Trainer's callbacks that report values."""
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -76,14 +76,16 @@ class Guarded:
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, available from the first step on. Its `events` list the out-of-memory errors and how they were
-    handled.
+    """The guard, which is created in the first training step. Its `events` list the out-of-memory errors and how they
+    were handled.
     """
 
     _guarded: tuple[int, int] | None = None
     """The ids of the model and the optimizer for which the guard is installed; None if it is not installed."""
     _replaced: Sequence[tuple[Any, str, Any]] = ()
-    """The replaced methods: the object, the name, and the object's own attribute of that name (None if it had none)."""
+    """The methods that the guard has replaced, each as (object, method name, replaced attribute). The attribute is None
+    if the object inherited the method from its class.
+    """
 
     accelerator: Any
     args: Any
@@ -101,7 +103,9 @@ class Guarded:
             )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
-        """Run forward and backward of a batch, in as many parts as needed. Return the loss of the whole batch."""
+        """Run forward and backward of a batch, in several parts if the batch does not fit. Return the loss of the whole
+        batch.
+        """
         if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
             self._install_guard(model)
         assert self.guard is not None
@@ -128,7 +132,9 @@ class Guarded:
         return loss
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """Train as the Trainer does; afterwards restore the methods of its accelerator and its optimizer."""
+        """Train with the Trainer's own `train` method; afterwards restore the methods of its accelerator and its
+        optimizer.
+        """
         try:
             return super().train(*args, **options)  # type: ignore[misc]  # the Trainer's
         finally:
@@ -159,7 +165,7 @@ class Guarded:
             self.guard.update()
 
     def _uninstall_guard(self) -> None:
-        """Restore the methods that `_install_guard` has replaced. A later step installs a new guard."""
+        """Restore the methods that `_install_guard` has replaced. The next training step installs a new guard."""
         for owner, name, own in self._replaced:
             if own is None:
                 delattr(owner, name)
@@ -169,7 +175,9 @@ class Guarded:
         self._guarded = None
 
     def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Record the parameters to clip, and return the norm as a tensor that gets its value later."""
+        """Record the parameters whose gradients are to be clipped. Return the gradient norm as a tensor, whose value is
+        set when clipping takes place.
+        """
         several = list(parameters)
         norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
         self._to_clip = (several, max_norm, norm_type, norm)

@@ -1,1 +1,3 @@
-"""Reports and their renderers for terminals and HTML pages. They do not depend on how the content was computed."""
+"""Reports and the code that draws them in a terminal or as an HTML page. This code does not depend on how the figures
+were computed.
+"""

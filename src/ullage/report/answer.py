@@ -1,4 +1,6 @@
-"""The base class of answers, which prints an answer as a report in a terminal or a notebook, or as one line."""
+"""The base class of the results of functions such as `ullage.predict`. It prints a result as a report in a terminal or
+a notebook, or as one line.
+"""
 
 import importlib
 import io
@@ -19,10 +21,12 @@ class Answer:
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The name of the module whose `describe` makes a report of the answer. It is imported when it is needed."""
+    """The name of the module whose function `describe` converts the result to a report. The module is imported only
+    when it is needed.
+    """
 
     def __str__(self) -> str:
-        """Return the report as text with the width of the terminal."""
+        """Return the report as text that fits the width of the terminal."""
         from ullage.report.terminal import ReportConsole, draw
 
         text = io.StringIO()
@@ -31,12 +35,12 @@ class Answer:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Return one line with the headline and the subject of the report."""
+        """Return one line with the headline and the subject of the result's report."""
         report = self.report_of()
         return f"<ullage.{type(self).__name__}: {report.headline}, {report.subject}>"
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML for a notebook."""
+        """Return the report of the result as HTML for a notebook."""
         from ullage.report.terminal import ReportConsole, draw
 
         console = ReportConsole(
@@ -47,7 +51,7 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the answers that are shown one below the other."""
+        """Return the results whose reports are shown one below the other when this object is printed."""
         return (self,)
 
     def report_of(self) -> Report:

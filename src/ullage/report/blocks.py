@@ -1,4 +1,4 @@
-"""Blocks of memory over time, as arrays from which an HTML page draws every block in an interactive chart."""
+"""Memory blocks over time, as arrays. An HTML page draws every block from them in an interactive chart."""
 
 from dataclasses import dataclass, field
 
@@ -14,18 +14,22 @@ def _none() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facet:
-    """Labels of blocks, such as the source line that allocated each block. A page can colour blocks by them."""
+    """One way to label memory blocks, such as by the source line that allocated each block. A page can colour blocks by
+    these labels.
+    """
 
     title: str
     labels: tuple[str, ...]
-    """The names of the labels, the most important first."""
+    """The texts of the blocks' labels, the most important first."""
     of_block: Column
-    """The index of each block's label."""
+    """The index in `labels` of each block's label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LifeColumns:
-    """Arrays with one entry for each block, in order of allocation. Times are positions on the chart's time axis."""
+    """Arrays with one entry for each memory block, in order of allocation. Times are positions on the chart's time
+    axis.
+    """
 
     born: Column
     """The position on the time axis at which the block was allocated; 0 for a block that existed before the
@@ -42,7 +46,7 @@ class LifeColumns:
     size_bytes: Column
     address: Column
     stack: Column
-    """The index of the stack that allocated the block; -1 if the stack was not recorded."""
+    """The index of the call stack that allocated the block; -1 if the call stack was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,23 +61,25 @@ class SegmentColumns:
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
-    """1 for mapped pages of an expandable segment; they continue at the end of the pages before them."""
+    """1 for the mapped pages of an expandable segment, which continue where the pages before them end; 0 for other
+    segments.
+    """
     kind: Column = field(default_factory=_none)
-    """An index of `kinds`."""
+    """The index in `kinds` of the segment's kind."""
     kinds: tuple[str, ...] = ()
-    """The kinds of segments; each kind is a pool and a stream."""
+    """The names of the kinds of segments. A kind is a combination of a memory pool and a CUDA stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackColumns:
-    """Call stacks. Stack n has the source lines `frames[starts[n]:starts[n + 1]]`, innermost first."""
+    """Call stacks as arrays. Stack n has the source lines `frames[starts[n]:starts[n + 1]]`, innermost first."""
 
     starts: Column
     frames: Column
-    """Indices of `texts`."""
+    """The indices in `texts` of the source lines."""
     texts: tuple[str, ...]
     is_own: tuple[bool, ...]
-    """Whether a line is in the user's own code."""
+    """Whether each source line is in the user's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,28 +88,26 @@ class BlockHistory:
 
     title: str
     event: Column
-    """The number, from 1, of the recorded event before each position on the time axis; 0 for the state before the first
-    event.
-    """
+    """The number of recorded events up to each position on the time axis; 0 at the position before the first event."""
     time_us: Column
-    """The time of each position on the time axis; empty if times were not recorded."""
+    """The time of each position on the time axis in microseconds; empty if times were not recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
-    """The ways to label blocks. The page starts with the colours of the first one."""
+    """The ways to label blocks. When the page opens, blocks have the colours of the first way."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The last position on the time axis of each training step, if the steps are known."""
+    """The position on the time axis at which each training step ends; empty if the steps are not known."""
     moment: int
     """The position on the time axis that the page shows first, such as that of the out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
-    """The event at `mark`, if it is neither an allocation nor a free."""
+    """A description of the event at the position `moment`; empty if the event is an allocation or a free."""
     limit_bytes: int | None = None
-    """The most bytes that the allocator could reserve."""
+    """The most bytes that the allocator could reserve; None if this is not known."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
-    """The bytes of blocks that were left out because there are too many blocks, at each position; empty if all are
-    included.
+    """The total bytes of the omitted blocks at each position. The smallest blocks are omitted if a run has too many
+    blocks; the array is empty if none are.
     """
     small_label: str = ""

@@ -1,7 +1,7 @@
-"""Lay out table cells in columns of a terminal, wide enough that no character of a cell is lost.
+"""Arrange table cells in terminal columns that are wide enough to show every character of a cell.
 
-The widths are computed here and not by rich: when rich has to narrow columns below their smallest width, it cuts text
-off.
+The widths are computed here and not by rich, because rich cuts text off when columns have to be narrower than their
+smallest width.
 """
 
 from collections.abc import Sequence
@@ -17,24 +17,26 @@ _UNWRAPPED_CELLS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The texts of one column from top to bottom, with its heading if it has one."""
+    """A table column: its texts from top to bottom, and its heading if it has one."""
 
     texts: tuple[Text, ...]
     heading: str = ""
     is_right: bool = False
-    """Whether the texts are right-aligned, as numbers are."""
+    """Whether the texts of the column are right-aligned, as numbers are."""
     keeps_short_whole: bool = True
-    """Whether each text of a column without long texts stays on one line. Otherwise only single words stay whole."""
+    """Whether the texts of a narrow column may not wrap. In a wide column, or if this is false, text may wrap between
+    words.
+    """
 
     @property
     def whole(self) -> int:
-        """The width at which no text has to wrap."""
+        """The width in characters at which no text in the column has to wrap."""
         lines = [line for text in (self.heading, *(text.plain for text in self.texts)) for line in text.splitlines()]
         return max(map(cell_len, lines), default=0)
 
     @property
     def least(self) -> int:
-        """The width at which no word, or no text that stays on one line, is broken."""
+        """The smallest width in characters at which no word of the column is broken, and no text that may not wrap."""
         if self.keeps_short_whole and self.whole <= _UNWRAPPED_CELLS:
             return self.whole
         words = [word for text in (self.heading, *(text.plain for text in self.texts)) for word in text.split()]
@@ -42,7 +44,7 @@ class Column:
 
 
 def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | None:
-    """Return the columns next to each other, `gap` spaces apart; None if they do not fit into the width."""
+    """Return a grid of the columns with `gap` spaces between them; None if the columns do not fit into the width."""
     columns = [column for column in columns if column.whole]
     available = width - gap * (len(columns) - 1)
     least, whole = [column.least for column in columns], [column.whole for column in columns]
@@ -65,8 +67,8 @@ def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | Non
 
 
 def _widths(least: Sequence[int], whole: Sequence[int], available: int) -> list[int]:
-    """Return the widths of the columns: the widest columns are narrowed to one common width, but none below its
-    smallest.
+    """Return the widths of the columns. The widest columns are narrowed to a common width, but no column is narrowed
+    below its smallest width.
     """
     cap = min(max(whole, default=0), available)
     while True:

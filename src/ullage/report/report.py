@@ -12,7 +12,7 @@ from ullage.report.blocks import BlockHistory
 
 
 class Tone(Enum):
-    """The meaning of a text, which decides its colour: good, bad, unsure, or neutral."""
+    """The tone of a text, which decides its colour: good, bad, unsure, or neutral."""
 
     GOOD = "good"
     BAD = "bad"
@@ -22,7 +22,7 @@ class Tone(Enum):
 
     @classmethod
     def of_exit_code(cls, code: ExitCode) -> "Tone":
-        """Return the tone of an answer whose command ends with this exit code."""
+        """Return the tone of a report whose command ends with this exit code."""
         return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
@@ -37,7 +37,9 @@ class SizedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A figure that is included in the parts of a meter, and so does not have its own section of the bar."""
+    """A figure that is already included in the parts of a stacked bar. It is listed in the legend but has no segment in
+    the bar.
+    """
 
     label: str
     text: str
@@ -45,7 +47,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """A total and its parts, drawn as one stacked bar. The remainder is free."""
+    """A total and its parts in bytes, drawn as one stacked bar. The remainder is free memory."""
 
     title: str
     total_bytes: int
@@ -57,18 +59,20 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Parts of a total with their percentages, with one bar for each part."""
+    """The parts of a total in bytes, each shown with its percentage and a bar."""
 
     title: str
     total_bytes: int
     parts: tuple[SizedPart, ...]
     short: int | None = None
-    """The number of parts that a short report lists separately, with the rest as one part; None: all of them."""
+    """The number of parts that a short report lists one by one; it adds up the remaining parts. None: the report lists
+    all parts.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A named interval on the time axis, from its first to its last position."""
+    """A named interval on a chart's time axis, from its first to its last position."""
 
     label: str
     first: int
@@ -77,9 +81,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A memory level over time in bytes, with marks and bands (positions in `values`).
+    """A memory level over time in bytes. Its marks and bands (named intervals) are given as indices in `values`.
 
-    A later band covers an earlier one.
+    Where bands overlap, the later one is drawn.
     """
 
     title: str
@@ -92,13 +96,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """A quoted text, shown unchanged."""
+    """A quoted text, which the report shows unchanged."""
 
     title: str
     text: str
     place: str = ""
     is_to_paste: bool = False
-    """Whether the text is meant to be pasted: its lines are neither indented nor wrapped."""
+    """Whether users are meant to copy and paste the text. Its lines are then neither indented nor wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +134,9 @@ class Table:
     instead: tuple[str, ...] = ()
     """Sentences that a short report shows in place of the rows that it leaves out."""
     wraps: bool = False
-    """Whether short texts may wrap on a narrow terminal. If that is not enough, the rows are shown as a list."""
+    """Whether short texts may wrap on a narrow terminal. If the table is still too wide, its rows are shown as a
+    list.
+    """
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -138,7 +144,9 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A stacked area chart over time in bytes: (label, values) from the bottom up, with marks (positions)."""
+    """A stacked area chart over time in bytes. Its areas are (label, values) pairs from the bottom up; its marks are
+    indices in `values`.
+    """
 
     title: str
     series: tuple[tuple[str, tuple[int, ...]], ...]
@@ -149,11 +157,11 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Icicle:
-    """A tree of byte counts. Each leaf has the names of its levels, its size and a remark."""
+    """A tree of byte counts. A leaf is given by the names on the path to it, its size in bytes and a remark."""
 
     title: str
     levels: tuple[str, ...]
-    """The names of the levels, from the outermost to the innermost."""
+    """The names of the tree's levels, such as "role", from the outermost to the innermost."""
     leaves: tuple[tuple[tuple[str, ...], int, str], ...]
 
 
@@ -177,7 +185,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A trial at (x, y), and its outcome."""
+    """A trial at (x, y) in a chart, and the outcome of the trial."""
 
     x: int
     y: int
@@ -187,7 +195,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A chart of trials over one or two numbers, with a line through (x, y) points and optionally a limit in y."""
+    """A chart of trial runs over one or two option values, with a line through given points and optionally a limit
+    of y.
+    """
 
     title: str
     x_label: str
@@ -199,12 +209,12 @@ class Plot:
     limit: int | None = None
     limit_label: str = ""
     outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
-    """The names of good, unsure and bad points in the legend."""
+    """The texts in the chart's legend for good, unsure and bad points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A named size, and whether it is above or below the limit."""
+    """A named size in bytes, with a tone that shows whether the size is above or below the limit."""
 
     label: str
     size_bytes: int
@@ -239,6 +249,6 @@ class Report:
     sections: tuple[Section, ...]
     pictures: tuple[Picture, ...] = ()
     details: tuple[Section, ...] = ()
-    """Sections that a short report leaves out."""
+    """The sections of the report that a short report leaves out."""
     more: str = ""
-    """A hint that says how to see what a short report leaves out."""
+    """A hint that says how to see the sections that a short report leaves out."""

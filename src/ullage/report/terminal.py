@@ -1,4 +1,4 @@
-"""Draw a report on a terminal. This module does not depend on what the numbers mean."""
+"""Draw a report on a terminal. This module does not depend on what the figures in the report mean."""
 
 import itertools
 from collections.abc import Sequence
@@ -52,14 +52,18 @@ _COLUMN_GAP: Final = 2
 _LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
 _COLUMNS_BESIDE_LABEL: Final = 44
-"""The terminal columns needed for the bytes, the percentage, the bar and the remark of a part."""
+"""The number of terminal columns needed for the bytes, the percentage, the bar and the remark of one part of a
+total.
+"""
 
 
 class ReportConsole(Console):
-    """A console that lets the process end as other programs do when the reader of its output closes the pipe."""
+    """A rich console that ends the process as other programs do when the reader of its output closes the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. The exit code that rich would use, 1, would mean "does not fit"."""
+        """Raise BrokenPipeError. Without this method, rich would end the process with exit code 1, which would mean
+        "does not fit".
+        """
         raise BrokenPipeError
 
 
@@ -86,7 +90,7 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
 
 def _short(section: Section) -> Section:
-    """Return the section without its details."""
+    """Return the section without the rows and parts that a short report leaves out."""
     if isinstance(section, Table):
         return replace(section, rows=tuple(row for row in section.rows if not row.is_detail))
     if isinstance(section, Shares) and section.short is not None and len(section.parts) > section.short + 1:
@@ -97,7 +101,9 @@ def _short(section: Section) -> Section:
 
 
 def without_control_characters(thing: Any) -> Any:
-    """Return the same data with all control characters replaced, which could control the terminal."""
+    """Return the same data with every control character replaced, because control characters could change the state of
+    the terminal.
+    """
     if isinstance(thing, str):
         shown = thing.translate(_CONTROL_CHARACTERS)
         return SourceCode(shown) if isinstance(thing, SourceCode) else shown
@@ -187,7 +193,7 @@ def _is_numeric(table: Table, number: int) -> bool:
 
 
 def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
-    """Draw a stacked bar, with one legend line for each part."""
+    """Draw a stacked bar with a legend, which has one line for each part."""
     width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
@@ -217,7 +223,9 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
 
 
 def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:
-    """Draw the legend of a bar, or rows with bars: in columns, or as one text per row on a narrow terminal."""
+    """Draw rows such as the legend of a bar. The cells are arranged in columns, or on a narrow terminal each row is one
+    text.
+    """
     columns = [
         Column(texts=texts, is_right=number in right, keeps_short_whole=False)
         for number, texts in enumerate(zip(*rows, strict=True))
@@ -240,9 +248,9 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """Draw a curve in `_CURVE_ROWS` rows of blocks, with a line of marks below.
+    """Draw a curve as `_CURVE_ROWS` rows of block characters, with a line of numbered marks below.
 
-    Each cell shows the highest value in its interval.
+    Each character shows the highest value in its interval.
     """
     values = curve.values
     axis = f"{text_of_bytes(max(values, default=0))} "
@@ -267,7 +275,9 @@ def _curve(curve: Curve, width: int) -> RenderableType:
 
 
 def _bands(curve: Curve, cells: int) -> list[str]:
-    """Draw a line of letters that show the band of each cell, and a legend of the letters."""
+    """Draw a line of letters below a curve, in which each letter stands for a band (a named interval), and a legend of
+    the letters.
+    """
     letters: dict[str, str] = {}
     for band in curve.bands:
         if band.label not in letters:

@@ -80,7 +80,7 @@ def test_a_request_that_failed_is_named(shown: Show) -> None:
     found.open()
     said = found.ask("e.$('happens').textContent")
     assert said.startswith("the request that failed: event 88,289 (")
-    assert said.endswith("345.0 MiB are asked for at project/workloads.py:46")
+    assert said.endswith("345.0 MiB are requested at project/workloads.py:46")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

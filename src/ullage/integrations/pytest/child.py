@@ -22,13 +22,15 @@ from ullage.integrations.pytest.plugin import INSIDE
 from ullage.integrations.pytest.process import receive, send
 
 _WRITERS: Final = ("lfplugin", "nfplugin", "stepwiseplugin")
-"""The pytest plugins that write files when a session ends."""
+"""The names of the pytest plugins that write files when a session ends."""
 _CLOSED: Final = 2
 _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Run requested tests until the requests end. Exit without unloading modules."""
+    """Run the tests that the parent process requests, until it closes the connection. Exit without unloading
+    modules.
+    """
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])
     for number in (requests, answers):
@@ -60,7 +62,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 class _TestServer:
-    """A pytest plugin that runs the requested tests."""
+    """A pytest plugin that runs the tests that the parent process requests."""
 
     def __init__(self, config: pytest.Config, session: pytest.Session, source: BinaryIO, target: BinaryIO) -> None:
         self._session = session
@@ -73,12 +75,12 @@ class _TestServer:
         self._threads = _threads()
         self._now = ""
         self._compiler_wanted = mmap.mmap(-1, 1)
-        """Shared memory with the forked processes: whether one of them has imported PyTorch's compiler, as every
-        optimizer does.
+        """A byte of memory that is shared with the forked processes. It is nonzero if a forked process has imported
+        PyTorch's compiler, as every optimizer does.
         """
         self._has_told = mmap.mmap(-1, 1)
-        """Shared memory with the forked processes: whether the last one ended normally and not by `os._exit`; or
-        `_CLOSED`.
+        """A byte of memory that is shared with the forked processes. It is 1 if the last forked process ended normally
+        and not by `os._exit`, and `_CLOSED` if the test closed the file descriptor of its result.
         """
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
@@ -87,7 +89,7 @@ class _TestServer:
         config.pluginmanager.register(self)
 
     def run(self) -> int:
-        """Run tests until the requests end, or until this process can no longer fork safely."""
+        """Run tests until the parent process closes the connection, or until this process can no longer fork safely."""
         is_reusable = True
         while is_reusable:
             try:
@@ -118,8 +120,8 @@ class _TestServer:
         return item
 
     def _can_be_copied(self) -> bool:
-        """Return whether a fork is safe: importing the tests has not started anything that a fork would lack, such as
-        threads.
+        """Return whether this process can fork safely. It cannot if importing the tests has started threads or
+        initialized CUDA, which a forked process would lack.
         """
         import torch
 
@@ -167,12 +169,12 @@ class _TestServer:
     # ---- hooks of pytest
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record the reason why a file could not be collected."""
+        """Record the reason why pytest could not collect a test file."""
         if not report.passed:
             self._errors[self._now] = str(report.longreprtext if report.failed else report.longrepr)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a report to the session that requested the test."""
+        """Send a test report to the pytest session that requested the test."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         try:
             self._send("report", data)
@@ -181,7 +183,7 @@ class _TestServer:
             self._send("report", data)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
-        """Send a warning to the session that requested the test."""
+        """Send a warning of a test to the pytest session that requested the test."""
         category = warning_message.category
         value = {
             "category": (category.__module__, category.__qualname__),

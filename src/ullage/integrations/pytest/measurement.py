@@ -1,6 +1,6 @@
-"""Measure one test: its peak of allocated memory, and the memory that it leaves allocated.
+"""Measure the peak of allocated memory in one test, and the memory that the test leaves allocated.
 
-Report it if a limit is exceeded.
+A test that exceeds a limit is reported as failed.
 """
 
 import gc
@@ -78,7 +78,7 @@ class _NoteAtEnd:
 
 
 def _settled_bytes() -> int:
-    """Return the allocated bytes after garbage collection, without cuBLAS workspaces, which are not leaks."""
+    """Return the bytes that are allocated after garbage collection, without cuBLAS workspaces, which are not leaks."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -104,7 +104,7 @@ def _leak(before: int, after: int, allowed: int | None) -> str:
 
 
 def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
-    """Return a failure report for a test that has passed but exceeded a limit."""
+    """Return pytest's failure report for a test that has passed but exceeded a memory limit."""
     call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration

@@ -21,7 +21,7 @@ _VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
-"""The attribute that is set in the process that has the emulated GPU of a test."""
+"""The attribute of pytest's `config` that is set in the process with a test's emulated GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,19 @@ class Allowance:
     """The memory limits of a test, and the GPU on which it runs."""
 
     peak_bytes: int | None = None
-    """The most bytes that may be allocated at the same time; None: no limit."""
+    """The most bytes that a test may have allocated at the same time; None: no limit."""
     leak_bytes: int | None = None
     """The most bytes by which allocated memory may grow from before the test to after it; None: no limit."""
     gpu: str | None = None
     """The name of the emulated GPU; None: the default GPU."""
     values: str = "on"
-    """The mode for values that are read back from the emulated GPU, as in `ullage.emulate`."""
+    """The mode `values` of `ullage.emulate`, which determines the values that a test gets when it copies data from the
+    emulated GPU to the host.
+    """
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the command-line options of the plugin."""
+    """Add the command-line options of this pytest plugin."""
     group = parser.getgroup("gpu memory (ullage)")
     group.addoption(
         "--gpu-memory-device",
@@ -58,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Emulate a GPU in this process if requested, before a conftest file may import torch."""
+    """Emulate a GPU in pytest's own process if the user requests it, before a conftest file may import torch."""
     options = early_config.known_args_namespace
     gpu = options.gpu_memory_gpu
     if gpu is None:
@@ -93,7 +95,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a marked test in the right process, and measure it."""
+    """Run a test that has the marker `gpu_memory` in a process with the test's GPU, and measure its memory."""
     if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -135,7 +137,7 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
 
 
 def _allowance_of(item: pytest.Item) -> Allowance:
-    """Return the limits from the markers of a test; the marker closest to the test has precedence.
+    """Return the memory limits from the markers of a test. The marker closest to the test function has precedence.
 
     Raises:
         UsageError: a marker has a wrong argument.
@@ -172,8 +174,8 @@ def _bytes_of(name: str, given: Any) -> int | None:
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test runs in this process although its GPU is emulated, because a debugger works only in this
-    process.
+    """Return whether a test runs in pytest's own process although its GPU is emulated, because a debugger works only in
+    that process.
     """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
@@ -195,7 +197,7 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down the fixtures in this process that earlier tests have set up and the next test does not need."""
+    """Tear down the fixtures in pytest's own process that earlier tests have set up and the next test does not need."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

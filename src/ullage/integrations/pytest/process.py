@@ -55,14 +55,14 @@ _NOT_THERE: Final[dict[str, Any]] = {
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Send a message of plain data."""
+    """Send a message of plain data to the other process."""
     data = marshal.dumps(message)
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Return the next message.
+    """Return the next message of the other process.
 
     Raises:
         EOFError: the other process has closed the connection.
@@ -74,7 +74,9 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes with emulated GPUs of this session, by GPU and by the mode for values that are read back."""
+    """The processes with emulated GPUs that this pytest session has started: one for each GPU and each mode `values` of
+    `ullage.emulate`.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -143,7 +145,7 @@ class _Process:
         send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
-        """Return the reports of a test, or the reason why there are none, and whether the process can run another
+        """Return the reports of a test, or the reason why it has no reports, and whether the process can run another
         test.
         """
         reports: list[pytest.TestReport] = []
@@ -170,7 +172,9 @@ class _Process:
             ) from None
 
     def stop(self, *, is_busy: bool = False) -> None:
-        """End the process and its descendants; at once if it runs a test whose result is not needed."""
+        """End the process and its descendants. Do not wait for them if the process still runs a test whose result is
+        not needed.
+        """
         for stream in (self._requests, self._answers):
             with suppress(OSError):
                 stream.close()
@@ -180,7 +184,9 @@ class _Process:
 
 
 def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
-    """Return the options of this session as plain data, to start another session with the same options."""
+    """Return the options of this pytest session as plain data, so that another session can be started with the same
+    options.
+    """
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
     changes = {name: value for name, value in _NOT_THERE.items() if name in options}
     plugins = [name for name in config.option.plugins if name != "terminal"]
@@ -201,7 +207,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _warn(config: pytest.Config, *, category: tuple[str, str], text: str, file: str, line: int, **rest: Any) -> None:
-    """Report a warning of a test as if it had been raised in this process."""
+    """Report a warning that a test raised in another process as if it had been raised in this process."""
     kind = getattr(sys.modules.get(category[0]), category[1], UserWarning)
     message = warnings.WarningMessage(text, kind, file, line)
     config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **rest})

@@ -56,11 +56,11 @@ _BLOCKS: Final = (
     "hand",
     "explorer",
 )
-"""The names of the scripts that draw blocks over time, in loading order."""
+"""The names of the page's scripts that draw memory blocks over time, in loading order."""
 
 
 def draw_page(report: Report) -> str:
-    """Return the report as HTML. Secrets in its texts are hidden, because a page is made to be shown to others."""
+    """Return the report as an HTML page. Secrets in its texts are hidden, because users show pages to others."""
     report = hidden_data(report)
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
@@ -86,7 +86,9 @@ def draw_page(report: Report) -> str:
 
 
 def _prepared(picture: Picture) -> Any:
-    """Return what the HTML template needs for a chart: packed blocks, or the branches of a tree."""
+    """Return the data that the HTML template needs for a chart: compressed blocks, or the branches of a tree; None for
+    other charts.
+    """
     if isinstance(picture, BlockHistory):
         return packed_within(picture)
     return tree_of(picture) if isinstance(picture, Icicle) else None
@@ -100,9 +102,10 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """Return the sections that come before the charts (meters and the main table), and those that come after them.
+    """Return the report's sections that the page shows above the charts (meters and the main table), and those that it
+    shows below them.
 
-    A curve is drawn as a chart, so only its remark remains as a section.
+    The page draws a curve as a chart, so only the remark of a curve is a section.
     """
     named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
     meters = [one for one in named if one[0] == "meter"]
@@ -129,7 +132,7 @@ def _environment() -> Environment:
 
 
 def _embedded(data: Any) -> Markup:
-    """Return JSON that is safe inside a script element, even if a file name contains `</script>`."""
+    """Return data as JSON that is safe inside a script element, even if a file name contains `</script>`."""
     text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
@@ -139,7 +142,8 @@ def _plotly() -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Return the colour name (as in page.css) of each label that has one, so that a colour has one meaning on a page.
+    """Return the colour of each label as a name in page.css, so that a colour has the same meaning in all charts of a
+    page.
 
     The first source lines that the charts name get separate colours.
     """

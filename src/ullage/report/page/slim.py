@@ -1,6 +1,7 @@
-"""Pack blocks over time as compressed text for a page. If there are too many blocks, the smallest are summed up.
+"""Convert memory blocks over time to compressed text for an HTML page. If there are too many blocks, the smallest ones
+are replaced by the sum of their sizes.
 
-A script of the page, columns.js, unpacks the text.
+A script of the page, columns.js, decompresses the text.
 """
 
 import base64
@@ -17,18 +18,24 @@ from ullage.report.blocks import BlockHistory, Column, Facet, LifeColumns
 
 _WIDTHS = (1, 2, 4, 8)
 _RISING = ("born", "event", "time_us")
-"""Columns whose numbers never decrease. Their differences are small and compress well."""
+"""The columns whose numbers never decrease. The differences between neighbouring numbers are small and compress
+well.
+"""
 _MOST_BLOCKS: Final = 1_000_000
 _MOST_LETTERS: Final = 7_500_000
-"""The largest packed text in bytes. With it a page stays below 10 MB."""
+"""The largest compressed text in bytes. This limit keeps a page below 10 MB."""
 _STRETCHES: Final = 4096
-"""The number of time intervals of which the highest and the lowest memory level are kept in the chart."""
+"""The number of time intervals into which the chart is divided. For each interval, the highest and the lowest memory
+level are kept.
+"""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, most_letters: int = _MOST_LETTERS) -> str:
-    """Return the packed text of blocks over time. If there are too many blocks, the smallest are left out."""
+    """Return memory blocks over time as compressed text. If the text would be too long, the smallest blocks are left
+    out.
+    """
     keep = min(len(history.blocks.born), most_blocks)
     while True:
         slim = slimmed(history, keep)
@@ -39,7 +46,9 @@ def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, mos
 
 
 def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
-    """Return the history with only the largest blocks; the bytes of the other blocks are summed up at each position."""
+    """Return the history with only the largest blocks. The sizes of the other blocks are summed at each position on the
+    time axis.
+    """
     blocks = history.blocks
     if len(blocks.born) <= most_blocks:
         return history
@@ -75,7 +84,7 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
 
 
 def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
-    """Return the total bytes of the selected blocks at each position."""
+    """Return the total bytes of the selected memory blocks at each position on the time axis."""
     change = np.zeros(moments + 1, np.int64)
     born, size = blocks.born[chosen], blocks.size_bytes[chosen]
     gone = np.minimum(born + (blocks.life + blocks.wait)[chosen], moments)
@@ -85,8 +94,8 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the times to keep: those at which a kept block is allocated or freed, and the extremes of each
-    interval.
+    """Return the positions on the time axis to keep: those at which a kept block is allocated or freed, and those with
+    the highest and the lowest memory level of each interval.
     """
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))

@@ -1,4 +1,6 @@
-"""Prepare a tree of byte counts for a page: a line and bar for each branch, one line for a chain without a fork."""
+"""Prepare a tree of byte counts for an HTML page. A branch is shown as a line with a bar, and branches that each have
+only one child are shown as one line.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,19 +13,21 @@ _OPEN_SHARE: Final = 0.08
 
 @dataclass(slots=True)
 class Branch:
-    """A branch of the tree: the names on its path, its bytes, and its child branches, the largest first."""
+    """A branch of a tree of byte counts: the names on its path, its bytes, and its child branches, the largest
+    first.
+    """
 
     names: tuple[str, ...]
     size_bytes: int = 0
     remark: str = ""
     share: float = 0.0
     meaning: str = ""
-    """The label that decides the colour of the branch."""
+    """The label that decides the colour of the branch on the page."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the page shows the child branches without a click."""
+        """Whether the page shows the child branches of this branch without a click."""
         return self.share >= _OPEN_SHARE
 
 
@@ -48,7 +52,9 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort the child branches by size, join chains, and sum up the smallest branches."""
+    """Sort the child branches by size, combine branches that have only one child, and replace the smallest branches by
+    their sum.
+    """
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
     rest = node.branches[_MOST_BRANCHES:]
@@ -60,7 +66,9 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Return the last branch of a chain, with the names of the whole chain."""
+    """Return a branch, combined with the branches below it as long as each has only one child. The result has the names
+    of all combined branches.
+    """
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches
         only.names = (*branch.names, *only.names)

@@ -1,4 +1,4 @@
-"""Checks for the arguments of a batch sampler: item lengths, whole numbers, and the rank."""
+"""Functions that check the arguments of a batch sampler: item lengths, whole numbers, and the rank."""
 
 import contextlib
 import operator
@@ -12,7 +12,7 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""The maximum length of an item: far above real lengths, and low enough that sums of lengths do not overflow 64
+"""The maximum length of an item. It is far above real lengths, and low enough that sums of lengths do not overflow 64
 bits.
 """
 _BRIEF_CHARACTERS: Final = 80

@@ -17,7 +17,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class EpochOrder:
-    """Random orders that are determined by a seed and an epoch. Without a seed, the original order is kept."""
+    """A source of random orders that depend only on a seed and an epoch. Without a seed, the original order is kept."""
 
     def __init__(self, seed: int | None, epoch: int) -> None:
         self._bits = None
@@ -25,7 +25,7 @@ class EpochOrder:
             self._bits = np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=(epoch,)))
 
     def order(self, otherwise: Ints) -> Ints:
-        """Return a random permutation of positions; without a seed, the positions sorted by the values of
+        """Return a random permutation of positions. Without a seed, return the positions sorted by the values of
         `otherwise`.
         """
         by = otherwise if self._bits is None else self._bits.random_raw(len(otherwise))
@@ -42,19 +42,19 @@ class Layout:
     """
 
     items: Ints
-    """The indices of the items that are used, bucket by bucket."""
+    """The indices of the dataset items that are used. Items of the same bucket (padded length) are adjacent."""
     buckets: npt.NDArray[Any]
-    """The bucket of each entry of `items`; bucket 0 has the longest items."""
+    """The bucket number of each entry of `items`. Bucket 0 has the longest items."""
     starts: Ints
-    """The position in `items` at which each batch begins."""
+    """The position in `items` of the first item of each batch."""
     ends: Ints
     padded: Ints
     """The length to which the items of each batch are padded."""
 
     @classmethod
     def cut(cls, padded: Ints, items: Ints, max_tokens: int, max_items: int | None) -> Self:
-        """Group items with given padded lengths into batches. An item that exceeds the token budget becomes a batch by
-        itself.
+        """Group items with given padded lengths into batches. An item whose length exceeds the token budget forms a
+        batch by itself.
         """
         lengths, buckets, counts = np.unique(-padded, return_inverse=True, return_counts=True)
         lengths = -lengths
@@ -77,11 +77,13 @@ class Layout:
 
     @property
     def costs(self) -> Ints:
-        """The cost of each batch in tokens, padding included."""
+        """The cost of each batch, as its number of tokens including padding."""
         return self.sizes * self.padded
 
     def filled(self, epoch_order: EpochOrder) -> Ints:
-        """Return `items` in the order of an epoch; each item stays in its bucket."""
+        """Return `items` in the random order of an epoch. Each item stays in its bucket (the items of one padded
+        length).
+        """
         order = epoch_order.order(self.items)
         return self.items[order[np.argsort(self.buckets[order], kind="stable")]]
 
@@ -121,8 +123,8 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Return the position of each batch's shape in the order of costs, 0 for the highest cost. Of two shapes with equal
-    cost, the longer comes first.
+    """Return the place of each batch's shape among all shapes, sorted by cost from the highest to the lowest. Of two
+    shapes with equal cost, the longer comes first.
     """
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]
@@ -133,8 +135,8 @@ def _ranked(layout: Layout) -> Ints:
 
 
 def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
-    """Return the positions of `shapes` in rows of equal shape as far as possible; the remaining rows are sorted by
-    cost.
+    """Return the positions of `shapes` as a matrix. As many rows as possible have equal shapes; the remaining positions
+    fill rows in the order of their cost.
     """
     order = np.argsort(shapes, kind="stable")
     head, rest = (order[:ranks], order[ranks:]) if largest_first else (order[:0], order)
@@ -145,10 +147,11 @@ def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
 
 
 def _part(dealt: Ints, twice: Ints) -> None:
-    """Rotate rows so that no rank gets both copies of a batch.
+    """Rotate the rows of a matrix of batches, which has a column for each rank, so that no rank gets the same batch
+    twice.
 
-    There are fewer copies than ranks, and each copy excludes one rotation of its row, so one rotation is always
-    possible.
+    Fewer batches are assigned twice than there are ranks. Each of them excludes one rotation of its row, so one
+    rotation is always possible.
     """
     ranks = dealt.shape[1]
     held: dict[int, set[int]] = {int(batch): set() for batch in twice}
@@ -163,5 +166,5 @@ def _part(dealt: Ints, twice: Ints) -> None:
 
 
 def _firsts(counts: Ints) -> Ints:
-    """Return the start index of each of several adjacent runs with these lengths."""
+    """Return the start index of each of several adjacent ranges with these lengths."""
     return np.cumsum(counts) - counts

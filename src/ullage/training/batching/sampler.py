@@ -151,7 +151,9 @@ class TokenBudgetBatchSampler:
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself, because Lightning calls `set_epoch` on `loader.batch_sampler.sampler`."""
+        """The sampler itself. Lightning calls `set_epoch` on `loader.batch_sampler.sampler`, so this attribute must
+        exist.
+        """
         return self
 
     @property
@@ -166,12 +168,12 @@ class TokenBudgetBatchSampler:
 
     @property
     def dropped(self) -> int:
-        """The number of items that are left out because they are too long."""
+        """The number of items that the sampler leaves out because they are too long."""
         return len(self._lengths) - len(self._layout.items)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """All batch shapes of any epoch and rank, as (items, padded length), the most expensive first.
+        """The shapes of all batches in any epoch and on any rank, as (items, padded length), the most expensive first.
 
         Of two shapes with equal cost, the longer comes first.
         """
@@ -179,11 +181,11 @@ class TokenBudgetBatchSampler:
         return sorted(((items, length) for items, length in pairs), key=lambda pair: (-pair[0] * pair[1], -pair[1]))
 
     def round_up(self, length: int) -> int:
-        """Return the padded length of a batch whose longest item has this length."""
+        """Return the length to which a batch is padded, given the length of its longest item."""
         return -(-length // self._bucket) * self._bucket
 
     def padded_length(self, indices: Iterable[int]) -> int:
-        """Return the padded length of the batch with these indices.
+        """Return the length to which the items of a batch are padded. The batch is given by the indices of its items.
 
         Raises:
             UsageError: `indices` is empty.

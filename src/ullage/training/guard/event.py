@@ -1,4 +1,6 @@
-"""The event log of a guard: one entry and one log line for each out-of-memory error, with the action taken."""
+"""The event log of a guard, with one entry and one line for each out-of-memory error and for the action that the guard
+took.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -39,8 +41,8 @@ class Event:
 
 
 class EventLog:
-    """The events of a guard, in order. The log does not refer to the guard, so a kept log does not keep the guard
-    alive.
+    """The events of a guard, in the order in which they occurred. This object does not refer to the guard, so it does
+    not keep the guard alive.
     """
 
     def __init__(self, log: Callable[[str], Any]) -> None:
@@ -50,20 +52,20 @@ class EventLog:
         self._pending: list[str] = []
 
     def add(self, event: Event) -> None:
-        """Append an event, and pass its line to the log function."""
+        """Append an event to the guard's events, and call the user's log function with one line about it."""
         self.events.append(event)
         self.log(str(event))
 
     def add_pending(self, stage: str, action: str, message: Message) -> None:
-        """Append an event, and keep its line until `log_pending` is called. The user's log function may raise an error,
-        which must not interrupt the optimizer's step.
+        """Append an event to the guard's events, but do not log it until `log_pending` is called. The user's log
+        function may raise an error, which must not interrupt the optimizer's step.
         """
         event = Event(step=self.step, stage=stage, action=action, message=message)
         self.events.append(event)
         self._pending.append(str(event))
 
     def log_pending(self) -> None:
-        """Pass the lines of the events that `add_pending` has appended to the log function."""
+        """Call the user's log function with one line for each event that `add_pending` has appended."""
         lines, self._pending = self._pending, []
         for line in lines:
             self.log(line)

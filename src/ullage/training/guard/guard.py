@@ -41,8 +41,8 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.guard.state.written_parameters import parameters_in
 
 _WARM: Final = 3
-"""The number of the step after which the cache is emptied if `torch.backends.cudnn.benchmark` is on. By then cuDNN has
-tried its algorithms, and their workspaces are not needed again.
+"""The number of training steps after which the allocator's cache is emptied once, if `torch.backends.cudnn.benchmark`
+is on. By then cuDNN has tried its algorithms, and their workspaces are not needed again.
 """
 
 Batch = TypeVar("Batch")
@@ -114,7 +114,9 @@ class Guard:
         timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create a guard; the class documents the arguments. The constructor copies no tensor and runs no step."""
+        """Create a guard with the arguments that the class documents. The constructor copies no tensor and runs no
+        step.
+        """
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
@@ -147,8 +149,8 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that refer to the parameters. Called again when parameters or modules were added, or
-        parameters moved to another device.
+        """Create the parts of the guard that refer to the parameters. This method is called again when parameters or
+        modules were added, or when parameters were moved to another device.
         """
         self._members = _members_of(self._optimizers)
         of_modules = (parameter for module in self._modules for parameter in module.parameters())
@@ -229,8 +231,8 @@ class Guard:
         return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
-        """Apply the gradients accumulated by steps with `update=False`: clip them, then step the optimizers and
-        schedulers.
+        """Apply the gradients that steps with `update=False` have accumulated: clip the gradients, then step the
+        optimizers and schedulers.
 
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
@@ -323,8 +325,8 @@ class Guard:
         return self._update.total_norm
 
     def _report_failure(self, error: BaseException) -> None:
-        """Add the report of `ullage explain` to an out-of-memory error that leaves the guard, and notify the other
-        ranks of any error.
+        """Handle an error that leaves the guard. Notify the other ranks of it, and add the report of `ullage explain`
+        if it is an out-of-memory error.
         """
         if read_oom(error, is_on_host=self._room.is_on_host) is not None:
             add_oom_report(error, self._room)
@@ -332,8 +334,8 @@ class Guard:
             self._ranks.announce_failure()
 
     def _drop_gradients(self) -> bool:
-        """Set the gradients of all optimizers' parameters to None; return whether no other parameter can have a
-        gradient.
+        """Set the gradients of all parameters that the optimizers train to None. Return whether these are all the
+        parameters that can have a gradient.
         """
         for optimizer in self._optimizers:
             if type(optimizer).zero_grad is Optimizer.zero_grad:  # equal to zero_grad(), without its profiler call
@@ -359,8 +361,8 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return the number of parameters and the device of the first parameter for each parameter group. They change when
-    parameters are added or moved.
+    """Return the number of parameters and the device of the first parameter, for each parameter group of the
+    optimizers. This list changes when parameters are added or moved.
     """
     return [
         (len(group["params"]), group["params"][0].device)

@@ -34,16 +34,16 @@ _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
 _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
-"""The DistributedDataParallel models of this process whose gradients a guard reduces."""
+"""The DistributedDataParallel models of this process whose gradients a guard reduces in place of DDP."""
 
 
 @public
 class RankError(RuntimeError):
-    """An error in one rank that is caused by another rank: that rank has given up, has ended, or does not answer."""
+    """An error in this rank that occurs because another rank has given up, has ended, or does not answer."""
 
 
 class Ranks:
-    """The ranks that train one model together, as seen from one of these ranks."""
+    """The ranks that train one model together, as seen from this process."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
         """Create the process group in which the ranks agree; every rank has to call this.
@@ -69,7 +69,7 @@ class Ranks:
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
-        """Whether forward and backward contain collectives, in which the ranks wait for each other."""
+        """Whether forward and backward of the model contain collectives, in which the ranks wait for each other."""
         shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
         assert shared is not None
         self._shared: dist.ProcessGroup = shared
@@ -106,8 +106,8 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Begin a step: broadcast the buffers of rank 0, and return the number of parts in which this rank has to run
-        the batch.
+        """Begin a training step: broadcast the buffers of rank 0, and return the number of parts in which this rank has
+        to run the batch.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -123,7 +123,7 @@ class Ranks:
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Request that the next step broadcasts the buffers of rank 0 again."""
+        """Request that the buffers of rank 0 are broadcast again at the beginning of the next step."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
@@ -141,7 +141,9 @@ class Ranks:
         return self._exchange([0, split, 0])[_SPLIT]
 
     def announce_failure(self) -> None:
-        """Notify the other ranks that this rank gives up. They receive this when they next agree."""
+        """Announce to the other ranks that this rank gives up. They receive the announcement the next time that the
+        ranks exchange messages.
+        """
         if self.in_lockstep:
             return  # the other ranks are inside the step, and wait in a collective until this process ends
         try:
@@ -190,8 +192,7 @@ class Ranks:
         return largest
 
     def _retry(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective. Retry it after freeing memory if this rank ran out of memory before it started the
-        collective.
+        """Run a collective. If this rank ran out of memory before the collective started, free memory and retry it.
 
         Raises:
             RankError: another rank has ended or does not answer.
@@ -214,7 +215,9 @@ class Ranks:
 
 
 def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ranks | None:
-    """Return the group of ranks that trains these modules together; None if each rank trains a separate model."""
+    """Return the process group of the ranks that train these modules together; None if each rank trains a separate
+    model.
+    """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     from torch.distributed.fsdp import FSDPModule
@@ -226,8 +229,8 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """Allocate the flat tensors in which small gradients are gathered before an all-reduce: a tensor for each device
-    and dtype, as large as the largest bucket.
+    """Allocate the flat tensors into which small gradients are copied for an all-reduce. There is one for each device
+    and dtype, as large as its largest bucket.
     """
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:
@@ -240,8 +243,8 @@ def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, to
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield groups of gradients of the same device and dtype, each group with up to 25 MiB, in the same order on every
-    rank.
+    """Yield buckets of gradients with the same device and dtype. A bucket has up to 25 MiB, and the order is the same
+    on every rank.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:

@@ -1,4 +1,4 @@
-"""A rehearsal: the heaviest step of a training run, run before training and then undone.
+"""A rehearsal runs the heaviest step of a training run before training starts, and then undoes it.
 
 It shows how much memory the run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
 """
@@ -27,7 +27,7 @@ class Rehearsal:
     """The result of `Guard.rehearse`: the heaviest batch, and the memory that its step needed."""
 
     batches: int
-    """The number of batches that were examined."""
+    """The number of batches from which the heaviest was chosen."""
     items: int | None
     length: int
     """The number of elements of one item in the largest tensor of the heaviest batch: tokens of a sequence, or pixels
@@ -36,8 +36,8 @@ class Rehearsal:
     parts: int
     """The number of parts in which the heaviest batch has to be run."""
     has_tried_optimizers: bool
-    """Whether state and temporaries of all optimizers were allocated too. Only PyTorch's own optimizers allow such a
-    dry run.
+    """Whether state and temporaries of all optimizers were allocated in the rehearsal too. This is possible only with
+    PyTorch's own optimizers.
     """
     peak_allocated_bytes: int | None
     """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""

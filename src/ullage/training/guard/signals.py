@@ -15,11 +15,13 @@ _NUMBERS: Final = tuple(
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
-"""The signals that are held back. SIGINT comes last, so its handler is restored last."""
+"""The signals that are delayed while the guard's own code runs. SIGINT comes last, so its handler is restored last."""
 
 
 class Signals:
-    """Holds back signals that have a Python handler. A second signal of the same kind is handled immediately."""
+    """A delay for signals that have a Python handler. If the same signal arrives a second time, it is handled
+    immediately.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -28,7 +30,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold back signals inside this context, and call their handlers when it ends."""
+        """Delay signals inside this context, and call their handlers when the context ends."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -49,7 +51,7 @@ class Signals:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Handle signals immediately inside this context. Signals that were held back before are handled first."""
+        """Handle signals immediately inside this context. The signals that were delayed until now are handled first."""
         if not self._handlers:
             yield
             return

@@ -23,23 +23,23 @@ from ullage.base.driver import count_used
 from ullage.training.isolation import transfer
 
 CLOSED_CODE: Final = 119
-"""The exit code of the process if the function has closed the file descriptor through which its result would be
-sent.
-"""
+"""The exit code of the process that means that the user's function has closed the file descriptor for its result."""
 
 
 class _ClosedError(BaseException):
-    """An error that means that the function has closed a file descriptor of ullage, so no result can be sent back."""
+    """An error that means that the user's function has closed a file descriptor of ullage, so that no result can be
+    sent back.
+    """
 
 
 class _Reply:
-    """The answer to the parent process, written once."""
+    """The result or error of the user's function, which is sent to the parent process once."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         self._identity = file_behind(file)
         self.count = False
-        """Whether the driver's count of used memory is added to the answer."""
+        """Whether the used GPU memory that the driver reports is sent to the parent process too."""
 
     def result(self, value: Any) -> None:
         try:
@@ -69,8 +69,8 @@ class _Reply:
 
 
 def main() -> None:
-    """Run the call that the arguments refer to, then run the exit handlers and end the process without unloading
-    modules.
+    """Run the function call that the command-line arguments describe, then run the exit handlers and end the process
+    without unloading modules.
     """
     tie_to_parent()
     channel, call, given = (int(number) for number in sys.argv[2:5])
@@ -120,7 +120,9 @@ def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
 
 
 def _inherit_card() -> None:
-    """Emulate the parent's GPU. sitecustomize has already done so, except with interpreter flags such as -I and -S."""
+    """Emulate the same GPU as in the parent process. sitecustomize has already done this, unless Python was started
+    with a flag such as -I or -S.
+    """
     # These imports take half of the start time of this process, so they are skipped without an emulated GPU.
     from ullage.base.errors import TorchMissingError
     from ullage.gpu.emulator.emulate import inherit
@@ -130,8 +132,8 @@ def _inherit_card() -> None:
 
 
 def _publish() -> None:
-    """Copy the objects of the parent's `__main__` into this process's `__main__`, in which pickle and torch.save look
-    for them.
+    """Copy the objects of the parent process's `__main__` module into `__main__` of this process, in which pickle and
+    torch.save look for them.
     """
     main = vars(sys.modules["__main__"])
     for found in gc.get_objects():

@@ -1,6 +1,6 @@
-"""The driver's count of used GPU memory before, during and after a function that runs in a separate process.
+"""The used GPU memory that the driver reports before, during and after a function runs in a separate process.
 
-The driver does not report which process uses the memory: changes by other processes on the GPU are included.
+The driver does not report which process uses the memory. Changes by other processes on the GPU are therefore included.
 """
 
 import os
@@ -18,34 +18,36 @@ _TICK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """The used memory of one GPU according to the driver, in bytes, summed over all processes."""
+    """The used memory of one GPU in bytes, as the driver reports it, summed over all processes."""
 
     index: int
     name: str
     before_bytes: int
     within_bytes: int | None
-    """The used bytes when the function had returned or raised; None if its process ended before it could query the
-    driver.
+    """The used bytes at the time when the function had returned or raised an error; None if the process ended before it
+    could query the driver.
     """
     after_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCheck:
-    """The driver's count of used memory before a function ran in a separate process, when it ended, and after the
-    process ended.
+    """The used memory that the driver reports before a function ran in a separate process, when the function ended, and
+    after the process ended.
     """
 
     process: int
     """The id of the process in which the function ran."""
     cards: tuple[CardUse, ...]
     why_not: str
-    """The reason why the memory was not counted; empty if it was counted."""
+    """The reason why the driver could not be queried for the used memory; empty if it was queried."""
     is_emulated: bool
 
     @property
     def came_back(self) -> bool:
-        """Whether no GPU has more memory in use than before; false if nothing was counted."""
+        """Whether each GPU has at most as much memory in use as before the function ran; false if the driver could not
+        be queried.
+        """
         return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
 
     def __str__(self) -> str:

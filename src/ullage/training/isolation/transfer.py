@@ -30,7 +30,9 @@ _NO_FILE: Final = "<dynamic-code>"  # the file name that cloudpickle 3.1.3 gives
 
 
 def new_file() -> int:
-    """Create an empty parcel and return its file descriptor, which child processes do not inherit."""
+    """Create an empty parcel (a shared memory file for one value), and return its file descriptor, which child
+    processes do not inherit.
+    """
     return beside_streams(os.memfd_create("ullage-parcel", os.MFD_CLOEXEC))
 
 
@@ -71,7 +73,7 @@ def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> 
 
 
 def read_note(file: int) -> dict[str, Any] | None:
-    """Return the note of a parcel; None if the parcel is empty."""
+    """Return the JSON note that was written into a parcel (a shared memory file); None if the parcel is empty."""
     if os.fstat(file).st_size < _PAGE_BYTES:
         return None
     tail, buffers, length, _ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
@@ -82,7 +84,8 @@ def read_note(file: int) -> dict[str, Any] | None:
 
 
 def read_value(file: int) -> Any:
-    """Return the value of a parcel that is not empty. This works only once, because it frees the parcel's memory.
+    """Return the value that was written into a parcel (a shared memory file). This works only once, because it frees
+    the parcel's memory.
 
     Raises:
         Exception: any error that the value's classes raise when they are unpickled.
@@ -96,7 +99,7 @@ def read_value(file: int) -> Any:
 
 
 def _take(mapping: mmap.mmap, start: int, length: int) -> bytearray:
-    """Return a copy of a buffer in separate memory, and free the pages of the buffer in the parcel."""
+    """Return a copy of a buffer in ordinary memory, and free the pages of the original in the shared memory file."""
     with memoryview(mapping) as whole, whole[start : start + length] as part:
         copy = bytearray(part)
     with suppress(OSError):  # a kernel without this feature frees the pages together with the parcel
@@ -111,15 +114,15 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return the reduced form of a code object with its file name, which cloudpickle 3.1.3 omits, so that tracebacks
-    show source lines.
+    """Return the reduced form of a code object for pickle, including its file name, so that tracebacks show source
+    lines. cloudpickle 3.1.3 omits the file name.
     """
     make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments), *rest
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that stores tensor storages outside of the pickle, and supports exceptions that do not unpickle by
+    """A pickler that stores tensor data outside of the pickle. It also supports exceptions that cannot be unpickled by
     default.
     """
 
@@ -130,7 +133,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._keep_device = keep_device
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the reduced form of an object; NotImplemented for the form that its class defines."""
+        """Return the reduced form of an object for pickle; NotImplemented if the form that the object's class defines
+        is to be used.
+        """
         torch = sys.modules.get("torch")
         if torch is not None:
             if type(obj) is torch.UntypedStorage:
@@ -167,8 +172,8 @@ def _typed_storage(untyped: Any, dtype: Any) -> Any:
 
 
 def _error(error: BaseException) -> Any:
-    """Return the reduced form of an exception. If its class cannot be called with its arguments again, the exception is
-    restored without calling `__init__`.
+    """Return the reduced form of an exception for pickle. If its class cannot be called with the exception's arguments,
+    the exception is restored without calling `__init__`.
     """
     try:
         reduced: Any = error.__reduce_ex__(5)

@@ -18,27 +18,35 @@ from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
-"""The number of block lists that are needed for a result."""
+"""The number of samples of the live blocks that must have been taken before the lines whose memory grows are named."""
 UNIT_BYTES: Final = 512
-"""The smallest block size on the GPU in bytes; all block sizes are multiples of it."""
+"""The allocator's unit for block sizes in bytes. All block sizes are multiples of this number."""
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
-"""A line is left out if it grows by less than 1/N of the growth of the fastest line, N being this number."""
+"""The number N such that a source line is not named in a finding if its memory grows by less than 1/N of the growth of
+the fastest line.
+"""
 _LEAST_HELD_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
 _REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
-"""A repeated part of a path. For example, exceptions that each refer to the previous one give a longer path as the leak
-grows.
+"""A regular expression for a part of a path that is repeated. For example, if exceptions each refer to the previous
+one, the path becomes longer as the leak grows.
 """
 
 HeldByPath = dict[str, tuple[int, int]]
-"""The number of blocks and the bytes held by each path from a variable, with each index replaced by a star."""
+"""The number of blocks and the bytes that are held through each path from a variable. Each index in a path is replaced
+by a star.
+"""
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
-"""One list of live blocks: the step, and for each line of code the bytes and the number of its live blocks."""
+"""A sample of the live blocks: the step, and for each source line the bytes and the number of the live blocks that the
+line allocated.
+"""
 
 
 class GrowthEvidence:
-    """The live blocks of a device by the line that allocated them, sampled every few steps of a phase."""
+    """Samples of the live blocks of a device, grouped by the line that allocated them. A sample is taken every few
+    steps of a phase.
+    """
 
     def __init__(self, device: int, stride: int) -> None:
         self._device = device
@@ -53,7 +61,7 @@ class GrowthEvidence:
         """Make PyTorch record the stack of each allocation from now on.
 
         Args:
-            step: the current step of the phase.
+            step: the number of steps of the phase so far.
         """
         if self.is_possible and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("state", context="alloc", stacks="python", max_entries=1)
@@ -71,7 +79,7 @@ class GrowthEvidence:
             self._single_thread = None
 
     def sample(self, step: int) -> None:
-        """Count the live blocks by line if the next sample is due."""
+        """Take a sample of the live blocks by source line, if the next sample is due at this step."""
         if step < self._due or not self.is_possible:
             return
         self._due = step + self._stride
@@ -83,11 +91,12 @@ class GrowthEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are enough samples for a result."""
+        """Whether enough samples of the live blocks have been taken to name the source lines whose memory grows."""
         return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
 
     def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
-        """Return the lines whose memory grows from sample to sample, with their bytes per step, the fastest first.
+        """Return the source lines whose memory grows from sample to sample, with their growth in bytes per step, the
+        fastest first.
 
         Lines with a rising number of blocks are preferred to lines with rising bytes, because longer batches also raise
         bytes.
@@ -117,10 +126,11 @@ class GrowthEvidence:
         return ()
 
     def _known(self, line: str) -> list[tuple[int, int, int]]:
-        """Return a line's (step, bytes, blocks) rows, starting after the last sample in which the line had no blocks.
+        """Return the samples of a source line as (step, bytes, blocks), beginning after the last sample in which the
+        line had no blocks.
 
-        A line that runs in backward is recognised only in later samples, after backward was moved to the calling
-        thread.
+        A line that allocates in backward has no blocks in the first samples, because backward is moved to the calling
+        thread only later.
         """
         rows = [(step, *sample.get(line, (0, 0))) for step, sample in self._samples]
         empty = [place for place, row in enumerate(rows) if not row[2]]
@@ -148,21 +158,23 @@ class GrowthEvidence:
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
-    """Return whether the number of blocks rises. It may stay equal in one of four samples, because a leak may skip
-    steps.
+    """Return whether the number of blocks rises from sample to sample. In one of four samples it may stay equal,
+    because a leak may skip steps.
     """
     rises = [after[1] - before[1] for before, after in pairwise(rows)]
     return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
 
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
-    """Return whether bytes rise evenly while the number of blocks does not fall."""
+    """Return whether the bytes rise evenly from sample to sample while the number of blocks does not fall."""
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
     return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))
 
 
 def held_now(device: int) -> HeldByPath:
-    """Return the memory that each path holds on a device now; empty if the allocator cannot list its blocks."""
+    """Return the memory that is now held on a device through each path from a variable; empty if the allocator cannot
+    list its blocks.
+    """
     try:
         from ullage.training.ownership.owners import owners
     except ImportError:
@@ -180,7 +192,9 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path whose number of blocks, or whose bytes, grew most; None if none of them grew."""
+    """Return the path from a variable through which most additional blocks (or bytes) are held; None if no path holds
+    more than before.
+    """
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
         for path, (blocks, n_bytes) in after.items()

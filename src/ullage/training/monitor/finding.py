@@ -1,4 +1,4 @@
-"""The findings of a monitor and their text. `judge` decides when there is a finding."""
+"""The findings of `ullage.Monitor` and their text. The module `judge` decides when a finding is made."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Final
 from ullage.base.units import text_of_bytes
 
 ENOUGH_STEPS: Final = 50
-"""The number of steps within which a leak is found."""
+"""The number of training steps within which the monitor finds a leak."""
 
 
 class FindingKind(StrEnum):
@@ -20,23 +20,27 @@ class FindingKind(StrEnum):
     cleared.
     """
     WARM_UP = "warm-up"
-    """Memory rose once and stays at that level: optimizer state, a workspace, a copy of the weights."""
+    """Memory rose once and then stayed at that level, for example optimizer state, a workspace, or a copy of the
+    weights.
+    """
     LONGER_BATCH = "longer batch"
-    """The peak rose, but the memory that stays allocated after each step did not."""
+    """The peak of memory rose, but the memory that stays allocated after each step did not."""
     FRAGMENTATION = "fragmentation"
-    """Reserved memory rose, but peak allocated memory did not: the unused part is in pieces too small to be used."""
+    """Reserved memory rose, but the peak of allocated memory did not. The unused reserved memory is in pieces that are
+    too small to be used.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorFinding:
-    """One finding of a `Monitor`: memory that rose, the step since which it rose, and the reason."""
+    """One finding of a `Monitor`: which memory rose, since which step, and why."""
 
     kind: FindingKind
     """The reason why memory has risen."""
     phase: str
-    """The phase whose steps showed the rise: "train", or the name given to `Monitor.phase`."""
+    """The phase in whose steps memory rose: "train", or the name that was passed to `Monitor.phase`."""
     step: int
-    """The step at which the finding was established, from 1 on, counted over all phases."""
+    """The training step at which the monitor made the finding, from 1 on, counted over all phases."""
     since_step: int
     """The step since which memory rose."""
     until_step: int | None = None
@@ -46,11 +50,15 @@ class MonitorFinding:
     total_bytes: int = 0
     """The total growth in bytes."""
     line: str | None = None
-    """The line of the user's code that allocated most of it ("project/train.py:41"); None if this is unknown."""
+    """The line of the user's code that allocated most of the additional memory ("project/train.py:41"); None if this is
+    unknown.
+    """
     lines: tuple[tuple[str, int], ...] = ()
-    """All lines whose memory grows, each with its bytes per step, the fastest first."""
+    """All source lines whose memory grows, each with its growth in bytes per step, the fastest first."""
     holder: str | None = None
-    """The path from a variable to the object that holds the memory; None if it was not searched or not found."""
+    """The path from a variable to the object that holds the additional memory; None if it was not searched or not
+    found.
+    """
 
     @property
     def is_leak(self) -> bool:
@@ -59,7 +67,7 @@ class MonitorFinding:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the user should act on this finding, which is the case for a leak and for fragmentation."""
+        """Whether the user should act on this finding. This is the case for a leak and for fragmentation."""
         return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:

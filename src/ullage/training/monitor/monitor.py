@@ -19,8 +19,8 @@ from ullage.training.monitor.judge import Judge, StepLevels
 from ullage.training.monitor.series import Series
 
 _STRIDE: Final = 2
-"""The number of steps from one sample to the next. A sample costs about 80 microseconds in a process whose CPU caches
-are filled by a model's step.
+"""The number of training steps from one sample to the next. A sample costs about 80 microseconds in a process whose CPU
+caches are filled by a model's step.
 """
 
 
@@ -75,8 +75,8 @@ class Monitor:
         self._reader: Callable[[int], Mapping[str, Any]] | None = None
 
     def read_by(self, reader: Callable[[int], Mapping[str, Any]]) -> None:
-        """Use another function in place of `torch._C._cuda_memoryStats`, for a caller that has already read the
-        statistics.
+        """Read the allocator's statistics with another function than `torch._C._cuda_memoryStats`. A caller that has
+        already read the statistics passes such a function.
 
         Args:
             reader: returns the statistics of a device by its index; the peak has to be that since the process began.
@@ -85,17 +85,19 @@ class Monitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings, in the order in which they were established, each with its current figures."""
+        """All findings of the monitor, in the order in which they were made. The figures of each finding are up to
+        date.
+        """
         return list(self._judge.findings)
 
     @property
     def suspects(self) -> bool:
-        """Whether the monitor is investigating a possible growth of memory."""
+        """Whether the monitor is investigating possible growth of memory."""
         return self._judge.suspects
 
     @property
     def steps(self) -> int:
-        """The number of steps so far, summed over all phases."""
+        """The number of training steps so far, summed over all phases."""
         return self._steps
 
     def __enter__(self) -> Self:
@@ -108,7 +110,9 @@ class Monitor:
         self._judge.stop()
 
     def step(self) -> None:
-        """Count a step; call this at the end of each step. Every second call reads the allocator's statistics."""
+        """Count a training step. Call this method at the end of each step. Every second call reads the allocator's
+        statistics.
+        """
         self._steps += 1
         left = self._left - 1
         if left:
@@ -119,7 +123,8 @@ class Monitor:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the steps inside this context as a separate phase with its own steady state, such as "eval" or "save".
+        """Count the steps inside this context as a separate phase, such as "eval" or "save", whose memory is compared
+        only with that of the same phase.
 
         `step` may be called after each batch inside the context. If it is not called, the whole context is one step.
         """
@@ -191,7 +196,9 @@ class Monitor:
             self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
 
     def _read_levels(self) -> "StepLevels | None":
-        """Return the allocator's statistics; None if CUDA has not been used. This does not initialise CUDA."""
+        """Return the statistics of PyTorch's allocator; None if CUDA has not been used. This function does not
+        initialise CUDA.
+        """
         if self._read is None:
             if not torch.cuda.is_initialized():
                 return None

@@ -14,80 +14,105 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of floors of one width that are merged into one floor of the next width."""
+"""The number of memory minimums that are merged into one: four minimums over 8 steps into one over 32 steps, four over
+32 steps into one over 128 steps, and so on.
+"""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""The ratio of the largest rise to the second largest rise from which on the largest one is a single event."""
+"""The ratio of the largest rise of memory to the second largest rise from which on the largest rise is ignored as a
+single event.
+"""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
-"""Growth continues if its last rises are even and at least 1/N of the earlier rises, N being this number. The earlier
-rises may then come from other growth that has ended.
+"""The number N such that growth does not count as slowing if its latest rises are even and at least 1/N of its earlier
+rises. The earlier rises may then come from other growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of rises in blocks after which a fall ends a cycle that could be mistaken for a leak."""
+"""The number of consecutive rises in the number of blocks from which on a later fall shows that the growth was a cycle
+and not a leak.
+"""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""The number of steps in one visit to a phase from which on growth is reported before the visit ends."""
+"""The number of steps inside one `Monitor.phase` context from which on growth is reported before the context ends. With
+fewer steps, the monitor waits for the end of the context.
+"""
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps that a floor (a minimum of allocated memory) of this level covers."""
+    """Return the number of steps over which a floor (a minimum of allocated memory) of this level is taken: 8, 32, 128,
+    ...
+    """
     return int(CHUNK_STEPS * WIDENING**level)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The minimum of allocated memory over some steps, and the memory that the phase's own steps have added so far."""
+    """The lowest allocated memory over some steps of a phase, and the memory that the steps of this phase have added
+    until then.
+    """
 
     bytes: int
     blocks: int
     step: int
-    """The training step at which the floor was complete, counted over all phases."""
+    """The number of training steps, over all phases, until the end of the steps for which the minimum of memory was
+    taken.
+    """
     phase_steps: int
-    """The number of steps of the phase up to that step."""
+    """The number of steps of this phase until the end of the steps for which the minimum of memory was taken."""
     inside_bytes: int
     inside_blocks: int
-    """The number of blocks added between samples of the same visit to the phase, summed since the first step."""
+    """The number of memory blocks that this phase has added so far. Only changes between two consecutive samples of
+    this phase count, without another phase between them.
+    """
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The number of blocks added between samples of the same visit, summed over all phases."""
+    """The number of memory blocks that all phases together have added so far. Only changes between two consecutive
+    samples of the same phase count.
+    """
 
 
 class Series:
-    """The floors (minimums of allocated memory) of one phase, over 8 steps, 32 steps, and so on."""
+    """The floors (lowest allocated memory) of one phase: over each 8 steps, over each 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
-        """Begin the record of a phase's memory.
+        """Create an empty series of floors (lowest allocated memory) for one phase.
 
         Args:
-            of_all: the bytes and the blocks that were added during visits to any phase, shared by all series of a
-                monitor.
+            of_all: the bytes and the blocks that were added between consecutive samples of the same phase, summed over
+                all phases. All series of a monitor share this list.
         """
         self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """The highest bytes and blocks before a fall, for each width of floors; clearing a list causes a fall."""
+        """The highest numbers of bytes and blocks before memory fell, separately for minimums over 8 steps, 32 steps,
+        and so on. Memory falls, for example, when a list is cleared.
+        """
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
         self._last = (0, 0)
         self._visit_began: int | None = None
-        """The number of the phase's steps when the current visit began; None for steps outside of `Monitor.phase`."""
+        """The number of steps that the phase had when the current `Monitor.phase` context began; None for steps outside
+        of such contexts.
+        """
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
-        """Record the bytes and blocks at the beginning of a visit to the phase."""
+        """Begin a visit to the phase, which is one `Monitor.phase` context. The arguments are the bytes and the number
+        of blocks that are allocated now.
+        """
         self._visit_began = self.steps
         self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
-        """Add a sample taken `steps` steps after the last one; return whether a floor is complete.
+        """Add a sample of memory that was taken `steps` steps after the previous sample. Return whether enough steps
+        have been made for a floor (the lowest memory over 8 steps).
 
-        `is_first` is True for the first sample of a visit to the phase.
+        `is_first` is True for the first sample of this phase after another phase.
         """
         if not is_first:
             more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
@@ -105,8 +130,8 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete a floor, and the floors of wider levels that are due; return the number of levels with a new
-        floor.
+        """Complete the floor (the lowest memory) over the latest 8 steps and, where due, those over 32 steps, 128
+        steps, and so on. Return how many floors were completed.
         """
         floor = Floor(
             bytes=self._bytes,
@@ -134,7 +159,9 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor; if it is lower than the floor before, record the highest memory that growth had reached."""
+        """Add a floor (the lowest memory over some steps) to the other floors over as many steps. If it is lower than
+        the floor before it, record the level from which memory has fallen.
+        """
         floors = self.floors[level]
         if floors:
             last, (n_bytes, blocks) = floors[-1], self._tops[level]
@@ -146,7 +173,8 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return the number of latest floors that rose, and whether they rose in blocks rather than in bytes.
+        """Return how many of the latest floors (lowest memory over some steps) rose, and whether they rose in blocks
+        rather than in bytes.
 
         Blocks are preferred if they rose at least `enough` times.
         """
@@ -155,21 +183,22 @@ class Series:
         return by_blocks if is_by_blocks else by_bytes, is_by_blocks
 
     def is_new(self, level: int, rises: int, *, by_blocks: bool, further: float = -1) -> bool:
-        """Return whether growth exceeds, by more than one rise, the highest level from which it has fallen back before.
+        """Return whether memory has grown, or would grow with the further rises, at least to the highest level from
+        which it has fallen before.
 
         Args:
             level: the level of the floors.
             rises: the number of last floors that rose.
             by_blocks: whether blocks are compared instead of bytes.
-            further: the number of future rises that are assumed.
+            further: the number of future rises that are assumed; if negative, the number of last rises to leave out.
         """
         floors, top = self.floors[level], self._tops[level][by_blocks]
         values = [one.blocks if by_blocks else one.bytes for one in (floors[-rises - 1], floors[-1])]
         return values[1] + further * (values[1] - values[0]) / rises >= top or not top
 
     def goes_on(self, level: int, *, by_blocks: bool) -> bool:
-        """Return whether the last samples, or the floors of the next narrower level, still rise. A full buffer no
-        longer rises.
+        """Return whether memory still rises in the latest samples, or in its minimums over fewer steps. A buffer that
+        is full no longer rises.
         """
         if level:
             floors = list(self.floors[level - 1])[-WIDENING:]
@@ -180,12 +209,14 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return the number of latest floors that each have more blocks than the floor before."""
+        """Return how many of the latest floors (lowest memory over some steps) have more blocks than the floor before
+        them, without interruption.
+        """
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return the number of latest floors that each have more bytes than the floor before, evenly, and no fewer
-        blocks.
+        """Return how many of the latest floors (lowest memory over some steps) have more bytes than the floor before
+        them, without interruption. Their rises must be of similar size, and the number of blocks must not fall.
         """
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
@@ -198,8 +229,8 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Return whether the later rises in blocks and the last rise are smaller than the earlier ones, as in a cache
-        that fills.
+        """Return whether growth in the number of blocks is slowing: the later rises and the last rise are smaller than
+        the earlier ones, as in a cache that fills.
         """
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
@@ -218,8 +249,8 @@ class Series:
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
-        """Return whether all growth came in the current visit, so that it may be freed when the visit ends (evaluation
-        results).
+        """Return whether all memory growth came inside the current `Monitor.phase` context. Such memory, for example
+        evaluation results, may be freed when the context ends.
         """
         began = self._visit_began
         return (
@@ -229,9 +260,10 @@ class Series:
         )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Return whether at least half of the rise came in the phase's own steps.
+        """Return whether at least half of the memory growth came in the phase's own steps.
 
-        Growth outside the steps of every phase belongs to the visited phase: it is memory kept at the end of the visit.
+        Memory that grew outside of the steps of all phases is attributed to the phase of the last `Monitor.phase`
+        context, because it was kept when that context ended.
         """
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         if last.blocks > first.blocks:
@@ -245,8 +277,8 @@ class Series:
         return is_own or (self._visit_began is not None and 2 * of_all < rise)
 
     def bytes_per_step(self, level: int, rises: int) -> float:
-        """Return the growth of the last rises in bytes per step: the rate of the slower half, to reduce the effect of
-        one batch.
+        """Return the growth of allocated memory in bytes per step, from its minimums over the latest steps. The growth
+        is computed for both halves of the steps, and the smaller one is returned, so that one batch has less effect.
         """
         floors = list(self.floors[level])[-rises - 1 :]
         parts = pairwise((floors[0], floors[len(floors) // 2], floors[-1]))

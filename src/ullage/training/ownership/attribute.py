@@ -12,13 +12,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ReadableAttribute(Protocol[T_co]):
-    """A descriptor of a tensor attribute that can be read."""
+    """The type of a descriptor of a tensor attribute that can only be read."""
 
     def __get__(self, tensor: Tensor, /) -> T_co: ...
 
 
 class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
-    """A descriptor of a tensor attribute that can be read and assigned."""
+    """The type of a descriptor of a tensor attribute that can be read and assigned."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 

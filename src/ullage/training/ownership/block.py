@@ -18,7 +18,9 @@ class AllocatedBlock(NamedTuple):
     address: int
     size_bytes: int
     pool: tuple[int, int]
-    """The id of the block's private pool (of a CUDA graph or of a `torch.cuda.MemPool`); (0, 0) if it is not in one."""
+    """The id of the private pool (of a CUDA graph or of a `torch.cuda.MemPool`) that contains the block; (0, 0) if the
+    block is not in a private pool.
+    """
     allocated_at: str | None
 
 
@@ -38,12 +40,12 @@ class AllocatedBlocks:
         return self._blocks[row]
 
     def beginning_at(self, addresses: Iterable[int]) -> "AllocatedBlocks":
-        """Return only the blocks whose start address is one of these addresses."""
+        """Return only those blocks whose start addresses are among the given addresses."""
         sought = set(addresses)
         return AllocatedBlocks([block for block in self._blocks if block.address in sought])
 
     def rows_at(self, addresses: list[int]) -> list[int]:
-        """Return, for each address, the index of the block that contains it, or -1 if no block does."""
+        """Return the index of the block that contains each address, or -1 for an address outside all blocks."""
         if not self._blocks:
             return [-1] * len(addresses)
         found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
@@ -92,8 +94,8 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks; from PyTorch 2.11 on without the allocation history, to save
-    time.
+    """Return PyTorch's segments with their blocks. From PyTorch 2.11 on, the allocation history is not read, which
+    saves time.
     """
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
@@ -103,8 +105,8 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the file and line of the innermost stack frame in the user's own code; None if the stack has no such
-    frame.
+    """Return the file and line of the innermost stack frame that is in the user's own code; None if the stack has no
+    such frame.
     """
     for frame in frames:
         file = frame["filename"]

@@ -1,4 +1,4 @@
-"""The choice of the holder to report for each block: if a block has several holders, the most informative one."""
+"""Chooses which holder of a memory block is reported: if a block has several holders, the most informative one."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -22,33 +22,41 @@ from ullage.training.ownership.storage import addresses
 _RANK: Final = {kind: rank for rank, kind in enumerate(HolderKind)}
 _KIND_IN_SCRIPT: Final = {"parameter": HolderKind.PARAMETER, "buffer": HolderKind.BUFFER}
 _LAST_ORDER: Final = 9
-"""The `order` of a claim that is used only if nothing else holds the block."""
+"""The value of `order` for a claim (a reference to a memory block) that is reported only if no other object holds the
+block.
+"""
 _GROUPED_FROM_ENTRIES: Final = 32
-"""The number of entries from which on all contents of a dictionary are reported as one row."""
+"""The number of entries from which on a dictionary is reported as a single row with all its contents."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """A claim: one reference that keeps a block of memory allocated."""
+    """A claim: one reference, from an object to a memory block, that keeps the block allocated."""
 
     kind: HolderKind
     place: int
-    """The index, in `Reach.objects`, of the object at the end of the path."""
+    """The index, in `Reach.objects`, of the object that holds the block."""
     group: tuple[Any, ...]
-    """The key of the claim's row in the report: claims with equal keys are reported as one row."""
+    """The key of the report's row to which this claim (a reference to a memory block) belongs. Claims with equal keys
+    are reported as one row.
+    """
     suffix: str = ""
-    """The text that is appended to the path of the object."""
+    """The text that is appended to the path of the object, such as the name of an attribute."""
     order: int = 0
-    """The rank among claims of the same kind to a block: the path of the claim with the lowest rank is reported."""
+    """The order among several claims (references) of the same kind to one memory block. The claim with the lowest order
+    is reported.
+    """
     common: tuple[int, str] | None = None
-    """The object index and the path suffix that are used if several claims are reported as one row."""
+    """The object index and the path text to use if several claims (references to memory blocks) are reported as one
+    row.
+    """
     function: Any = None
     """The autograd function (graph node) that saved the tensor for backward; None if no autograd graph saved it."""
 
 
 class Claims:
-    """All claims to blocks of memory, that is, references that keep them allocated, derived from the objects of a
-    search.
+    """All claims to memory blocks, that is, all references that keep blocks allocated. They are derived from the
+    objects that a search has found.
     """
 
     def __init__(self, search: OwnerSearch, blocks: AllocatedBlocks) -> None:
@@ -58,13 +66,15 @@ class Claims:
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """The kind and the container of an object, by the index of its parent, because all children of a parent share
-        them.
+        """The kind of holder, and the container that is reported as one row, by the index of an object's parent. All
+        objects with the same parent have the same kind and container.
         """
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the best claim to each block that something holds, by the index of the block."""
+        """Return the claim (a reference that keeps a memory block allocated) that is reported for each block, by the
+        index of the block. Blocks that no object holds are left out.
+        """
         for what, claim_of in (
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
@@ -85,7 +95,9 @@ class Claims:
         return {row: claim for row, (_, claim) in best.items()}
 
     def every(self) -> dict[int, list[Claim]]:
-        """Return all claims to each block, by the index of the block. Call `best` first."""
+        """Return all claims (references that keep a block allocated) to each memory block, by the index of the block.
+        The caller must call `best` first.
+        """
         found: dict[int, list[Claim]] = {}
         for row, claim in self._by_row():
             if row >= 0:
@@ -115,8 +127,8 @@ class Claims:
     def _claim_gradient(
         self, tensor: Tensor, place: int, group: tuple[Any, ...], suffix: str, order: int, common: tuple[int, str]
     ) -> None:
-        """Add a claim for a tensor's gradient. Only leaves and tensors with retain_grad() are read: others print a
-        warning.
+        """Add a claim (a reference that keeps a memory block allocated) for the gradient of a tensor. Only leaf tensors
+        and tensors with retain_grad() are considered, because reading the gradient of other tensors prints a warning.
         """
         if attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor):
             gradient = attribute.GRAD.__get__(tensor)
@@ -183,8 +195,8 @@ class Claims:
         self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
-        """Return a claim to an object's memory, whose kind follows from the variable at which the object's path
-        begins.
+        """Return a claim (a reference that keeps a memory block allocated) to the memory that an object holds. The kind
+        of the claim follows from the variable at which the object's path begins.
         """
         parent = self._search.reach.parents[place]
         if parent not in self._kinds or parent < 0:
@@ -197,7 +209,9 @@ class Claims:
         return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)
 
     def _anchor_of(self, place: int) -> int | None:
-        """Return the index of the outermost container on the object's path whose contents are reported as one row."""
+        """Return the index of the outermost container on the path to an object, if the report has one row for all
+        contents of that container.
+        """
         chain = []
         current = self._search.reach.parents[place]
         while current >= 0 and current not in self._anchors:
@@ -212,7 +226,7 @@ class Claims:
         return self._anchors[parent] if parent >= 0 else None
 
     def _top_of(self, place: int) -> int:
-        """Return the index of the outermost module on the object's path."""
+        """Return the index of the outermost module on the path to an object."""
         chain = self._search.reach.chain_of(place)
         return next((one for one in chain if is_of(self._objects[one], (nn.Module,))), place)
 
@@ -226,7 +240,7 @@ def _is_grouped(one: Any) -> bool:
 
 
 def tensors_in_table(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors in a module's `_parameters` or `_buffers`."""
+    """Yield the names and tensors in a module's `_parameters` or `_buffers` dictionary."""
     for name, tensor in dict.items(table_of(module, table)):
         if is_tensor(tensor):
             yield name, tensor

@@ -38,7 +38,8 @@ def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
 
 
 def _clear_copies(frames: Iterable[FrameType]) -> None:
-    """Clear the dictionaries that reading `f_locals` has left in frames of finished functions (Python up to 3.12).
+    """Clear the dictionaries that remain in the frames of finished functions after `f_locals` was read (Python up to
+    3.12).
 
     They are not cleared while a debugger is active, because a debugger writes them back into the variables.
     """

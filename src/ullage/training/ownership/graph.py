@@ -21,21 +21,27 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
         "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
     )
 )  # fmt: skip
-"""Autograd functions of views and casts that may be between a parameter and the function that computes with it."""
+"""The names of the autograd functions of views and casts. They may be between a parameter and the function that
+computes with it.
+"""
 _MAX_FUNCTIONS_APART: Final = 16
-"""The largest number of autograd functions between a function and the parameter by which its module is recognised."""
+"""The maximum number of autograd functions between an autograd function and a parameter that shows to which module the
+function belongs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One value that an autograd function has saved for backward."""
+    """A value that an autograd function has saved for backward."""
 
     value: Any
     """The saved tensor, or the object that a saved-tensor hook returned when it packed the tensor."""
     function: Any
     """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number of the start (see `saved_in`) from which the walk through the autograd graph reached the function."""
+    """The number that the caller of `saved_in` gave to the tensor from whose `grad_fn` this autograd function was
+    found.
+    """
 
 
 def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterator[Saved | tuple[Any, int]]:
@@ -66,7 +72,7 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
 
 
 def next_of(function: Any) -> list[Any]:
-    """Return the autograd functions that backward runs after this function."""
+    """Return the autograd functions that backward runs directly after this function (its `next_functions`)."""
     try:
         return [one for one, _ in function.next_functions if one is not None]
     except RuntimeError:
@@ -88,7 +94,9 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield the contents of a SavedTensor: a tensor or the object that a hook packed it into, and the unpack hook."""
+    """Yield what a SavedTensor refers to: a tensor, or the object into which a hook has packed the tensor and the
+    unpack hook.
+    """
     for part in ("data", "unpack_hook"):
         try:
             value = getattr(saved, part)
@@ -130,7 +138,7 @@ def described(function: Any, names: Mapping[int, str]) -> str:
 
 
 def _variables_at(function: Any) -> Iterator[Tensor]:
-    """Yield the leaf tensors that are inputs of an autograd function, directly or through views and casts."""
+    """Yield the leaf tensors that are inputs of an autograd function, either directly or through views and casts."""
     waiting = [(one, 0) for one in next_of(function)]
     while waiting:
         one, depth = waiting.pop()

@@ -1,4 +1,6 @@
-"""Tensors that C++ code holds without a Python reference: those of TorchScript, DLPack capsules and DDP's buckets."""
+"""Finds tensors that C++ code holds without a Python reference: those of TorchScript, DLPack capsules and DDP's
+gradient buckets.
+"""
 
 import ctypes
 import datetime
@@ -16,7 +18,7 @@ from ullage.training.ownership.safe_inspection import instance_dict, is_of
 SCRIPTS: Final = (torch._C.ScriptModule, torch._C.ScriptFunction)
 CAPSULE: Final[type] = type(datetime.datetime_CAPI)  # named types.CapsuleType from Python 3.13 on
 _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""The byte offset of the DLTensor in an unused DLPack capsule, by the name of the capsule (dlpack.h)."""
+"""The byte offset of the DLTensor struct in an unused DLPack capsule, by the name of the capsule (dlpack.h)."""
 _IN_CPP: Final = ("reducer", "logger")
 """The attributes of DistributedDataParallel that hold its gradient buckets."""
 _ROUNDED_BYTES: Final = 512
@@ -28,7 +30,9 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 
 def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the kind (parameter, buffer, constant or example), the name and the value of each TorchScript tensor."""
+    """Yield the tensors of a TorchScript module, each with its kind (parameter, buffer, constant or example) and its
+    name.
+    """
     if isinstance(one, torch._C.ScriptFunction):
         yield from _constants_of(one.graph)
         return
@@ -72,8 +76,8 @@ def address_in(capsule: Any) -> int | None:
 
 
 def take_out(capsule: Any) -> Tensor | None:
-    """Take the tensor out of a DLPack capsule, as the receiving library would; the last reference to it frees its
-    memory.
+    """Take the tensor out of a DLPack capsule, as the receiving library would. Its memory is freed when the last
+    reference to the tensor is dropped.
     """
     return torch._C._from_dlpack(capsule) if address_in(capsule) is not None else None
 
@@ -84,7 +88,7 @@ def has_buckets(module: nn.Module) -> bool:
 
 
 def is_bucket(module: nn.Module, size_bytes: int) -> bool:
-    """Return whether a block has the size of a DDP gradient bucket, or of DDP's map of used parameters.
+    """Return whether a memory block has the size of one of DDP's gradient buckets, or of DDP's map of used parameters.
 
     A bucket is as large as some consecutive parameters together. Only the size identifies the blocks of DDP's reducer.
     """
@@ -104,7 +108,7 @@ def is_bucket(module: nn.Module, size_bytes: int) -> bool:
 
 
 def drop_buckets(module: nn.Module) -> None:
-    """Free the gradient buckets of a DistributedDataParallel module, which cannot run afterwards."""
+    """Free the gradient buckets of a DistributedDataParallel module. The module cannot run afterwards."""
     variables = instance_dict(module) or {}
     if variables.get("gradient_as_bucket_view"):
         for parameter in variables.get("_module_parameters") or ():
@@ -117,7 +121,8 @@ def drop_buckets(module: nn.Module) -> None:
 
 
 def _settle(group: Any, devices: list[Any] | None) -> None:
-    """Make NCCL drop its references to the last reduced buckets, which happens at its next collective operation.
+    """Make NCCL drop its references to the gradient buckets that it has reduced last, by running another collective
+    operation.
 
     With more than one rank this is skipped, because all ranks would have to take part in the operation.
     """

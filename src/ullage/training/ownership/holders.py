@@ -21,26 +21,26 @@ from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
-"""The largest number of nested containers that a backward path may lead through."""
+"""The maximum number of nested containers on a path that is searched from an object back to a variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHolder:
-    """The variables and objects that keep one block allocated."""
+    """The variables and objects that keep one memory block allocated."""
 
     kind: HolderKind
     path: str
-    """The path from the variable to the object that holds the block, with a star for each index: "losses ->
+    """The path from a variable to the object that holds the block. A star stands for each index: "losses ->
     list[*]".
     """
     variable: str
-    """The variable at which the path begins; empty if it does not begin at a variable."""
+    """The name of the variable at which the path begins; empty if the path does not begin at a variable."""
     file: str
     function: str
     in_traceback: bool
     """Whether the path leads through the traceback of an exception."""
     others: tuple[str, ...]
-    """The names of further variables and attributes that keep the block allocated."""
+    """The names of other variables and attributes that keep the block allocated too."""
 
 
 def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, BlockHolder]:
@@ -93,7 +93,7 @@ def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, 
 
 
 class _Backwards:
-    """A search for further references to an object, from the object back to variables."""
+    """A search for other references to an object, which goes from the object back to variables."""
 
     def __init__(self, search: OwnerSearch) -> None:
         self._search = search
@@ -102,8 +102,8 @@ class _Backwards:
             self._roots.setdefault(id(root.value), []).append(root)
 
     def names_of(self, claims: Iterable[Claim], best: Claim) -> tuple[str, ...]:
-        """Return the names of variables and attributes that lead to a block on other paths than that of the best
-        claim.
+        """Return the names of the variables and attributes that keep a block allocated, other than those on the path
+        that is reported.
         """
         objects, reach = self._search.reach.objects, self._search.reach
         main = {id(objects[place]) for place in reach.chain_of(best.place)}
@@ -114,8 +114,8 @@ class _Backwards:
         return tuple(found)
 
     def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
-        """Yield the names of the variables that lead to an object, and of attributes of objects that are not
-        containers.
+        """Yield the names of the variables, and of the attributes of objects, that refer to an object directly or
+        through containers.
         """
         level, seen = [(one, None, suffix)], {id(one)}
         for _ in range(_MOST_STEPS):
@@ -140,7 +140,9 @@ class _Backwards:
             level = following
 
     def _parents_of(self, child: Any) -> list[Any]:
-        """Return the objects that refer to an object, among those that the search reached, without modules."""
+        """Return the objects, except modules, that refer to an object. Only objects that the search has found are
+        considered.
+        """
         search = self._search
         return [
             one

@@ -1,4 +1,6 @@
-"""The holders of device memory, one row each; the rows sum to the memory that PyTorch's allocator has allocated."""
+"""The report of what holds device memory, with one row for each holder. The rows sum to the memory that PyTorch's
+allocator has allocated.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds a block; if a block has several holders, the kind listed first here is reported."""
+    """The kind of object that holds a memory block. If a block has several holders, the kind that is listed first here
+    is reported.
+    """
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -31,17 +35,17 @@ class HolderKind(StrEnum):
     LIBRARY = "library"
     """A variable of a library's module."""
     RUNNING = "running"
-    """An expression that is being evaluated, another thread, or C code: no variable refers to the block."""
+    """Memory that an expression in evaluation, another thread, or C code holds. No variable refers to it."""
     GARBAGE = "garbage"
-    """A reference cycle that no variable refers to; `gc.collect()` frees it."""
+    """A reference cycle to which no variable refers. `gc.collect()` frees it."""
     WORKSPACE = "workspace"
     """A cuBLAS workspace, recognised by its size."""
     POOL = "private pool"
     """The private pool of a CUDA graph or of a `torch.cuda.MemPool`."""
     SMALLER = "smaller"
-    """All holders smaller than `min_bytes`, together in one row."""
+    """All holders that are smaller than the option `min_bytes`, together in one row."""
     UNKNOWN = "unknown"
-    """A block that no Python object refers to."""
+    """A memory block to which no Python object refers."""
 
 
 @public
@@ -50,17 +54,19 @@ class Holding:
     """One holder of device memory: the blocks that the same kind of reference keeps allocated."""
 
     bytes: int
-    """The total size of the blocks as the allocator counts it, that is, after rounding up."""
+    """The total size of the holder's blocks in bytes, as the allocator counts it, that is, after rounding up."""
     path: str
     """The path from a variable to the object that holds the memory: "train.py:41 global 'losses' -> list[*]"."""
     kind: HolderKind
     """The kind of object that holds the memory."""
     blocks: int = 1
-    """The number of blocks."""
+    """The number of memory blocks that the holder keeps allocated."""
     device: int = 0
     """The index of the CUDA device."""
     allocated_at: str | None = None
-    """The line of the user's code that allocated the largest block; None unless PyTorch records memory history."""
+    """The line of the user's code that allocated the holder's largest block; None unless PyTorch records memory
+    history.
+    """
 
     def __str__(self) -> str:
         many = f", {self.blocks} blocks" if self.blocks > 1 else ""
@@ -74,11 +80,11 @@ class Holdings(Sequence[Holding]):
     """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has allocated."""
 
     rows: tuple[Holding, ...]
-    """The holders, sorted by size, the largest first."""
+    """The holders of memory, sorted by size, the largest first."""
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all rows in bytes, which equals `torch.cuda.memory_allocated()` summed over all devices."""
+        """The sum of all rows in bytes. It is equal to the sum of `torch.cuda.memory_allocated()` over all devices."""
         return sum(row.bytes for row in self.rows)
 
     @overload

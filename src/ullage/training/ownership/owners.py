@@ -55,7 +55,9 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
 
 
 def holder_at(addresses: Iterable[int]) -> str | None:
-    """Return the path of the holder that holds most of the blocks at these addresses; None if no holder is known."""
+    """Return the path from a variable to the holder that holds most of the blocks at these addresses; None if no holder
+    is known.
+    """
     blocks = live_blocks().beginning_at(addresses)
     holdings = _rows_of(blocks) if len(blocks) else []
     known = [holding for holding in holdings if holding.kind not in NO_PATH]

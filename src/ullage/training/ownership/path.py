@@ -64,7 +64,7 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
 
 
 def _is_between(holder: Any, one: Any) -> bool:
-    """Return whether an object is only the dictionary in which `holder` keeps its variables."""
+    """Return whether an object is only the `__dict__` in which its owner `holder` keeps its attributes."""
     if is_of(one, (types.CellType, types.MappingProxyType)):
         return True
     if is_of(holder, (types.FunctionType,)):
@@ -79,8 +79,8 @@ def _is_between(holder: Any, one: Any) -> bool:
 
 
 def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Return the text for a reference: ".name", "[3]" or another text; "" to name only the type; None to skip the
-    object.
+    """Return how a path shows the reference from one object to the next: ".name", "[3]" or another text. Return "" to
+    show only the type, and None to leave the object out.
     """
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
@@ -140,7 +140,9 @@ def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
 
 
 def _frame_of(holder: Any) -> types.FrameType | None:
-    """Return the stack frame of a suspended generator or coroutine, or `one` itself if it is a frame; else None."""
+    """Return the stack frame of an object that is a suspended generator, a suspended coroutine or a frame; None for any
+    other object.
+    """
     if is_of(holder, (types.FrameType,)):
         return holder  # type: ignore[no-any-return]  # is_of does not narrow
     for kind, name in (

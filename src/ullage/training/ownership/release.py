@@ -32,22 +32,24 @@ from ullage.training.ownership.storage import parts_of_tensor
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The result of `ullage.release`: PyTorch's device memory before and after it, summed over all devices."""
+    """The result of `ullage.release`: PyTorch's device memory before and after the release, summed over all devices."""
 
     before_bytes: int
-    """The allocated bytes before the release."""
+    """The bytes that were allocated before the release."""
     after_bytes: int
-    """The allocated bytes after the release, which the rows of `remaining` sum to."""
+    """The bytes that are allocated after the release. The rows of `remaining` sum to this number."""
     reserved_bytes: int
-    """The bytes that PyTorch's allocator still reserves, allocated or cached."""
+    """The bytes that PyTorch's allocator still reserves after the release, allocated or cached."""
     pooled_bytes: int
-    """The reserved bytes in private pools, which are freed together with their CUDA graph or `torch.cuda.MemPool`."""
+    """The reserved bytes that are in private pools. They are freed together with their CUDA graph or
+    `torch.cuda.MemPool`.
+    """
     outside_bytes: int
-    """The bytes that the driver reports as used outside PyTorch's allocator: by this process's CUDA context, which is
-    freed when the process ends, by libraries such as NCCL, and by other processes.
+    """The bytes that the driver reports as used outside PyTorch's allocator. They belong to this process's CUDA
+    context, which is freed when the process ends, to libraries such as NCCL, and to other processes.
     """
     remaining: Holdings
-    """The holders of the memory that is still allocated."""
+    """The holders of the memory that is still allocated after the release."""
 
     @property
     def is_empty(self) -> bool:
@@ -150,7 +152,9 @@ def _drop(released: ReleasedParts) -> None:
 
 
 def _drop_gradients(tensors: list[Tensor]) -> None:
-    """Drop the gradients of tensors, and of all tensors that share memory with them, such as FSDP's flat parameters."""
+    """Drop the gradients of these tensors. Also drop those of all tensors that share memory with them, such as FSDP's
+    flat parameters.
+    """
     gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
     alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
     for tensor in [*tensors, *alike]:
@@ -193,7 +197,7 @@ def _move(released: ReleasedParts, device: torch.device) -> None:
 
 
 def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
-    """Return a copy of a tensor on another device; tensors that share memory share it on that device too."""
+    """Return a copy of a tensor on another device. If two tensors share memory, their copies share memory too."""
     if type(data) is not Tensor or data.layout is not torch.strided:
         return data.to(device)
     storage = data.untyped_storage()
@@ -206,7 +210,7 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
 
 
 def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
-    """Detach tensors from their autograd graphs, so that the tensors saved for backward are freed."""
+    """Detach tensors from their autograd graphs. This frees the tensors that the graphs have saved for backward."""
     uncut = list(released.functions)
     for tensor in released.tensors:
         if grad_fn_of(tensor) is None:
@@ -222,8 +226,8 @@ def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
 
 
 def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
-    """Return the storages of tensors that other variables refer to as well; an autograd graph may have saved them
-    too.
+    """Return the storages of those tensors to which other variables refer too. An autograd graph may have saved such
+    tensors as well.
     """
     own = set(map(id, released.tensors))
     named: set[int | None] = set()
@@ -238,8 +242,8 @@ def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
 
 
 def _empty_graph(function: Any, spared: set[int | None]) -> None:
-    """Free the tensors saved by a graph that cannot be cut, except model parameters and tensors that have a
-    variable.
+    """Free the tensors that an autograd graph has saved, if the graph cannot be detached. Model parameters and tensors
+    to which a variable refers are kept.
     """
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
@@ -251,7 +255,7 @@ def _empty_graph(function: Any, spared: set[int | None]) -> None:
 
 
 def _end_loaders(released: ReleasedParts) -> None:
-    """End the worker processes of data loaders: persistent workers, and those of an iterator that is still in use."""
+    """End the worker processes of data loaders, both persistent workers and the workers of an unfinished iteration."""
     for loader in released.loaders:
         loader._iterator = None
     samplers = [loader._index_sampler for loader in released.loaders]
@@ -262,7 +266,9 @@ def _end_loaders(released: ReleasedParts) -> None:
 
 
 def _collect() -> None:
-    """Free memory that no variable refers to: frames of exceptions, reference cycles, workspaces, PyTorch's caches."""
+    """Free memory to which no variable refers: that of exceptions' frames, reference cycles, cuBLAS workspaces, and
+    PyTorch's caches.
+    """
     for one in gc.get_objects():
         if is_of(one, (BaseException,)):
             clear_frames(one)
@@ -286,7 +292,9 @@ def _collect() -> None:
 
 
 def _has_compiled() -> bool:
-    """Return whether torch.compile has compiled a function; compiled code holds graphs, weights and memory pools."""
+    """Return whether torch.compile has compiled a function in this process. Compiled code holds graphs, weights and
+    memory pools.
+    """
     converter = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
 
@@ -312,7 +320,9 @@ def _pooled_bytes() -> int:
 
 
 def _outside_bytes(device: int) -> int:
-    """Return the bytes on a device that the driver reports as used, beyond those that PyTorch has reserved."""
+    """Return the bytes that the driver reports as used on a device, without those that PyTorch's allocator has
+    reserved.
+    """
     if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
         return 0  # the query would create a CUDA context on that device
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,5 @@
-"""The parts of the objects that are passed to `ullage.release`: modules, optimizers, tensors, data loaders, exceptions.
+"""Finds the parts of the objects that are passed to `ullage.release`: modules, optimizers, tensors, data loaders,
+exceptions.
 
 Everything that a container, a function or an object of a user-defined class refers to is released with it. For a
 module, only its submodules, parameters and buffers are released, and attributes that are tensors or containers of
@@ -35,7 +36,7 @@ _HOOKS: Final = "_hooks"
 
 @dataclass(slots=True)
 class ReleasedParts:
-    """The parts of the objects passed to `release`, without duplicates."""
+    """The parts (tensors, modules, optimizers, ...) of the objects passed to `ullage.release`, each of them once."""
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -49,11 +50,11 @@ class ReleasedParts:
     capsules: list[Any] = field(default_factory=list)
     """DLPack capsules."""
     failures: list[Any] = field(default_factory=list)
-    """Exceptions, and tracebacks and frames that were passed without an exception."""
+    """The exceptions, and the tracebacks and frames that the user passed without an exception."""
 
 
 def parts_of(objects: Iterable[Any]) -> ReleasedParts:
-    """Return the parts of the objects passed to `release`."""
+    """Return the parts (tensors, modules, optimizers, ...) of the objects that the user passed to `ullage.release`."""
     given = ReleasedParts()
     closed = module_dicts()
     seen: dict[int, Any] = {}
@@ -94,7 +95,7 @@ def _sort(given: ReleasedParts, one: Any) -> None:
 
 
 def _inside(one: Any) -> Iterable[Any]:
-    """Return the objects that belong to an object and are released with it."""
+    """Return the objects that an object contains or owns, and that are released together with it."""
     variables = instance_dict(one) or {}
     if is_of(one, (Tensor,)):
         base = attribute.BASE.__get__(one)
@@ -134,7 +135,7 @@ def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
 
 
 def _of_samplers(variables: dict[str, Any]) -> list[Any]:
-    """Return the tensors that a data loader's samplers hold, such as weights, and the containers that hold only
+    """Return the tensors to which a data loader's samplers refer, such as weights, and their containers that hold only
     tensors.
     """
     samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
@@ -143,7 +144,9 @@ def _of_samplers(variables: dict[str, Any]) -> list[Any]:
 
 
 def _of_hooks(hooks: Any) -> list[Any]:
-    """Return the tensors that hooks hold references to, and the containers that hold only tensors."""
+    """Return the tensors to which the hooks of a module refer, and the containers among these objects that hold only
+    tensors.
+    """
     if not is_of(hooks, (dict,)):
         return []
     kept = []
@@ -155,7 +158,7 @@ def _of_hooks(hooks: Any) -> list[Any]:
 
 
 def _is_of_tensors(one: Any, within: tuple[int, ...] = ()) -> bool:
-    """Return whether an object is a tensor, or a container of only tensors none of which is a model parameter."""
+    """Return whether an object is a tensor or a container of tensors only, and contains no model parameter."""
     if is_of(one, (Tensor,)):
         return not within or not _is_trained(one)
     if not is_of(one, _CONTAINERS) or id(one) in within:

@@ -1,4 +1,4 @@
-"""The roots at which paths begin: variables of running functions, variables of modules, and exceptions kept alive."""
+"""The objects at which paths to tensors begin: variables of running functions, variables of modules, and exceptions."""
 
 import contextvars
 import inspect
@@ -23,21 +23,23 @@ _NOTEBOOK_HISTORY: Final = ("Out", "_", "__", "___", "_oh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """An object at which paths begin."""
+    """The start of a path to a tensor, which is a variable or an exception."""
 
     value: Any
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable, if the root is a variable of a function or a module."""
+    """The name of the variable, if the path begins at a variable of a function or a module."""
     file: str = ""
     """The file that contains the variable."""
     function: str = ""
-    """The name of the function that has the local variable; empty for a module's variable."""
+    """The name of the function whose local variable this is; empty for a variable of a module."""
 
 
 def roots_of_user() -> Iterator[Root]:
-    """Yield the variables of the user's functions, modules and notebook cells, and exceptions that are kept alive."""
+    """Yield the variables of the user's functions, modules and notebook cells, and the exceptions that Python keeps
+    alive.
+    """
     frames = list(_frames())
     lines = {
         id(frame.f_globals): frame.f_lineno
@@ -60,7 +62,7 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of running library functions, and the variables of libraries' modules."""
+    """Yield the variables of running library functions, and the variables of the libraries' modules."""
     for frame in _frames():
         if not _is_of_user(frame):
             yield from _locals_of(frame, HolderKind.LIBRARY)
@@ -70,16 +72,16 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all modules and of their dictionaries. A search starts from them and does not enter them
-    otherwise.
+    """Return the `id`s of all Python modules and of their dictionaries. A search begins at their variables, and
+    otherwise does not follow references to modules.
     """
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Return whether a module is the user's: its file is not part of a library, or a notebook or `python -c` runs
-    it.
+    """Return whether a Python module is the user's. This is the case if its file is not part of a library, or if a
+    notebook or `python -c` runs it.
     """
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
@@ -103,8 +105,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the stack frames of all threads except those of this package: the current thread first, innermost frame
-    first.
+    """Yield the stack frames of all threads, except frames of this package. The current thread comes first, and the
+    innermost frame of a thread first.
     """
     own = threading.get_ident()
     by_thread = sys._current_frames()

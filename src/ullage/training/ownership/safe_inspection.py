@@ -30,7 +30,7 @@ def name_of(kind: type) -> str:
 
 
 def class_dict(kind: type) -> Mapping[str, Any]:
-    """Return the attributes that a class itself defines, without inherited ones."""
+    """Return the attributes that a class itself defines, without those that it inherits."""
     found: Mapping[str, Any] = _DICT(kind)
     return found
 
@@ -46,8 +46,8 @@ def instance_dict(one: Any) -> dict[str, Any] | None:
 
 
 def table_of(module: Any, name: str) -> dict[str, Any]:
-    """Return a module's `_modules`, `_parameters` or `_buffers`; an empty dictionary if it is missing or held in
-    C++.
+    """Return a module's `_modules`, `_parameters` or `_buffers` dictionary; an empty dictionary if C++ code holds it or
+    it is missing.
     """
     found = (instance_dict(module) or {}).get(name)
     return found if found is not None and is_of(found, (dict,)) else {}
@@ -70,7 +70,7 @@ def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a function's closure variables, without those that are not assigned yet."""
+    """Yield the names and values of a function's closure variables, except variables without a value."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):
             yield name, cell.cell_contents

@@ -22,7 +22,7 @@ _WIDTH: Final = 110
 
 def add_oom_report(error: BaseException, room: Room) -> None:
     """Add a note to an error that explains why memory ran out. The explanation comes from a replay if PyTorch records
-    its memory history, else from the error text.
+    its memory history, otherwise from the error text.
     """
     report = _of_recording(room)
     if report is None:
@@ -36,7 +36,7 @@ def add_oom_report(error: BaseException, room: Room) -> None:
 
 
 def _of_recording(room: Room) -> Report | None:
-    """Return the explanation of PyTorch's memory history; None if it is not recorded
+    """Return the explanation of the memory history that PyTorch has recorded; None if it records none
     (`torch.cuda.memory._record_memory_history`).
     """
     if not any(device.type == "cuda" for device in room.devices):

@@ -39,12 +39,12 @@ _ORIGINALS: Final[dict[str, Any]] = {
 }
 
 Retry = Callable[[Callable[[], Any], Exception], Any]
-"""A function that is called with a failed operation and its error, and that runs the operation again."""
+"""A function that runs an operation again after it ran out of memory. It is called with the operation and its error."""
 
 
 def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operation writes in place, flattened from lists. Whether it writes in place is decided
-    by its name.
+    """Return the tensors that an operation writes in place, including the elements of lists. The name of the operation
+    determines whether it writes in place.
     """
     if kwargs.get("out") is not None:
         return _flat(kwargs["out"])
@@ -53,8 +53,8 @@ def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 class RetryingMode(TorchFunctionMode):
-    """Retries each operation that runs out of memory: once after each given way to free memory, and finally on the
-    CPU.
+    """Retries each PyTorch operation that runs out of memory, after each available way to free memory, and finally on
+    the CPU.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RetryingMode(TorchFunctionMode):
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Return whether any of these tensors was written by an operation on a single tensor rather than on a list."""
+        """Return whether an operation on a single tensor, rather than on a list, has written any of these tensors."""
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,8 +118,8 @@ class RetryingMode(TorchFunctionMode):
         return self._run_on_host(func, args, kwargs)
 
     def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on copies in host memory, and copy the tensors that it writes in place back to the
-        device.
+        """Run an operation on copies of its tensors in host memory. Then copy the tensors that the operation writes in
+        place back to the device.
         """
         copies: dict[int, torch.Tensor] = {}
 
@@ -159,8 +159,8 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _identity_of(written: Any) -> int:
-    """Return the `id` of a single tensor, or of the first tensor of a list. It identifies the list, because no two
-    lists of a step begin with the same tensor.
+    """Return the `id` of a tensor, or of the first tensor of a list. This `id` identifies a list, because no two lists
+    in an optimizer's step begin with the same tensor.
     """
     if isinstance(written, list | tuple):
         return id(written[0]) if written else 0
@@ -168,8 +168,8 @@ def _identity_of(written: Any) -> int:
 
 
 def names_in(modules: Iterable[str]) -> frozenset[str]:
-    """Return the names of the list operations that occur in the source of the given modules. If a module has no source,
-    return all known names.
+    """Return the names of PyTorch's list operations (`torch._foreach_*`, `torch._fused_*`) that occur in the source of
+    these Python modules. If a module has no source, return all known names.
     """
     return frozenset().union(*map(_names_in, modules))
 
@@ -184,7 +184,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 class ForeachOperations:
-    """Retries each operation on lists of tensors until it succeeds, and records which tensors it wrote."""
+    """Retries each PyTorch operation on lists of tensors until it succeeds, and records which tensors it wrote."""
 
     def __init__(self) -> None:
         self._retry: Retry | None = None
@@ -192,14 +192,16 @@ class ForeachOperations:
         self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
         self._originals: dict[frozenset[str], dict[str, Any]] = {}
         self.written: list[tuple[int, ...]] = []
-        """The `id`s of the tensors that each operation wrote; references would keep the tensors alive. By default only
-        the first tensor of each list is recorded.
+        """The `id`s of the tensors that each operation wrote. They are not references, which would keep the tensors
+        alive. By default only the first tensor of each list is recorded.
         """
 
     def run_to_end(
         self, run: Callable[[], Any], insist: Retry, *, names: frozenset[str], notes_all: bool = False
     ) -> None:
-        """Run a stage of the step while wrappers replace the list operations with these names."""
+        """Run a stage of the optimizer's step. Meanwhile, wrappers replace the list operations of `torch` that have
+        these names.
+        """
         if names not in self._originals:
             self._originals[names] = {name: _ORIGINALS[name] for name in names}
             self._standing_in[names] = {name: self._guarded(_ORIGINALS[name]) for name in names}

@@ -1,4 +1,6 @@
-"""Frees memory on the devices of a model after an attempt has failed; it is never called in a step that succeeds."""
+"""Frees memory on the devices of a model after an attempt at a step has failed. This code does not run in a step that
+succeeds.
+"""
 
 import gc
 from collections.abc import Iterable
@@ -11,8 +13,8 @@ from ullage.recorded.message.wording import MessageKind
 from ullage.training.guard.memory.retry_operations import RetryingMode
 
 _OUTSIDE: Final = (MessageKind.DRIVER, MessageKind.LIBRARY)
-"""Kinds of out-of-memory errors from code that calls the driver directly. That code cannot use memory that PyTorch's
-allocator has cached.
+"""The kinds of out-of-memory errors that occur in code that calls the driver directly. That code cannot use memory that
+PyTorch's allocator has cached.
 """
 
 
@@ -54,12 +56,14 @@ class Room:
                 self._backends[device.type].synchronize(*one)
 
     def empty_cache(self) -> None:
-        """Return cached memory to the driver, as `torch.cuda.empty_cache()` does."""
+        """Return the allocator's cached memory to the driver, as `torch.cuda.empty_cache()` does."""
         for backend in self._backends.values():
             backend.empty_cache()
 
     def retrying(self) -> RetryingMode:
-        """Return a mode that retries operations that run out of memory; used by code that restores values."""
+        """Return a dispatch mode that retries operations that run out of memory. It is used while values are
+        restored.
+        """
         return RetryingMode((lambda _: self.collect(), lambda _: self.empty_cache()))
 
     def is_in_pieces(self, message: Message) -> bool:

@@ -43,8 +43,8 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
 
 
 class _Unwritten(TorchFunctionMode):
-    """Skips in-place writes. Writes to tensors with one element, such as the step count, are executed and undone
-    afterwards.
+    """Skips all in-place writes of an optimizer's step. Only writes to tensors with one element, such as the step
+    count, are executed, and undone afterwards.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,9 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's step calls hooks, either its own hooks or hooks registered for all optimizers."""
+    """Return whether an optimizer's step calls any hooks, which are registered for this optimizer or for all
+    optimizers.
+    """
     return bool(
         optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_HOOKS_OF_ALL_OPTIMIZERS)
     )

@@ -42,17 +42,21 @@ can skip the writes that were already made. tests/training/guard/test_update.py 
 every operation. For all other optimizers each failed operation is retried.
 """
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
-"""The parameter group settings that determine which operations an optimizer's step runs."""
+"""The settings of a parameter group that determine which operations an optimizer's step runs."""
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
 
 LogEvent = Callable[[str, str, Message], None]
-"""A function that is called with the stage that failed, the action that was taken, and the parsed error message."""
+"""A function that logs an out-of-memory error. It is called with the stage of the step that failed, the action that was
+taken, and the parsed error message.
+"""
 
 
 class Update:
-    """Everything between the last backward and the next forward. If memory runs out, it is completed or not started."""
+    """The work between the last backward and the next forward: clipping and the optimizer's step. If memory runs out,
+    this work is either completed or not started.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class Update:
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
-        """Unscale and clip the gradients, and step the optimizers and the scaler.
+        """Unscale and clip the gradients, then step the optimizers and update the scaler.
 
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
@@ -117,7 +121,7 @@ class Update:
         return len(own) == len(self._optimizers)
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """Return whether the next step may create optimizer state, so that it needs a dry run."""
+        """Return whether the next optimizer step needs a dry run, because it may create optimizer state."""
         known = self._known.get(id(optimizer))
         return (
             known is None
@@ -225,7 +229,7 @@ class Update:
         return self._retrying(self._stage).run(operation, (), {})
 
     def _free(self, stage: str, error: BaseException, *, empties_cache: bool = False) -> None:
-        """Log that an operation is retried, and free memory for the retry."""
+        """Log that one operation of the optimizer's step is retried, and free memory for the retry."""
         self._log(stage, f"one operation retried{' after empty_cache' if empties_cache else ''}", error)
         clear_frames(error)
         self._room.collect()
@@ -233,7 +237,7 @@ class Update:
             self._room.empty_cache()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
-        """Return how many times each tensor was written by operations on single tensors since its version was
+        """Return how many times operations on single tensors have written each tensor since its version counter was
         recorded.
         """
         on_lists = set(chain.from_iterable(self._lists.written))
@@ -255,8 +259,8 @@ class Update:
         self._log_event(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
-        """Do a dry run of the step. If it does not fit, reduce its memory need and try again, before anything is
-        written.
+        """Do a dry run of the optimizer's step, before anything is written. If the dry run does not fit, reduce the
+        step's memory need and repeat the dry run.
         """
         foreach = [group.get("foreach") for group in optimizer.param_groups]
         ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
@@ -286,28 +290,30 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Facts about an optimizer, learned from steps that were run with retries of single operations."""
+    """Facts about an optimizer, learned from its earlier steps, in which each failed operation was retried."""
 
     state_key: tuple[int, ...]
     settings: list[Any]
-    """The settings of each parameter group that determine the operations of the step."""
+    """The settings of each parameter group that determine which operations the optimizer's step runs."""
     settings_of: Callable[[dict[str, Any]], Any]
     states: int
-    """The number of parameters that have state."""
+    """The number of parameters that have optimizer state."""
     is_resumable: bool
     is_partial: bool
-    """Whether some parameters have no state yet, whether or not they have a gradient."""
+    """Whether some parameters have no optimizer state yet, with or without a gradient."""
     writes_singly: bool
-    """Whether parameters and state are also written by operations on single tensors."""
+    """Whether the optimizer's step also writes parameters and state by operations on single tensors, and not only on
+    lists.
+    """
     written: Callable[[], list[torch.Tensor]]
-    """A function that returns the tensors that a step writes."""
+    """A function that returns the tensors that the optimizer's step writes."""
     names: frozenset[str]
-    """The names of the list operations that a step may call."""
+    """The names of the list operations, such as `_foreach_add_`, that the optimizer's step may call."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """Return a key that changes when an optimizer has to create state: the number of parameter groups, and the ids of
-    the parameters that have a gradient but no state.
+    """Return a key that changes when an optimizer has to create state. It consists of the number of parameter groups,
+    and of the ids of the parameters that have a gradient but no state.
     """
     return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
 
@@ -320,7 +326,7 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _modules_of(value: object) -> list[str]:
-    """Return the names of the modules that define the classes of an object."""
+    """Return the names of the Python modules that define the class of an object and its base classes."""
     return [kind.__module__ for kind in type(value).__mro__[:-1]]
 
 
@@ -329,13 +335,15 @@ def _is_torchs_own(optimizer: Optimizer) -> bool:
 
 
 def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the tensors that a resumable step may write: parameters and optimizer state."""
+    """Return the tensors that an optimizer's step may write: the parameters and the optimizer state."""
     state = chain.from_iterable(map(dict.values, optimizer.state.values()))
     return [*parameters, *(value for value in state if isinstance(value, torch.Tensor))]
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
-    """Make the step process one parameter at a time, so that it needs temporaries for the largest parameter only."""
+    """Make an optimizer's step process one parameter at a time. Then it needs temporaries for the largest parameter
+    only.
+    """
     for group in optimizer.param_groups:
         if "foreach" in group and not group.get("fused"):
             group["foreach"] = False

@@ -1,1 +1,3 @@
-"""Retries of forward and backward: the order of plans, the plans that succeeded before, and ways to save memory."""
+"""Retries of forward and backward that need less and less memory, and the record of what succeeded for each batch
+shape.
+"""

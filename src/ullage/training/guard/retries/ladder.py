@@ -38,7 +38,7 @@ STAGE = "forward and backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """The components of a guard that run and retry forward and backward."""
+    """The components of a guard that run forward and backward and retry them."""
 
     room: Room
     signals: Signals
@@ -51,8 +51,8 @@ class Ladder:
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """Whether batches may be split. None: only batches in which every tensor has one row for each item, and whose loss
-    passes the test.
+    """Whether batches may be split. None: a batch may be split if every tensor has one row for each item, and if a test
+    shows that the losses of the parts sum up.
     """
     may_offload: bool
     log_event: Callable[[Event], None]
@@ -79,8 +79,8 @@ class Ladder:
             self.rewind.end()
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch; or a tuple of the loss and the second value that the loss function
-        returned.
+        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
+        and that value.
         """
         if len(done) == 1:
             one = done[0]
@@ -90,8 +90,10 @@ class Ladder:
 
 
 class Climb:
-    """All attempts at one batch. The code that a successful step runs is kept short: code that runs once in ten
-    milliseconds is no longer in the processor's caches, and each line then costs a microsecond.
+    """All attempts at forward and backward of one batch.
+
+    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left
+    the processor's caches, and each line takes a microsecond.
     """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
@@ -104,7 +106,7 @@ class Climb:
         self._tensors = tensors
         self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
         self._why_whole = form.odd
-        """The reason why the batch must not be split; None if it may be split."""
+        """The reason why the guard must not split the batch; None if it may be split."""
         if is_plain(batch):
             ladder.rewind.begin(loss_of, None)
         else:
@@ -114,12 +116,14 @@ class Climb:
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._counted: list[str] = []
-        """The names of counters outside of the model that the failed attempt has changed and that are not restored."""
+        """The names of counters outside of the model that a failed attempt has changed, and that the guard does not
+        restore.
+        """
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
         self.split = 0
-        """The number of parts in which the batch is now run, if it was split in this step; else 0."""
+        """The number of parts in which the batch is now run if the guard has split it in this step; otherwise 0."""
         known = ladder.plans.plan_for(form.shape)
         parts = 1 if known or not self._may_cut() else ladder.forecast.parts_for(form.items, form.length)
         self._plan = known or (BatchPlan(parts=parts) if parts > 1 else PLAIN)
@@ -144,8 +148,8 @@ class Climb:
         return self._on.is_splittable
 
     def _may_cut_into(self, size: int) -> bool:
-        """Return whether the batch may be cut into parts of this size. This is tested unless the user has passed
-        `splittable`.
+        """Return whether the batch may be split into parts of this many items. A test run decides it, unless the user
+        has passed `splittable`.
         """
         if not self._may_cut():
             return False
@@ -212,7 +216,9 @@ class Climb:
             raise
 
     def _go_back(self) -> None:
-        """Restore the state before the step, as far as possible, after an attempt was interrupted."""
+        """Undo an attempt that was interrupted, and the parts of the batch that were finished before it, as far as
+        possible.
+        """
         with self._on.room.retrying():
             finished: frozenset[tuple[int, int]] = frozenset()
             with suppress(RuntimeError):
@@ -221,12 +227,14 @@ class Climb:
                 self._drop_what_is_done(finished | self._pending[0].finished)
 
     def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
-        """Restore the state before the parts that are done; return whether gradients were dropped."""
+        """Undo the parts of the batch that are finished. Return whether gradients had to be set to None for this."""
         return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Undo earlier attempts and parts if an error leaves this context, such as an error from a signal handler."""
+        """Undo the finished parts of the batch if an error leaves this context, for example an error from a signal
+        handler.
+        """
         try:
             yield
         except BaseException:
@@ -331,13 +339,11 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return the size of the parts into which this number of items is cut, because the items do not fit
-        together.
-        """
+        """Return the maximum number of items in a part, if this number of items does not fit at once."""
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:
-        """Cut the items that are not done yet into parts of at most `size` items."""
+        """Split the remaining items of the batch into parts of at most `size` items."""
         self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
 
     def _give_up(self, failure: Exception) -> None:

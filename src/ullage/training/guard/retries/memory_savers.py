@@ -1,4 +1,6 @@
-"""Activation checkpointing and offloading of saved tensors: forward and backward with less memory, the same values."""
+"""Activation checkpointing and offloading of saved tensors, with which forward and backward need less memory and
+compute the same values.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -18,7 +20,7 @@ _WORTH_MOVING_BYTES: Final = 1 << 20
 
 
 class MemorySavers:
-    """Activation checkpointing and offloading, enabled around an attempt as its plan specifies."""
+    """Activation checkpointing and offloading, which the guard enables for an attempt if the attempt's plan says so."""
 
     def __init__(self, modules: Sequence[nn.Module], names: Sequence[str], pinned_bytes: int) -> None:
         self._modules = modules
@@ -36,12 +38,12 @@ class MemorySavers:
 
 
 def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that match names such as "layers.*", without modules inside another matching module.
+    """Return the modules whose names match patterns such as "layers.*", except modules inside another matching module.
 
     As in file paths, a star matches exactly one level of the module tree.
 
     Raises:
-        UsageError: a name matches no module.
+        UsageError: a pattern matches no module.
     """
     found: list[nn.Module] = []
     for pattern in [names] if isinstance(names, str) else names:
@@ -64,8 +66,8 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 @contextmanager
 def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Apply activation checkpointing inside this context: these modules keep only their inputs, and backward computes
-    the rest again.
+    """Apply activation checkpointing to these modules inside this context. Forward saves only the inputs of a module,
+    and backward computes the other values again.
     """
 
     def wrapped(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,8 +116,8 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
-    """Keep the tensors that forward saves in host memory, page-locked up to `pinned_bytes`; parameters stay on their
-    device.
+    """Keep the tensors that forward saves for backward in host memory, with up to `pinned_bytes` of it page-locked.
+    Parameters stay on their device.
     """
     stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}
     left = pinned_bytes

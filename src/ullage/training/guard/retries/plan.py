@@ -1,6 +1,7 @@
-"""The plan for running batches of one shape: the number of parts, activation checkpointing, offloading.
+"""A plan says how a guard runs the batches of one shape: in how many parts, and whether with activation checkpointing
+and offloading.
 
-The plan is remembered for each shape. This module does not import torch: callers report whether a plan succeeded.
+The guard keeps a plan for each shape. This module does not import torch; its callers report whether a plan succeeded.
 """
 
 from collections import OrderedDict
@@ -11,28 +12,30 @@ from typing import Final
 from ullage.training.guard.splitting.batch import Shape
 
 _GROW_AFTER: Final = 32
-"""The number of successful steps before fewer parts are tried again. It doubles each time that this fails, up to
-`_GROW_AFTER_AT_MOST`.
+"""The number of successful steps after which a guard tries to run a batch in fewer parts. It doubles each time that
+such a try fails, up to `_GROW_AFTER_AT_MOST`.
 """
 _GROW_AFTER_AT_MOST: Final = 2048
 _SHAPES: Final = 4096
-"""The number of shapes that are remembered; the least recently used shape is dropped first."""
+"""The number of batch shapes for which a plan is kept. The plan of the least recently used shape is dropped first."""
 
 
 class Rung(StrEnum):
-    """The actions after an out-of-memory error, in the order in which they are tried."""
+    """The actions that a guard takes after an out-of-memory error, in the order in which it tries them."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
     SHRINK = "shrink"
-    """Return to the plan that is known to fit, after a plan with fewer parts has failed."""
+    """Return to the earlier plan that fitted, after a plan that needs more memory has failed."""
     SPLIT = "split"
     CHECKPOINT = "checkpoint"
     OFFLOAD = "offload"
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Return the action as a phrase for the log; `parts` is the number of parts in which the batch is now run."""
+        """Return a phrase for the log that says what the guard did after an out-of-memory error. `parts` is the number
+        of parts in which the batch is now run.
+        """
         return {
             Rung.AGAIN: "undone, and retried unchanged",
             Rung.EMPTY_CACHE: "retried after empty_cache",
@@ -46,18 +49,18 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """The plan for running batches of one shape: the number of parts, checkpointing, offloading."""
+    """A plan for running the batches of one shape: the number of parts, activation checkpointing, and offloading."""
 
     parts: int = 1
     """The number of parts into which a batch is split; 1 for a whole batch."""
     checkpoint: bool = False
-    """Whether activation checkpointing is used for the modules on which the user allows it."""
+    """Whether activation checkpointing is applied to the modules that the user has named in `checkpoint=`."""
     offload: bool = False
     """Whether the tensors that forward saves for backward are kept in host memory."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether everything that forward saves stays on the device."""
+        """Whether all tensors that forward saves for backward stay on the device."""
         return not (self.checkpoint or self.offload)
 
     @property
@@ -66,7 +69,7 @@ class BatchPlan:
 
 
 PLAIN: Final = BatchPlan()
-"""The plan for a batch that is run whole, without checkpointing or offloading."""
+"""The plan for a batch that is run as a whole, without activation checkpointing and offloading."""
 
 
 @dataclass(slots=True)
@@ -78,15 +81,15 @@ class _ShapeMemory:
 
 
 class Plans:
-    """The current plan for each shape. A plan gets smaller parts after a failure, and larger parts again after many
-    successful steps.
+    """The plan for running the batches of each shape. After a failure a batch is run in smaller parts, and after many
+    successful steps in larger parts again.
     """
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
-        """Return the plan for a batch of this shape; None if the shape is new."""
+        """Return the plan for running a batch of this shape; None if no batch of this shape was run before."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
@@ -97,12 +100,14 @@ class Plans:
         return memory.plan
 
     def is_trying(self, shape: Shape) -> bool:
-        """Return whether the plan last returned for this shape needs more memory than the plan that is known to fit."""
+        """Return whether `plan_for` last returned, as a trial, a plan that needs more memory than the plan that has
+        fitted this shape.
+        """
         memory = self._shapes.get(shape)
         return memory is not None and memory.trying is not None
 
     def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
-        """Record that a batch of this shape fits with this plan."""
+        """Record that a batch of this shape has fitted when it was run with this plan."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:
@@ -116,14 +121,14 @@ class Plans:
             memory.successes += 1
 
     def adopt(self, shape: Shape, parts: int) -> None:
-        """Run batches of this shape in at least `parts` parts from now on, because another rank has to."""
+        """Run batches of this shape in at least `parts` parts from now on, because another rank needs that many."""
         memory = self._shapes.setdefault(shape, _ShapeMemory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0
 
     def failed_to_grow(self, shape: Shape) -> BatchPlan:
-        """Record that the larger plan does not fit, and return the plan that is known to fit."""
+        """Record that the plan on trial, which needs more memory, does not fit. Return the earlier plan that fitted."""
         memory = self._shapes[shape]
         memory.trying, memory.successes = None, 0
         memory.patience = min(2 * memory.patience, _GROW_AFTER_AT_MOST)
@@ -131,7 +136,9 @@ class Plans:
 
 
 def _next_plainer(plan: BatchPlan) -> BatchPlan:
-    """Return the next plan towards the plain plan: the most time-consuming saving is dropped first."""
+    """Return a plan that saves less memory than this one. It drops the slowest measure: offloading first, then
+    checkpointing, then half of the parts.
+    """
     if plan.offload:
         return replace(plan, offload=False)
     if plan.checkpoint:

@@ -1,1 +1,3 @@
-"""Splitting a batch: how it is cut, the weight of each part's loss, and whether the losses of the parts sum up."""
+"""Splits a batch into parts: how tensors are cut, how the losses of the parts are weighted, and whether these sum up to
+the batch's loss.
+"""

@@ -25,24 +25,24 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""The largest difference between two losses that rounding alone can explain, relative to their size, for the least
-precise dtype in the computation.
+"""The largest relative difference between two losses that rounding alone can explain, by the least precise dtype in the
+computation.
 """
 _TF32: Final = 1e-3
 _GRADIENT: Final = 50
-"""The factor by which the tolerance for gradients is larger than the tolerance for losses."""
+"""The factor by which the tolerance for comparing gradients is larger than the tolerance for comparing losses."""
 _SMALLEST: Final = 1e-2
-"""The size of a loss below which the tolerance no longer shrinks: the loss may be a difference of larger numbers, whose
-rounding it has.
+"""The absolute loss below which the tolerance for comparing losses no longer shrinks. A small loss may be the
+difference of larger numbers, and then has their rounding errors.
 """
 _ELEMENTS: Final = 1 << 20
-"""The maximum number of elements of all parameters whose gradients are compared."""
+"""The maximum number of elements, over all parameters, of the gradients that are compared."""
 _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
-    """The result of one test run: the loss or the gradients, and the side effects of the run."""
+    """The result of one test run of a loss function: the loss or the gradients, and the side effects of the run."""
 
     value: torch.Tensor
     changed: list[str]
@@ -52,7 +52,7 @@ class _TrialRun:
 
 
 class _Refused(Exception):
-    """An error that carries the reason why a batch must not be split."""
+    """An error whose text is the reason why a batch must not be split."""
 
 
 class _DoesNotFit(Exception):
@@ -61,7 +61,7 @@ class _DoesNotFit(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """Runs loss functions on batches and on parts of batches as a test, and undoes each run."""
+    """A tester that runs a loss function on batches and on parts of batches, and undoes each run."""
 
     rewind: Rewind
     cutter: Cutter
@@ -69,9 +69,9 @@ class Trials:
     room: Room
     signals: Signals
     compared: set[Shape] = field(default_factory=set)
-    """The shapes of batches whose gradients have been compared."""
+    """The shapes of batches for which the gradients of the parts have been compared."""
     has_drawn: bool = False
-    """Whether any test run drew random numbers."""
+    """Whether any test run of the loss function has used random numbers."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
         """Return the reason why a batch must not be split into parts of `size` items; None if it may be split."""
@@ -87,7 +87,7 @@ class Trials:
         return None
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
-        """Return the reason why activation checkpointing must not be used; None if it may be used."""
+        """Return the reason why the guard must not use activation checkpointing for a batch; None if it may."""
         try:
             trial = self._loss(self.cutter.select(batch, part), loss_of)
         except _DoesNotFit:
@@ -103,8 +103,8 @@ class Trials:
         )
 
     def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
-        """Compare the loss of the batch with the losses of its parts. If the whole batch does not fit, compare windows
-        of the batch that overlap by half.
+        """Compare the loss of a batch with the losses of its parts. If the whole batch does not fit, compare
+        overlapping windows of the batch instead.
         """
         width = items
         while True:
@@ -134,7 +134,7 @@ class Trials:
                 width = -(-width // 2)
 
     def _few_parameters(self) -> list[torch.Tensor]:
-        """Return the smallest trained parameters, with about a million elements in total."""
+        """Return the smallest parameters that are trained, up to about a million elements in total."""
         trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
         chosen: list[torch.Tensor] = []
         left = _ELEMENTS
@@ -148,10 +148,10 @@ class Trials:
     def _compare(
         self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
     ) -> None:
-        """Compare the result for a part of a batch with the sum of the results for smaller parts.
+        """Compare the loss (or the gradients) of some items with the sum of the losses of smaller parts of these items.
 
         Raises:
-            _Refused: the result of the part is not the sum of the results of the smaller parts.
+            _Refused: the two differ by more than rounding.
             _DoesNotFit: memory ran out.
         """
         assert window.items is not None

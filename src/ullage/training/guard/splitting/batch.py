@@ -21,7 +21,7 @@ Shape = tuple[Any, ...]
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
 _FORMS: Final = 4096
-"""The number of shapes whose forms are cached; the cache is emptied when it is full."""
+"""The number of batch shapes for which the sizes of the tensors are cached. The cache is emptied when it is full."""
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
@@ -51,23 +51,23 @@ class Form:
     """The shapes and sizes of a batch's tensors, read before the batch is run."""
 
     shape: Shape
-    """The shapes and dtypes of the batch's tensors, which determine its memory need."""
+    """The shapes and dtypes of a batch's tensors, which determine how much memory the batch needs."""
     items: int | None
-    """The number of items; None if no tensor has the batch dimension."""
+    """The number of items in the batch; None if no tensor has the batch dimension."""
     length: int
     """The number of elements of one item in the batch's largest tensor: tokens of a sequence, or pixels of an image."""
     uneven: int | None
-    """The size along the batch dimension of a tensor that does not have one row for each item; None if every tensor
-    has.
+    """The size along the batch dimension of a tensor whose number of rows is not the number of items; None if all
+    tensors have one row for each item.
     """
     odd: str | None
-    """A description of a tensor that cannot be cut along the batch dimension, such as a nested tensor; None if all can
-    be cut.
+    """A description of a tensor that cannot be cut along the batch dimension, such as a nested tensor; None if all
+    tensors can be cut.
     """
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
-    """Return the shapes and sizes of a batch whose items are counted along `dim`."""
+    """Return the shapes and sizes of a batch's tensors, where dimension `dim` counts the items."""
     tensors = all_of(batch)
     odd = next((text for text in map(_odd, tensors) if text is not None), None)
     if odd is not None:
@@ -84,7 +84,9 @@ def form_of(batch: Any, dim: int = 0) -> Form:
 
 
 def all_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return all tensors of a batch, in order. The common case, one container of plain tensors, is fast."""
+    """Return all tensors of a batch, in order. The code is fast in the common case of one container with plain
+    tensors.
+    """
     kind = type(batch)
     elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
     for element in elements:
@@ -103,7 +105,7 @@ def is_plain(batch: Any) -> bool:
 
 
 def shape_of(tensors: Sequence[torch.Tensor]) -> Shape:
-    """Return the shape, dtype and layout of each tensor."""
+    """Return the shape, dtype and layout of each tensor in a batch."""
     try:
         return tuple([(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     except RuntimeError:  # a nested tensor has no shape
@@ -133,10 +135,10 @@ _ATOMS: Final = (
 
 
 def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
-    """Return a description of an object in the batch that may not divide into independent items; None if the
-    batch holds no such object.
+    """Return a description of an object in the batch that may not divide into independent items; None if the batch
+    holds no such object.
 
-    If the user has passed splittable=True, the batch may also hold objects that are not containers.
+    With splittable=True, an object that is not a container counts as divisible.
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
@@ -153,7 +155,7 @@ def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
 
 
 def _elements_of(value: Any) -> Sequence[Any] | None:
-    """Return the elements of a container that can be rebuilt from its elements; None for anything else."""
+    """Return the elements of a container that can be built again from its elements; None for any other value."""
     kind = type(value)
     if kind in (list, tuple) or (isinstance(value, tuple) and _is_named(kind)):
         return tuple(value)
@@ -165,14 +167,14 @@ def _elements_of(value: Any) -> Sequence[Any] | None:
 
 
 def _is_named(kind: type) -> bool:
-    """Return whether a type is a named tuple without further base classes. The elements of a subclass, such as
-    `PackedSequence`, may depend on each other.
+    """Return whether a type is a plain named tuple. In a subclass of one, such as `PackedSequence`, the elements may
+    depend on each other.
     """
     return hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def _is_mapping(value: Any) -> bool:
-    """Return whether a value is a dict that its type's constructor can rebuild, or a mapping that keeps its elements in
+    """Return whether a value is a dict that can be copied by calling its type, or a mapping that keeps its elements in
     a dict called `data`.
     """
     if isinstance(value, dict):
@@ -185,7 +187,9 @@ def _is_record(value: Any) -> bool:
 
 
 def repacked(batch: Any) -> Any:
-    """Return the same tensors in new containers, which a function may change without changing the batch."""
+    """Return a batch with the same tensors in new containers. A function may change these containers without changing
+    the original batch.
+    """
     kind = type(batch)
     if kind is dict:
         return {key: value if type(value) is torch.Tensor else repacked(value) for key, value in batch.items()}
@@ -196,8 +200,8 @@ def repacked(batch: Any) -> Any:
 
 
 def even_parts(items: int, at_least: int) -> int:
-    """Return a number of parts that divides the items evenly, from `at_least` to 1.5 times as many; `at_least` if there
-    is none.
+    """Return a number of parts of equal size into which the items can be split, from `at_least` to 1.5 times as many;
+    `at_least` if there is none.
 
     Parts of equal size have the same shape, which saves compilations and allocator blocks.
     """
@@ -206,7 +210,7 @@ def even_parts(items: int, at_least: int) -> int:
 
 
 def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
-    """Return a batch with the `length` items from index `start` on."""
+    """Return the part of a batch that consists of `length` items, the first of them at index `start`."""
     items = items_of(batch, dim)
 
     def cut(value: Any) -> Any:
@@ -246,7 +250,7 @@ def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], 
 
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
-    """Return the same container with `cut` applied to every element. An object that is not a known container is
+    """Return a copy of a container with `cut` applied to every element. An object that is not a known container is
     returned unchanged.
     """
     if isinstance(value, torch.Tensor):
@@ -271,33 +275,38 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """A range of `items` items of a batch, beginning at index `start`; `items` is None if the batch's items cannot be
-    counted."""
+    """A part of a batch: `items` items, the first of them at index `start`. `items` is None if the items of the batch
+    cannot be counted.
+    """
 
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor by which the loss of these items is multiplied; None for the whole batch, whose loss is not
-    changed.
+    """The factor by which the loss of this part of a batch is multiplied; None for the whole batch, whose loss is not
+    multiplied.
     """
     finished: frozenset[tuple[int, int]] = frozenset()
-    """The additions to gradients (see `rewind`) that a failed attempt at these items has already made."""
+    """The in-place additions to gradients (see `rewind.Additions`) that a failed attempt has already made for this part
+    of the batch.
+    """
 
 
 @dataclass(slots=True)
 class Done:
-    """The result of forward and backward of one part of a batch."""
+    """The result of running forward and backward for one part of a batch."""
 
     part: BatchPart
     loss: torch.Tensor
-    """The detached loss of the part, multiplied by the weight of the part."""
+    """The detached loss of the part, multiplied by the part's share."""
     extra: Any
     is_pair: bool
-    """Whether the loss function returned a tuple of the loss and another value, which is `extra`."""
+    """Whether the loss function returned a tuple of the loss and a second value. The second value is `extra`."""
 
 
 class Cutter:
-    """Splits a batch into parts, whose losses, multiplied by their weights, sum to the loss of the batch."""
+    """A cutter that splits a batch into parts. Each part's loss is multiplied by a weight, so that the sum is the loss
+    of the batch.
+    """
 
     def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
         self._dim = batch_dim
@@ -306,7 +315,9 @@ class Cutter:
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
-        """Return the form of a batch with these tensors, and the part that covers the whole batch."""
+        """Return the shapes and sizes of a batch with these tensors, and a `BatchPart` that consists of the whole
+        batch.
+        """
         known = self._forms.get(shape_of(tensors))
         if known is not None:
             return known
@@ -316,13 +327,13 @@ class Cutter:
         return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
     def select(self, batch: Any, part: BatchPart) -> Any:
-        """Return the items of a part, in new containers."""
+        """Return the tensors of one part of a batch, in new containers."""
         if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
 
     def share_of(self, batch: Any, part: BatchPart) -> float:
-        """Return the weight of a part's loss in the loss of the batch."""
+        """Return the weight of a part's loss in the loss of the whole batch."""
         total = items_of(batch, self._dim)
         if self._reduction == "sum" or part.items is None or total is None:
             return 1.0
@@ -331,10 +342,11 @@ class Cutter:
         return float(self._weight(self.select(batch, part))) / float(self._weight(batch))
 
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
-        """Split a part into parts of at most `size` items, of equal sizes if possible.
+        """Split one part of a batch into parts of at most `size` items, of equal sizes if possible.
 
         Raises:
-            UsageError: the user's weights of the parts do not sum to the weight of the batch.
+            UsageError: the weights that the user's function returns for the parts do not sum to the weight of the
+                whole.
         """
         if part.items is None or part.items <= size:
             return [part]
@@ -364,7 +376,9 @@ class Cutter:
         return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch; or a tuple of the loss and the joined second values of the parts."""
+        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
+        and the joined second values of the parts.
+        """
         loss = done[0].loss
         for one in done[1:]:
             loss = loss + one.loss  # not in place: the second value may be the same tensor

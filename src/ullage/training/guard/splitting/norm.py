@@ -1,4 +1,4 @@
-"""Modules whose output for an item depends on the other items of the batch, such as BatchNorm."""
+"""Finds modules whose output for an item depends on the other items of the batch, such as BatchNorm."""
 
 import sys
 import warnings
@@ -13,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The BatchNorm modules of a model, and the user's choice of what they do in a split batch."""
+    """The BatchNorm modules of a model, and the user's choice (`batchnorm=`) of what they do in a split batch."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
@@ -26,15 +26,15 @@ class BatchNorms:
         return self._choice == "freeze"
 
     def frozen(self) -> AbstractContextManager[None]:
-        """If the user has chosen "freeze": normalise with the running statistics inside this context, and do not update
-        them.
+        """Make BatchNorm modules normalise with their running statistics inside this context, without updating them, if
+        the user has passed batchnorm="freeze".
         """
         return self.standing_still() if self.freezes else nullcontext()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Inside this context, normalise with the running statistics if a module tracks them, and do not update
-        them.
+        """Make BatchNorm modules normalise with their running statistics inside this context, if they track them,
+        without updating them.
         """
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
@@ -46,9 +46,9 @@ class BatchNorms:
                 module.training = True
 
     def warn_of_split(self, items: int, parts: int) -> None:
-        """Warn once that splitting a batch changes the statistics, unless the user has chosen a behaviour.
+        """Warn once that splitting a batch changes BatchNorm's statistics, unless the user has passed `batchnorm=`.
 
-        The warning names the line that called ullage, at any call depth.
+        The warning names the line of the user's code that called ullage.
         """
         without = [
             module for module in self._modules if module.running_mean is None

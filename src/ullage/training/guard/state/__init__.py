@@ -1,1 +1,3 @@
-"""The state that forward and backward change: recorded before an attempt, and restored when the attempt fails."""
+"""The program state that forward and backward change. The guard records it before an attempt, and restores it when the
+attempt fails.
+"""

@@ -1,6 +1,7 @@
-"""Tensors other than buffers and gradients that a step may write.
+"""Detects and undoes writes to tensors that are neither buffers nor gradients.
 
-Their version counters are watched. Small tensors, and tensors that were seen to change, are copied and restored.
+A write is detected by the version counter of a tensor. Small tensors, and tensors that were seen to change, are copied
+and restored.
 """
 
 import copy
@@ -11,19 +12,19 @@ import torch
 from torch import nn
 
 SMALL_BYTES: Final = 1 << 20
-"""The size in bytes up to which tensors are copied at every step."""
+"""The size in bytes up to which a tensor is copied at every step."""
 FIRST_BYTES: Final = 256 << 20
 """The size in bytes above which a tensor is never copied."""
 
 
 _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""Types of tensors that belong to this process alone. To read a tensor that is sharded over ranks, all ranks would have
+"""The types of tensors that one process can read alone. For a tensor that is sharded over ranks, all ranks would have
 to take part.
 """
 
 
 class WatchedTensors:
-    """Tensors with their names, their version counters when they were recorded, and copies of some of them."""
+    """A list of named tensors, with their recorded version counters, and copies of some of these tensors."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[str, torch.Tensor]] = []
@@ -34,7 +35,7 @@ class WatchedTensors:
         raise NotImplementedError
 
     def _learn(self, number: int) -> None:
-        """Copy this tensor from the next record on, because it was seen to change."""
+        """Make `record()` copy this tensor from now on, because the tensor was seen to change."""
         raise NotImplementedError
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
@@ -42,11 +43,11 @@ class WatchedTensors:
         return [one for number, one in enumerate(self._tensors) if number not in self._copies]
 
     def changed(self) -> list[str]:
-        """Return the names of the tensors that have changed since they were recorded."""
+        """Return the names of the tensors that have changed since the last `record()`."""
         return [self._tensors[number][0] for number in range(len(self._versions)) if not self._is_same(number)]
 
     def restore(self) -> list[str]:
-        """Restore the copied tensors; return the names of tensors that have changed but were not copied."""
+        """Restore the tensors that were copied. Return the names of tensors that have changed but were not copied."""
         lost = []
         for number, (name, tensor) in enumerate(self._tensors[: len(self._versions)]):
             if self._is_same(number):
@@ -59,7 +60,7 @@ class WatchedTensors:
         return lost
 
     def kept(self) -> Self:
-        """Return a record of the same values that later calls of `record()` do not change."""
+        """Return an independent copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._tensors, kept._versions = list(self._tensors), list(self._versions)
         kept._copies = {number: one.clone() for number, one in self._copies.items()}
@@ -67,7 +68,7 @@ class WatchedTensors:
 
 
 class Copies(WatchedTensors):
-    """Watched tensors. Small tensors, and tensors that were seen to change, are also copied."""
+    """A list of watched tensors. Small tensors, and tensors that were seen to change, are copied too."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
         """Create an empty list of tensors.
@@ -82,7 +83,7 @@ class Copies(WatchedTensors):
         self._places: list[tuple[Any, ...]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Watch one more tensor from now on."""
+        """Add a tensor to the watched tensors."""
         number = len(self._tensors)
         self._tensors.append((name, tensor))
         self._versions.append(version_of(tensor))
@@ -101,7 +102,7 @@ class Copies(WatchedTensors):
         return not self._tensors
 
     def record(self) -> None:
-        """Record the version counters again, and copy the values again."""
+        """Record the version counters of the watched tensors again, and copy their values again."""
         if not self._tensors:
             return
         self.settle()
@@ -124,7 +125,9 @@ class Copies(WatchedTensors):
                 torch._foreach_copy_(copies, sources)
 
     def settle(self) -> None:
-        """Find the large tensors that have changed; they are copied from the next record on."""
+        """Find the watched tensors that have changed. They are copied from the next `record()` on, even if they are
+        large.
+        """
         for number, (_, tensor) in enumerate(self._tensors):
             if version_of(tensor) != self._versions[number]:
                 self._learn(number)
@@ -140,14 +143,14 @@ class Copies(WatchedTensors):
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have no
-    counter.
+    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor, which has
+    no counter.
     """
     return -1 if tensor.is_inference() else tensor._version
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the version counter of each tensor; it rises with each write to the tensor."""
+    """Return the version counter of each tensor, which increases with each write to the tensor."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # some are inference tensors
@@ -155,7 +158,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the address, shape and strides of a tensor, which change when the tensor is given other memory
+    """Return the address, shape and strides of a tensor. They change when the tensor is given other memory
     (`tensor.data = ...`).
     """
     try:
@@ -165,7 +168,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits, so that NaN equals NaN."""
+    """Return whether two tensors have the same bits. NaN values with the same bits count as equal."""
     if (tensor.shape, tensor.dtype, tensor.device) != (copy.shape, copy.dtype, copy.device):
         return False
     ours, theirs = (one.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for one in (tensor, copy))
@@ -184,7 +187,7 @@ def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Return whether each element of a tensor has its own memory, so that a copy can be written back."""
+    """Return whether each element of a tensor has separate memory, so that a copy of the tensor can be written back."""
     return (
         not nn.parameter.is_lazy(tensor)
         and tensor.layout is torch.strided
@@ -194,16 +197,18 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be copied, and can be read without other ranks."""
+    """Return whether a tensor can be copied, and can be read without the help of other ranks."""
     return type(tensor) in _PLAIN and can_be_copied(tensor)
 
 
 _OVERLAPS: Final = 1
-"""The value that PyTorch returns for a tensor whose elements certainly overlap, such as an expanded tensor."""
+"""The value of PyTorch's overlap check for a tensor whose elements certainly share memory, such as an expanded
+tensor.
+"""
 
 
 def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return checksums of a tensor's bits, which also show writes through `.data` that raise no version counter; None
+    """Return checksums of a tensor's bits. They also show writes through `.data`, which raise no version counter. None
     for types of tensors whose bits cannot be read.
     """
     try:

@@ -30,7 +30,7 @@ _HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
-"""A function that returns the saved-tensor hooks that were set last; torch 2.6 and 2.7 cannot report them."""
+"""A function that returns the innermost saved-tensor hooks; None with torch 2.6 and 2.7, which cannot report them."""
 
 
 def _nesting() -> int:
@@ -47,7 +47,7 @@ def _close_autocasts(nesting: int) -> None:
 
 
 def _drop_hooks(hooks: Any) -> None:
-    """Remove the saved-tensor hooks that were set after these hooks."""
+    """Remove all saved-tensor hooks that were set later than these hooks."""
     while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
 
@@ -66,7 +66,7 @@ _SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]
     ),
     ("the saved-tensor hooks", _top_hooks, _drop_hooks),
 )
-"""The name of each process-wide setting, and the functions that read and set it."""
+"""The process-wide PyTorch settings: the name of each, and the functions that read and set it."""
 
 
 def _read_switches() -> tuple[Any, ...]:
@@ -87,8 +87,8 @@ def switch_back(before: tuple[Any, ...]) -> None:
 
 
 class Flags:
-    """The settings of modules and parameters, and those of the process: `record()` reads them before an attempt,
-    `restore()` sets them if it fails.
+    """The settings of modules and parameters, and PyTorch's process-wide settings. `record()` reads them before an
+    attempt; `restore()` sets them again if the attempt fails.
     """
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
@@ -106,7 +106,9 @@ class Flags:
         )
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that differ from the record, and of the modules with new hooks."""
+        """Return the names of the settings that have changed since they were recorded, and of the modules that have new
+        hooks.
+        """
         if self._saved is None:
             return []
         training, requires_grad, _, next_id, switches = self._saved
@@ -124,7 +126,7 @@ class Flags:
         return found
 
     def restore(self) -> None:
-        """Set all settings to the recorded values, and remove the hooks that were registered since."""
+        """Set all settings to the recorded values, and remove the hooks that were registered since then."""
         if self._saved is None:
             return
         training, requires_grad, records_gradients, next_id, switches = self._saved
@@ -144,7 +146,7 @@ class Flags:
 
 
 class Hooks:
-    """The hooks of modules and parameters that the user's code has registered."""
+    """A search for the hooks that the user's code has registered on modules and parameters."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -153,7 +155,9 @@ class Hooks:
         self._own: list[Any] = []
 
     def own(self) -> list[Any]:
-        """Return the user's hooks. They are searched again only after a hook was registered anywhere in the process."""
+        """Return the hooks that the user's code has registered. The modules are searched again only after a new hook
+        was registered in the process.
+        """
         if RemovableHandle.next_id != self._next_id:
             self._next_id = RemovableHandle.next_id
             every = _hooks_since(0, self._modules, self._parameters)
@@ -170,8 +174,8 @@ def _is_installed(hook: Any) -> bool:
 def _hooks_since(
     next_id: int, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
 ) -> Iterator[tuple[Any, dict[int, Any], int]]:
-    """Yield the hooks of these modules and parameters whose number is `next_id` or higher. Hook numbers rise in the
-    whole process.
+    """Yield the hooks of these modules and parameters whose id is `next_id` or higher. PyTorch numbers all hooks of a
+    process in rising order.
     """
     for owners, names in ((modules, _HOOKS_OF_MODULES), (parameters, _HOOKS_OF_PARAMETERS)):
         for owner in owners:

@@ -1,6 +1,7 @@
-"""Settings of PyTorch's own layers (`dropout.p`), and attributes that forward adds to layers and parameters.
+"""Records settings of PyTorch's own layers (such as `dropout.p`), and attributes that forward adds to layers and
+parameters.
 
-They are read at every step without following references, because there are many.
+Because there are many layers, only their attributes are read at every step, and not the objects that these refer to.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,19 +19,21 @@ _OF_WEIGHTS: Final = frozenset(
     *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
     *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
 }  # fmt: skip
-"""Settings that also determine the weights or the calls of a layer, so forward cannot change them."""
+"""The settings of PyTorch's layers that cannot change in forward, because they also determine a layer's weights or
+calls.
+"""
 
 _OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
-"""Prefixes of the attributes that PyTorch itself adds to layers and parameters, when it compiles or shards them."""
+"""The prefixes of the attributes that PyTorch itself adds to layers and parameters when it compiles or shards them."""
 
 
 class Layers:
-    """The settings of PyTorch's own layers: `record()` reads them before an attempt, `restore()` sets them if it
-    fails.
+    """The settings of PyTorch's own layers. `record()` reads them before an attempt; `restore()` sets them again if the
+    attempt fails.
     """
 
     def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
-        """Create a record of layers whose attributes are not recorded elsewhere, and of parameters."""
+        """Create a record of the settings of these layers, and of the attributes of these layers and parameters."""
         by_name: dict[str, list[nn.Module]] = {}
         for layer in layers:
             for name, value in vars(layer).items():
@@ -44,7 +47,7 @@ class Layers:
         self._values: list[list[Any]] | None = None
 
     def record(self) -> None:
-        """Record the current values of the settings."""
+        """Record the current values of the layers' settings."""
         self._values = [list(map(read, owners)) for _, read, owners in self._settings]
 
     def _changed_settings(self) -> Iterator[tuple[str, nn.Module, Any]]:
@@ -64,14 +67,16 @@ class Layers:
                 yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that have changed and of the attributes that were added since the record."""
+        """Return the names of the layer settings that have changed, and of the attributes that were added, since the
+        last record.
+        """
         if self._values is None:
             return []
         changed = [(name, owner) for name, owner, _ in self._changed_settings()]
         return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
 
     def restore(self) -> None:
-        """Set the settings to the recorded values, and delete the attributes that were added."""
+        """Set the layers' settings to the recorded values, and delete the attributes that were added since then."""
         if self._values is None:
             return
         for name, owner, before in list(self._changed_settings()):

@@ -18,13 +18,15 @@ _STATE_BYTES: Final = (624 + 1) * 4
 
 
 class RandomState:
-    """The states of the global generators: `record()` reads them, `restore()` sets them."""
+    """The states of the global random number generators. `record()` reads the states, and `restore()` sets them
+    again.
+    """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
         self._devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
-        """The functions that read and set the state of each of PyTorch's generators."""
+        """The functions that read and set the state of each of PyTorch's random number generators."""
         self._numpy = _Numpy()
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
@@ -34,8 +36,8 @@ class RandomState:
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
-        """Return whether Python's or NumPy's generator was used since the record. PyTorch's activation checkpointing
-        does not restore these two.
+        """Return whether Python's or NumPy's random number generator was used since the last record. PyTorch's
+        activation checkpointing does not restore these two generators.
         """
         if self._states is None:
             return False
@@ -43,14 +45,14 @@ class RandomState:
         return bool(random.getstate() != of_python or _words_of(self._numpy.state()) != _words_of(of_numpy))
 
     def are_any_used(self) -> bool:
-        """Return whether any of the generators was used since the record."""
+        """Return whether any random number generator was used since the last record."""
         if self._states is None:
             return False
         now = [read() for read, _ in self._of_torch]
         return self.are_others_used() or not all(map(torch.equal, now, self._states[0]))
 
     def restore(self) -> None:
-        """Set the generators to the recorded states; do nothing if no states were recorded."""
+        """Set the random number generators to the recorded states. Do nothing if no states were recorded."""
         if self._states is None:
             return
         of_torch, of_python, of_numpy = self._states
@@ -60,13 +62,13 @@ class RandomState:
         self._numpy.set_state(of_numpy)
 
     def discard(self) -> None:
-        """Drop the recorded states of the generators."""
+        """Drop the recorded states of the random number generators."""
         self._states = None
 
 
 class _Numpy:
-    """NumPy's global generator. The slow `get_state` is called only if the generator's memory has changed, or if the
-    user has replaced the generator by another type.
+    """NumPy's global random number generator. `get_state` is slow, so it is called only if the generator's memory has
+    changed, or if the user has replaced the generator by another type.
     """
 
     def __init__(self) -> None:

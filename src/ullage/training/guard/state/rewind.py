@@ -31,12 +31,14 @@ from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
-"""Additions to gradients, as pairs: the index of the parameter, and the version of its gradient before the addition."""
+"""A set of in-place additions to gradients. Each is a pair of the parameter's index, and the gradient's version counter
+before the addition.
+"""
 
 
 class Rewind:
-    """Undoes side effects: `record()` is called before an attempt, `restore()` if it fails, `commit()` if it
-    succeeds.
+    """A record of the state that forward and backward may change. `record()` is called before an attempt, `restore()`
+    if the attempt fails, and `commit()` if it succeeds.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class Rewind:
         *,
         optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        """Create a record of modules, their parameters and devices, and the optimizers that train these parameters."""
+        """Create a record for these modules, their parameters and devices, and the optimizers that train the
+        parameters.
+        """
         self.parameters = parameters
         self.random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
@@ -74,24 +78,26 @@ class Rewind:
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules, parameters or attributes were added or removed since this object was created."""
+        """Whether modules, parameters or attributes were added to the model or removed from it since this object was
+        created.
+        """
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
-        """Set the loss function and the batch of the next attempts, whose variables are recorded too. The batch is None
-        if it holds only tensors.
+        """Set the loss function and the batch for the next attempts, so that their variables are recorded too. The
+        batch is None if it holds only tensors.
         """
         self._subject = function, batch
         self._suspects = []
 
     def end(self) -> None:
-        """Drop the record of the loss function and of the batch."""
+        """Drop the recorded variables of the loss function and of the batch."""
         self._subject = None, None
         self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
-        """Record everything that the next attempt may change; `is_fresh` means that no parameter has a gradient."""
+        """Record everything that the next attempt may change. `is_fresh` says that no parameter has a gradient."""
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
@@ -140,7 +146,7 @@ class Rewind:
         return finished
 
     def _restore_all_but_buffers(self) -> list[str]:
-        """Restore everything except buffers and gradients; return the names of what cannot be restored."""
+        """Restore everything except buffers and gradients. Return the names of what cannot be restored."""
         self._flags.restore()
         self._layers.restore()
         self.random_state.restore()
@@ -166,8 +172,8 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of what the attempt has changed, except random number states, BatchNorm's statistics and
-        metrics, on which no loss depends. It is used for attempts in which the guard does not run a backward.
+        """Return the names of everything that a test run (an attempt without a backward) has changed. Random number
+        states, BatchNorm's statistics and metrics are left out, because no loss depends on them.
         """
         of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
         held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
@@ -183,8 +189,8 @@ class Rewind:
         )
 
     def left_alone(self) -> list[str]:
-        """Return the names of numbers and texts outside of the model that the loss function has changed, and of caches
-        that may hold random numbers of the attempt. The guard does not restore these.
+        """Return the names of the changes that the guard does not restore: numbers and texts outside of the model that
+        the loss function has changed, and caches with new entries, which may hold random numbers.
         """
         held = (self._around, self._in_forward, *self._attributes.records)
         caches = [name for one in held for name in one.only_told()]
@@ -192,12 +198,12 @@ class Rewind:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether `check` and `commit` will compare tensors, which may run out of memory."""
+        """Whether the next call of `check` or `commit` compares tensors. Such a comparison may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
-        """Record a checksum of every watched tensor that has no copy, before a step is retried. If a tensor changes
-        during the retry, the failed attempt has changed it too, in a way that versions do not show (`.data`).
+        """Record a checksum of every watched tensor that has no copy, before an attempt is retried. If the retry
+        changes a tensor, the failed attempt has changed it too, by a write that raises no version counter (`.data`).
         """
         held = (*self._attributes.records, self._around, self._in_forward)
         uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
@@ -205,7 +211,7 @@ class Rewind:
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
-        """Return the names of the tensors that have changed since their checksums were recorded."""
+        """Return the names of the tensors whose contents no longer have the recorded checksums."""
         found = []
         for name, tensor, digest in self._suspects:
             now = digest_of(tensor) if digest is not None else None
@@ -227,8 +233,8 @@ class Rewind:
             raise RuntimeError(_text_of_lost(found))
 
     def _check_apart(self, finished: Additions) -> None:
-        """Raise an error if version counters do not show which gradient was added to, because views of one tensor share
-        a counter.
+        """Raise an error if the gradients to which the failed attempt has added cannot be identified. This is the case
+        if gradients are views of one tensor, which share a version counter.
 
         Raises:
             RuntimeError: several gradients share memory, and at least one of them was added to.
@@ -247,7 +253,7 @@ class Rewind:
                 )
 
     def commit(self) -> None:
-        """Drop what was recorded, because the attempt has succeeded."""
+        """Drop the recorded state, because the attempt has succeeded."""
         self._gradients = {}
         self.random_state.discard()
         self._buffers.commit()
@@ -257,10 +263,11 @@ class Rewind:
         self._metrics.settle()
 
     def mark(self) -> Callable[[], bool]:
-        """Copy the current record, and return a function that restores it even after later calls of `record()`.
+        """Copy the current record. Return a function that restores the copied state, even after later calls of
+        `record()`.
 
-        That function returns whether gradients of earlier calls had to be dropped, because the attempt had added to
-        them.
+        The returned function returns whether it had to set gradients of earlier calls to None, because the attempt had
+        added to them.
         """
         kept = copy.copy(self)
         kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
@@ -279,15 +286,17 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set the gradients that were added to to None; return whether there were any."""
+        """Set those gradients to None to which a failed attempt has added. Return whether there were any such
+        gradients.
+        """
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
 
     @contextmanager
     def without(self, finished: Additions) -> Iterator[None]:
-        """Drop, inside this context, the first additions to each gradient: those that a failed attempt has already
-        made.
+        """Ignore, inside this context, the additions to gradients that a failed attempt has already made. They are the
+        first additions to these gradients.
 
         Raises:
             RuntimeError: a gradient was added to, but fewer times than the failed attempt had added to it.
@@ -315,8 +324,8 @@ class Rewind:
 def _attributes_of(
     modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return two records of attributes: those of parameters and of all modules except metrics and PyTorch's own layers,
-    which keep their state in buffers; and those of metrics.
+    """Return two records of attributes. The first is for parameters and modules, except metrics and PyTorch's own
+    layers, which keep their state in buffers. The second is for metrics.
     """
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
@@ -357,14 +366,16 @@ def _text_of_lost(names: Sequence[str]) -> str:
 
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""The attribute in which Lightning stores a module's metrics by name after the first metric was logged."""
+"""The attribute that Lightning adds to a module when the first metric is logged. It holds the module's metrics by
+name.
+"""
 _NAMES: Final = 6
 """The maximum number of names that an error message lists."""
 
 
 class _RepeatedAdditions:
-    """The additions to a parameter's gradient in a retry. The first additions repeat those of the failed attempt, and
-    are dropped.
+    """A filter for the additions to one parameter's gradient in a retry. It drops the first additions, because the
+    failed attempt has already made them.
     """
 
     def __init__(self, parameter: nn.Parameter, count: int) -> None:
@@ -381,8 +392,8 @@ class _RepeatedAdditions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the retry has repeated all earlier additions to the gradient; or none, because these items do not use
-        the parameter.
+        """Whether the retry has made either all of the additions that the failed attempt made to this gradient, or none
+        because its items do not use the parameter.
         """
         return self._left in (0, self._count)
 
@@ -393,7 +404,9 @@ class _RepeatedAdditions:
 
 
 class _Buffers:
-    """The buffers of modules and their copies, in lists that a single `torch._foreach_copy_` call copies."""
+    """The buffers of a model's modules, and their copies. One call of `torch._foreach_copy_` copies a whole list of
+    buffers.
+    """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         every = [child for module in modules for child in module.modules()]
@@ -404,7 +417,7 @@ class _Buffers:
         self._empty = self._dicts
         self._names: list[str] = []
         self._replaces = False
-        """Whether a step was seen to replace a buffer by another tensor."""
+        """Whether a training step was seen to assign another tensor to a buffer."""
         self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
         self._versions: dict[int, int] = {}
@@ -434,7 +447,7 @@ class _Buffers:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
     def _refresh(self) -> None:
-        """List the buffers again, because buffers were added or were replaced by other tensors."""
+        """Update the list of buffers, because buffers were added or another tensor was assigned to one."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
@@ -449,7 +462,7 @@ class _Buffers:
         self._make_copies(self._now())
 
     def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
-        """Allocate copies of the buffers, and group copies and buffers by device and dtype for copying."""
+        """Allocate a copy of each buffer, and group buffers and copies by device and dtype for copying."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
@@ -493,7 +506,7 @@ class _Buffers:
             )
 
     def write_back(self) -> None:
-        """Restore the recorded buffers, and delete buffers that were added since."""
+        """Restore the recorded values of the buffers, and delete buffers that were added since then."""
         known = {(id(module), name) for module, name in self._places}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
@@ -505,7 +518,7 @@ class _Buffers:
                     tensor.copy_(self._copies[place])
 
     def changed(self) -> list[str]:
-        """Return the names of the buffers that have changed since the record, except BatchNorm's statistics."""
+        """Return the names of the buffers that have changed since they were recorded, except BatchNorm's statistics."""
         if not self._is_recorded:
             return []
         found = []
@@ -520,13 +533,15 @@ class _Buffers:
         return found
 
     def kept(self) -> Self:
-        """Return a record of the same values that later calls of `record()` do not change."""
+        """Return an independent copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._copies = {place: one.clone() for place, one in self._copies.items()}
         return kept
 
     def commit(self) -> None:
-        """Drop the copies of large buffers that do not change, and the references to buffers that were replaced."""
+        """Drop the copies of large buffers that never change, and the references to tensors that are no longer
+        buffers.
+        """
         if not (self._watched or self._replaces):
             return
         tensors = self._now()
@@ -542,8 +557,8 @@ class _Buffers:
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        """Return whether a buffer is a constant table. A persistent buffer of floating-point numbers is never assumed
-        to be constant, because it may be written through `.data`, which versions do not show.
+        """Return whether a buffer is assumed to be a constant table. This is not assumed for a persistent buffer of
+        floating-point numbers, because a write through `.data` would not raise its version counter.
         """
         module, name = self._places[place]
         tensor = self._tensors[place]
@@ -555,8 +570,8 @@ _LAZY: Final = -2
 
 
 def _version_of(tensor: torch.Tensor | None) -> int:
-    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, -2 for a lazy or
-    missing tensor.
+    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor, and -2 for
+    a lazy or missing tensor.
     """
     if tensor is None or is_lazy(tensor):
         return _LAZY
@@ -568,8 +583,8 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return a key that identifies the tensor's storage; for a tensor without a single storage, such as a sparse
-    tensor, the tensor's id.
+    """Return a key that identifies a tensor's storage. For a tensor without a single storage, such as a sparse tensor,
+    return the tensor's id.
     """
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 

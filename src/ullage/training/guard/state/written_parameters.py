@@ -25,25 +25,25 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """The parameters of a model, with copies of the parameters that forward writes."""
+    """The parameters of a model, with copies of those parameters that forward itself writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
-        """Create a record of named parameters; `trained` has the `id`s of the parameters that an optimizer trains."""
+        """Create a record of named parameters. `trained` has the `id`s of the parameters that an optimizer trains."""
         super().__init__()
         self._tensors = list(named)
         self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
         self._trained = trained
         self._digests: dict[int, tuple[int, ...] | None] = {}
         self._written: list[int] = []
-        """The indices of the parameters that forward was seen to write."""
+        """The indices of the parameters that forward was seen to write in place."""
         self.is_first = True
-        """Whether no attempt at forward and backward has succeeded yet."""
+        """Whether the guard has not yet completed any attempt at forward and backward."""
         self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
-        """Record the version counters, and copy the parameters that forward writes. At the first call, also copy or
-        checksum the parameters that no optimizer trains.
+        """Record the version counters of the parameters, and copy the parameters that forward writes. The first call
+        also copies the parameters that no optimizer trains, or records their checksums.
         """
         self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         self._versions = versions_of(self._parameters)
@@ -75,7 +75,7 @@ class WrittenParameters(WatchedTensors):
             copy.copy_(parameter)
 
     def settle(self) -> None:
-        """Find the parameters that the attempt has written; they are copied from the next record on."""
+        """Find the parameters that the attempt has written. They are copied from the next `record()` on."""
         if self.is_first:
             self.is_first = False
             for number in [*self._copies, *self._digests]:
@@ -97,7 +97,7 @@ class WrittenParameters(WatchedTensors):
             self._written.append(number)
 
     def learn(self, name: str) -> None:
-        """Copy the parameter with this name from now on, because it was seen to be written."""
+        """Copy the parameter with this name from now on, because it was seen to change."""
         names = [one for one, _ in self._tensors]
         if name in names:
             self._learn(names.index(name))
@@ -127,7 +127,7 @@ def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters with the names that messages use for them."""
+    """Return the parameters of these modules with the names that error messages use for them."""
     names: dict[int, Any] = {}
     for module in modules:
         for name, parameter in module.named_parameters():

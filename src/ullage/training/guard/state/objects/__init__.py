@@ -1,1 +1,3 @@
-"""The Python objects that a step may change: lists, dictionaries, attributes, and variables of functions."""
+"""Records and restores the Python objects that a training step may change: lists, dictionaries, attributes, and
+variables of functions.
+"""

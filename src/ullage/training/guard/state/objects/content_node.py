@@ -1,4 +1,6 @@
-"""Records of single Python objects: what an object held, whether it has changed, and how to restore it."""
+"""Records of single Python objects. A record knows what an object contained, whether the object has changed, and how to
+restore it.
+"""
 
 import io
 import operator
@@ -14,20 +16,24 @@ import torch
 from torch import nn
 
 FEW: Final = 4096
-"""The number of elements up to which every element of a container is recorded. Of a larger container only the length
-and both ends are compared.
+"""The largest number of elements for which a container is recorded in full. For a larger container, only the length and
+the elements at both ends are compared.
 """
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
-"""Types whose values cannot change."""
+"""The Python and PyTorch types whose values cannot change."""
 
 
 class ContentNode:
-    """The record of one object."""
+    """The record of what one Python object contained."""
 
     always_counts = False
-    """Whether a change counts even if only numbers have changed, no matter to whom the object belongs."""
+    """Whether a change of this object matters even if only numbers have changed. For other objects outside of the
+    model, such a change does not matter.
+    """
     is_only_told = False
-    """Whether a change is only reported: it does not cause an error, and does not prevent a batch from being split."""
+    """Whether a change of this object is only reported. Such a change does not raise an error, and does not prevent a
+    batch from being split.
+    """
 
     def __init__(self, path: str, value: Any) -> None:
         self.path = path
@@ -45,20 +51,20 @@ class ContentNode:
         raise NotImplementedError
 
     def put_back(self) -> bool:
-        """Restore what was recorded; return False if that is not possible."""
+        """Restore the recorded content of the object. Return False if it cannot be restored."""
         return False
 
     def names(self) -> list[str]:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return the objects that this object refers to now but not in the record, and the reverse. For an object with
-        a readable state, return the object itself.
+        """Return the objects to which this object refers either now or in the record, but not both. For an object whose
+        state is a value, return the object itself.
         """
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Return whether the object refers to the same objects as in the record, except for numbers and texts."""
+        """Return whether the object's references are the same as in the record, apart from numbers and texts."""
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -66,7 +72,7 @@ class ContentNode:
 
 
 class DictNode(ContentNode):
-    """The record of a dictionary, or of the attributes of an object."""
+    """The record of the contents of a dictionary, or of the attributes of an object."""
 
     def __init__(
         self,
@@ -144,7 +150,7 @@ _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
 
 
 class SlotsNode(ContentNode):
-    """The record of the attributes of an object that uses `__slots__`."""
+    """The record of the attributes of an object whose class uses `__slots__`."""
 
     def other(self) -> list[Any]:
         return _others(self.read().values(), self.saved.values())
@@ -170,7 +176,7 @@ class SlotsNode(ContentNode):
 
 
 class ElementsNode(ContentNode):
-    """The record of a list, a tuple, a deque, a set or a bytearray."""
+    """The record of the contents of a list, a tuple, a deque, a set or a bytearray."""
 
     def other(self) -> list[Any]:
         return _others(self.value, self.saved)
@@ -199,13 +205,13 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a container whose class the user has defined."""
+    """Yield the attributes of a container whose class the user's code defines."""
     if attributes := getattr(container, "__dict__", None):
         yield f"{path}.__dict__", attributes
 
 
 class LargeNode(ContentNode):
-    """The record of a container with many elements, of which only the length and both ends are compared."""
+    """The record of a container with many elements. Only its length and the elements at both ends are compared."""
 
     def read(self) -> Any:
         first = next(iter(self.value))
@@ -218,7 +224,7 @@ class LargeNode(ContentNode):
 
 
 class StateNode(ContentNode):
-    """The record of an object whose state can be read and set, such as a random number generator or an array."""
+    """The record of an object whose whole state can be read and set, such as a random number generator or an array."""
 
     def __init__(
         self,
@@ -245,8 +251,8 @@ class StateNode(ContentNode):
 
 
 class ReferenceNode(StateNode):
-    """The record of a reference to one object, or to none: a name in a namespace, a variable of a function, or a
-    context variable.
+    """The record of a variable that refers to one object or has no value: a name in a namespace, a variable of a
+    function, or a context variable.
     """
 
     def is_same(self) -> bool:
@@ -261,7 +267,7 @@ class ReferenceNode(StateNode):
 
 
 def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
-    """Return the record of a closure variable of a function."""
+    """Return the record of one closure variable of a function."""
 
     def read() -> Any:
         try:
@@ -279,7 +285,7 @@ def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
 
 
 class ProgressNode(ContentNode):
-    """The record of an iterator: its progress can be detected, but not undone."""
+    """The record of an iterator. A guard can detect that the iterator has advanced, but cannot move it back."""
 
     def read(self) -> Any:
         one = self.value
@@ -325,12 +331,12 @@ class ProgressNode(ContentNode):
 
 
 _AROUND_OTHERS: Final = (zip, map, filter, enumerate)
-"""Iterators that advance together with the iterators inside them."""
+"""The types of iterators that advance another iterator when they advance, such as `zip` and `map`."""
 
 
 def _place_in(file: io.IOBase) -> int:
-    """Return the position at which a file is read next; 0 for a file that is only written, and -1 if the position is
-    not known.
+    """Return the position from which a file is read next. Return 0 for a file that is only written, and -1 if the
+    position is not known.
     """
     try:
         return file.tell() if file.readable() and file.seekable() else 0
@@ -341,18 +347,18 @@ def _place_in(file: io.IOBase) -> int:
 
 
 UNSET: Final = object()
-"""The recorded value of a variable that has no value."""
+"""A marker that is recorded in place of a value if a variable has no value."""
 
 
 def _key(key: Any) -> Any:
-    """Return the part of a dictionary key that is shown in a name: the key itself if it is a number, a text or another
-    simple value, else its type. Writing out the values of a tensor would be slow and would not help.
+    """Return a short form of a dictionary key for error messages: the key itself if it is a number, a text or another
+    simple value, else its type. The values of a tensor would be long and would not help.
     """
     return key if isinstance(key, ATOMS) else type(key)
 
 
 def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
-    """Return the objects that are in only one of two collections."""
+    """Return the objects that only one of two collections contains."""
     ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
     return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
 

@@ -41,7 +41,7 @@ from ullage.training.guard.state.objects.node_of import (
 )
 
 _MOST: Final = 20_000
-"""The maximum number of objects in one record; further objects are not recorded."""
+"""The maximum number of objects in one record. Further objects are ignored."""
 _DEEPEST: Final = 12
 _NOT_OPENED: Final = (
     type,
@@ -54,10 +54,10 @@ _NOT_OPENED: Final = (
     Sampler,
 )
 _PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
-"""Python's own types that have neither code nor attributes."""
+"""Python's built-in types whose objects have neither code nor attributes of interest."""
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
-"""Types of PyTorch that a training loop steps. Their attributes are recorded although PyTorch's objects normally are
-not.
+"""The types of PyTorch objects that a training loop steps, such as schedulers. Unlike those of other PyTorch objects,
+their attributes are recorded.
 """
 _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
     "accelerate",
@@ -71,7 +71,7 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
     "ullage",
     "wandb",
 }
-"""Packages whose objects are not followed. PyTorch's modules are followed nevertheless."""
+"""The packages whose objects are not searched for further objects. PyTorch modules are searched nevertheless."""
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 
 
@@ -82,7 +82,7 @@ _CONNECTION: Final = ("recv", "send")
 
 
 class Contents:
-    """A record of everything that is reachable from some objects, at one point in time."""
+    """A record, at one point in time, of all Python objects that can be reached from some objects."""
 
     def __init__(
         self,
@@ -116,11 +116,11 @@ class Contents:
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     def add(self, path: str, value: Any) -> None:
-        """Record an object and everything that it refers to, under a name that errors can show."""
+        """Record an object and everything that it refers to. Error messages show the object under the given name."""
         deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        """Record which object a name in a namespace refers to, and record that object."""
+        """Record to which object a name in a namespace refers, and record that object too."""
         read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
         self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
@@ -136,7 +136,9 @@ class Contents:
                 self.add(name, element)
 
     def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Record an object and all objects that it refers to; yield each object once, with its name."""
+        """Record an object and all objects that it refers to. Yield each of them once, with the name that error
+        messages show.
+        """
         waiting = [(path, value, 0)]
         while waiting:
             name, one, depth = waiting.pop()
@@ -192,17 +194,17 @@ class Contents:
         return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
 
     def _is_foreign(self, value: Any) -> bool:
-        """Return whether a value is an object of an installed package whose attributes are not recorded."""
+        """Return whether a value belongs to an installed package, so that its attributes are not recorded."""
         if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
             return False
         return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
 
     def changed(self) -> list[str]:
-        """Return the names of everything that has changed since the record."""
+        """Return the names of all objects and tensors that have changed since they were recorded."""
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
     def left_alone(self) -> list[str]:
-        """Return the names of changes that do not count, because only numbers, texts and similar values have
+        """Return the names of objects whose changes do not matter, because only numbers, texts and similar values have
         changed.
         """
         if self._are_numbers_kept:
@@ -213,7 +215,7 @@ class Contents:
         ]
 
     def only_told(self) -> list[str]:
-        """Return the names of caches that have new entries, which are not removed."""
+        """Return the names of `functools` caches that have new entries. These entries are not removed."""
         return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
 
     def _other_nodes(self) -> "list[ContentNode]":
@@ -223,7 +225,9 @@ class Contents:
         return [node for node in others if node.always_counts or any(map(has_tensors, node.other()))]
 
     def restore(self) -> list[str]:
-        """Restore everything; return the names of what has changed and cannot be restored."""
+        """Restore all recorded objects and tensors. Return the names of those that have changed and cannot be
+        restored.
+        """
         lost = [node.path for node in self._other_nodes() if not node.put_back()]
         for node in self.nodes:
             if node.is_only_told:
@@ -231,27 +235,29 @@ class Contents:
         return lost + self.tensors.restore()
 
     def kept(self) -> Self:
-        """Return a record of the same state that later calls of `record()` do not change."""
+        """Return an independent copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept.nodes, kept.tensors = list(map(copy.copy, self.nodes)), self.tensors.kept()
         return kept
 
 
 NOTHING: Final = Contents()
-"""An empty record."""
+"""A record that contains no objects."""
 
 
 class WatchedContents:
-    """A record of some objects that is repeated in every step, at little cost if nothing has changed."""
+    """A record of some objects that is updated in every step. The update takes little time if nothing has changed."""
 
     def __init__(self, roots: Sequence[tuple[str, Any]], known: Container[int]) -> None:
-        """Create a record of named objects; `known` has the `id`s of objects that are recorded elsewhere."""
+        """Create a record of named objects. `known` has the `id`s of objects that another record contains, and that are
+        skipped.
+        """
         self._roots = roots
         self._known = known
         self._lively: set[str] = set()
-        """The names of objects that were seen to refer to different objects than before."""
+        """The names of objects whose references were seen to change."""
         self._counting: set[str] = set()
-        """The names of objects that were seen to hold different numbers than before."""
+        """The names of objects that were seen to change in any way, including changes of numbers."""
         self._changing: set[str] = set()
         self._lasting = self._made(self._lively)
         self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
@@ -264,7 +270,7 @@ class WatchedContents:
         return contents
 
     def record(self) -> None:
-        """Record all objects as they are now."""
+        """Record what each of the watched objects contains now."""
         if self._is_empty:
             return
         found = [node for node in self._lasting.nodes if not node.is_same()]
@@ -286,7 +292,7 @@ class WatchedContents:
                         self._passing.add(path, element)
 
     def settle(self) -> None:
-        """Drop the record of what the objects held before the step."""
+        """Drop what was recorded before the step, because the step has succeeded."""
         if self._is_empty:
             return
         if self._counting:
@@ -299,13 +305,13 @@ class WatchedContents:
 
     @property
     def records(self) -> tuple[Contents, Contents]:
-        """Two records: one of the objects that stay the same in every step, and one of the objects that are referred to
-        only now.
+        """The two parts of this record: the objects that are the same in every step, and the objects that are reachable
+        only in the current step.
         """
         return self._lasting, self._passing
 
     def kept(self) -> Self:
-        """Return a record of the same state that later calls of `record()` do not change."""
+        """Return an independent copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._lasting = self._lasting.kept()  # each record creates a new `_passing`
         return kept
@@ -325,7 +331,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
-    """Return the record of the gradient of a leaf tensor that requires a gradient; None for other tensors."""
+    """Return a record of the gradient of a leaf tensor that requires a gradient; None for other tensors."""
     if not (tensor.requires_grad and tensor.is_leaf):
         return None
     is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
@@ -348,7 +354,7 @@ def refuse_consumables(batch: Any) -> None:
 
 
 def _is_consumable(value: Any) -> bool:
-    """Return whether a value yields each of its elements only once."""
+    """Return whether a value can be iterated only once, such as a generator or a file."""
     if isinstance(value, _STREAMS):
         return True
     kind = type(value)

@@ -1,4 +1,4 @@
-"""The objects that a loss function, and a module's forward, refer to in addition to the model and the batch.
+"""Finds the objects that a loss function, and a module's forward, refer to in addition to the model and the batch.
 
 They are closure variables, the object of a method, global names, and classes.
 """
@@ -15,7 +15,7 @@ from ullage.training.guard.state.objects.contents import Contents
 from ullage.training.guard.state.objects.node_of import is_installed
 
 _DEEPEST: Final = 3
-"""The maximum depth of calls from function to function that is followed."""
+"""The maximum depth of function calls up to which the variables of called functions are recorded."""
 
 
 _BY_SYNTAX: Final = frozenset(
@@ -25,11 +25,11 @@ _BY_SYNTAX: Final = frozenset(
         *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
     )
 )
-"""Methods that Python syntax calls without their name, such as `__getitem__`."""
+"""The methods that Python syntax calls without naming them, such as `__getitem__`."""
 
 
 def record_function(contents: Contents, function: Any) -> None:
-    """Record the variables that a function, and the user's functions that it refers to, can change."""
+    """Record the variables that a function can change, including those of the user's functions that it refers to."""
     seen: set[int] = set()
     waiting = [(function, 0)]
     while waiting:
@@ -65,7 +65,7 @@ def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
 
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
     """Record the closure variables, defaults, global names and attributes of a function. Yield the functions among
-    them, each with its additional call depth, which is 0 for a function that a decorator has wrapped.
+    them, each with the number of call levels that it adds: 0 for a function in a closure, else 1.
     """
     for path, attributes in attributes_of(function.__name__, function):
         contents.add(path, attributes)
@@ -102,7 +102,9 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
 
 
 def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:
-    """Record the object that a global name refers to; yield it if it is one of the user's functions."""
+    """Record the object that a global name refers to. If the object is a function of the user's code, yield it
+    instead.
+    """
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):
@@ -116,6 +118,6 @@ def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> It
 
 @lru_cache(maxsize=1024)
 def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names that the code of a function, and of functions defined inside it, may look up globally."""
+    """Return the global names that a code object, and the functions defined inside it, may look up."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_of(one)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))

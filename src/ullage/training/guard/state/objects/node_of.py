@@ -1,6 +1,7 @@
-"""Chooses the type of record for an object, and defines the records of objects of unusual types.
+"""Chooses the type of record for a Python object, and defines the records for unusual types of objects.
 
-These are functions, caches, optimizers, gradients of tensors, and values that are stored outside of Python objects.
+The unusual types are functions, caches, optimizers, gradients of tensors, and values that are stored outside of Python
+objects.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from ullage.training.guard.state.objects.content_node import (
 
 _ARRAY_BYTES: Final = 64 << 20
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
-"""Attributes that every module has for its hooks, which `flags` restores."""
+"""The attributes in which every module keeps its hooks. Another record, in `flags`, restores them."""
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 
 
@@ -64,7 +65,7 @@ def _is_installed(home: str) -> bool:
 
 
 def node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
-    """Return the record of an object that can change; None for all other objects."""
+    """Return a record of an object that can change; None for an object that cannot change."""
     stateful = _stateful_of(path, value)
     if stateful is not None:
         return stateful
@@ -119,7 +120,7 @@ def _stateful_of(path: str, value: Any) -> ContentNode | None:
 
 
 def odd_node_of(path: str, value: Any) -> ContentNode | None:
-    """Return the record of an object of an unusual type that can change; None for all other objects."""
+    """Return a record of an object that can change and whose type is unusual; None for all other objects."""
     if isinstance(value, _FUNCTIONS):
         return None if is_installed(value.func if isinstance(value, partial) else value) else FunctionNode(path, value)
     if isinstance(value, functools._lru_cache_wrapper):
@@ -146,7 +147,9 @@ def odd_node_of(path: str, value: Any) -> ContentNode | None:
 
 
 def _shared_memory_of(value: Any) -> Any:
-    """Return the memory of a value that is shared between processes, as a ctypes object; None for all other objects."""
+    """Return the ctypes object that contains a value shared between processes; None if the given object is not such a
+    value.
+    """
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return value.get_obj()
@@ -155,8 +158,8 @@ def _shared_memory_of(value: Any) -> Any:
 
 
 class DataNode(DictNode):
-    """The record of a dataset or sampler of the user: the objects that its attributes refer to, and small arrays and
-    tensors among them. The items of a dataset are too many to be recorded.
+    """The record of a dataset or sampler that the user's code defines. It includes the objects in its attributes, but
+    only small arrays and tensors, because the items of a dataset are too many.
     """
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -171,7 +174,9 @@ class FunctionNode(ContentNode):
     """
 
     def record(self) -> None:
-        """Record nothing, because a function itself does not change."""
+        """Record nothing, because a function object does not change; the objects to which it refers have their own
+        records.
+        """
 
     def is_same(self) -> bool:
         return True
@@ -190,8 +195,8 @@ class FunctionNode(ContentNode):
 
 
 class CacheNode(ContentNode):
-    """The record of the cache of `functools.cache`. An entry that a failed attempt has added stays, unless the cache
-    was empty before.
+    """The record of a `functools.cache`. Entries that a failed attempt has added stay in the cache, unless the cache
+    was empty before the attempt.
     """
 
     is_only_told = True
@@ -212,7 +217,7 @@ class CacheNode(ContentNode):
 
 
 class _VariableNode(ReferenceNode):
-    """The record of a context variable. A context variable that had no value cannot be reset to having no value."""
+    """The record of a context variable (`contextvars`). If the variable had no value, this cannot be restored."""
 
     def put_back(self) -> bool:
         return self.saved is not UNSET and super().put_back()
@@ -252,12 +257,14 @@ class ScriptNode(ContentNode):
 
 
 class OptimizerNode(ContentNode):
-    """The record of an optimizer. Its settings are restored; a step that it has made is only detected."""
+    """The record of an optimizer. The optimizer's settings are restored. If the optimizer has made a step, this is
+    detected but not undone.
+    """
 
     always_counts = True
 
     def __init__(self, path: str, value: Optimizer, *, is_state_read: bool = True) -> None:
-        """Create a record of an optimizer. The guard's own optimizers are recorded without state, because only the
+        """Create a record of an optimizer. The state of the guard's own optimizers is not recorded, because only the
         guard steps them.
         """
         self._is_state_read = is_state_read
@@ -298,8 +305,8 @@ _DEEPEST: Final = 3
 
 
 class ForeignNode(ContentNode):
-    """The record of an object from an installed package. Changes of its tensors are detected; its other attributes are
-    not recorded.
+    """The record of an object from an installed package. Changes of tensors in its attributes are detected; its other
+    attributes are not recorded.
     """
 
     def read(self) -> Any:
@@ -333,8 +340,8 @@ class GradientNode(ContentNode):
     """
 
     def __init__(self, path: str, value: torch.Tensor, *, is_copied: bool) -> None:
-        """Create a record of the gradient of a tensor; `is_copied` means that the gradient's values are restored
-        elsewhere.
+        """Create a record of a tensor's gradient. `is_copied` says that another record restores the gradient's
+        values.
         """
         self._is_copied = is_copied
         super().__init__(path, value)
