@@ -117,7 +117,9 @@ class RunRequest:
 
     @property
     def values(self) -> ValuesChoice:
-        """The settings that decide which values the script gets when it reads values back from the GPU."""
+        """The settings that decide which values ullage gives to the script when the script reads values back from
+        the GPU.
+        """
         return ValuesChoice(
             mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
         )

@@ -23,7 +23,7 @@ class Assignment:
 
     file: str
     first: int
-    """The line number at which the statement begins."""
+    """The number of the source line at which the statement begins."""
     last: int
     name: str
     function: str

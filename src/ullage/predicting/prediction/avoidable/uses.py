@@ -39,7 +39,7 @@ class TrainingPasses:
     pass reached neither.
     """
     has_stepped: np.ndarray
-    """Whether the pass is complete: it has had a backward pass, and the optimizer's step if there is one."""
+    """Whether the training pass is complete, which means that it has had a backward pass."""
 
     @classmethod
     def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":

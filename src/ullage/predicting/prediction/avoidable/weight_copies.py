@@ -38,7 +38,7 @@ class WeightCopy:
 
 
 def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
-    """Return the copies of a trained model's weights that exist in this process.
+    """Return the second copies of a trained model's weights that exist as Python objects in this process.
 
     Args:
         trained: the parameters of all optimizers.

@@ -44,7 +44,9 @@ class Channel:
                 data = data[os.write(self._number, data) :]
 
     def tell_exit_status(self, journal: Journal) -> None:
-        """Make the journal send the exit status of this process as the last message."""
+        """Make the C code of the journal send the exit status of this process to the parent process as the last
+        message.
+        """
         journal.tell_exit_status(self._number)
 
     def close(self) -> None:

@@ -193,7 +193,7 @@ class Run:
         return True
 
     def on_recount(self) -> None:
-        """Discard the record of the steps that have ended."""
+        """Discard the record of the training steps that have ended."""
         if self._seen is not None:
             self._seen.steps.forget()
 

@@ -65,8 +65,8 @@ def shown(words: Sequence[str]) -> str:
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears the environment variables, such as "env -i"; "" if there is no such
-    part. ullage needs these variables in each process.
+    """Return the part of a command that clears the environment variables, such as "env -i"; "" if the command keeps
+    them. ullage needs these variables in each process.
     """
     for word, option in pairwise(words):
         name = Path(word).name

@@ -118,7 +118,7 @@ class HostRead:
 
     @property
     def may_decide(self) -> bool:
-        """Whether a tensor size or a branch may depend on the values."""
+        """Whether a tensor size or a branch of the script may depend on the values that the script read back."""
         return self.kind != "float"
 
 

@@ -38,7 +38,7 @@ class Outcome:
     text: str = ""
     traceback: str = ""
     exit_code: int | None = None
-    """The exit code with which the script ended itself."""
+    """The exit code that the script passed to `sys.exit`; None if it ended in another way."""
     file: str | None = None
     """The file of the user's source line that raised the error."""
     line: int | None = None

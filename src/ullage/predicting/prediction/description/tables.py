@@ -142,7 +142,9 @@ def table_of_peaks(
 
 
 def place_of(file: str | None, line: int | None, otherwise: str) -> str:
-    """Return a shortened text with the file name and the number of a source line; `otherwise` if the line is unknown."""
+    """Return a short text with the file name and the number of a source line. If the line is unknown, return
+    `otherwise`.
+    """
     return otherwise if file is None or line is None else shortened(str(Line(file, line)))
 
 

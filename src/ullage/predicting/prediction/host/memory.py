@@ -64,13 +64,15 @@ class HostFigures(HostPeaks):
     added.
     """
     own_bytes: int
-    """The part of `high_water_bytes` that ullage itself used when the resident memory was highest."""
+    """The memory in bytes that ullage itself used when the resident memory of the script's process was highest."""
     file_bytes: int
-    """The part of `high_water_bytes` in file-backed pages, which all processes of a node share."""
+    """The part of the highest resident memory in file-backed pages, in bytes. All processes of a node share these
+    pages.
+    """
 
     @property
     def resident_peak_bytes(self) -> int:
-        """The highest resident memory of the script's process, without the memory that ullage added."""
+        """The highest resident memory of the script's process in bytes, without the memory that ullage added."""
         return max(0, self.high_water_bytes - self.own_bytes)
 
 
@@ -97,11 +99,13 @@ class HostUse(HostPeaks):
     """The host memory that the predicted run needs on one node, in bytes."""
 
     resident_peak_bytes: int
-    """The highest resident memory of the script's process, without the memory that ullage adds."""
+    """The highest resident memory of the script's process in bytes, without the memory that ullage adds."""
     own_bytes: int
-    """The host memory that ullage added to the script's process, and that `resident_peak_bytes` leaves out."""
+    """The host memory in bytes that ullage itself added to the script's process. It is not counted as the script's
+    memory.
+    """
     file_bytes: int
-    """The file-backed part of `resident_peak_bytes`, which all ranks of a node share."""
+    """The part of the highest resident memory in file-backed pages, in bytes. All ranks of a node share these pages."""
     workers: int
     """The highest number of processes that the script had started at the same time, such as DataLoader workers."""
     workers_bytes: int
@@ -109,7 +113,7 @@ class HostUse(HostPeaks):
     resident in the script's process.
     """
     shared_memory_bytes: int
-    """The peak of memory in /dev/shm. It is a part of `workers_bytes`."""
+    """The peak of memory in /dev/shm, in bytes. It is also counted in `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
     """The memory of one rank times the number of ranks on a node, with file-backed pages counted once."""

@@ -176,7 +176,7 @@ class PhaseHooks:
         self._forward_begins.append(self._length() - 1)
 
     def leave_forward(self) -> None:
-        """Note that the outermost module call has returned."""
+        """Record that the outermost module call has returned."""
         self._forward_ends[-1] = self._length() - 1
 
     # ---- reading the notes

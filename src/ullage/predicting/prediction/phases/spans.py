@@ -259,9 +259,7 @@ def _evaluating(marks: Marks) -> list[int]:
 
 
 def _first_after(indices: Sequence[int], moment: int) -> int:
-    """Return the first of the ascending `indices` that is not less than `moment`; `_NEVER` if there is no such
-    index.
-    """
+    """Return the first of the ascending `indices` that is not less than `moment`; `_NEVER` if all indices are less."""
     at = bisect_left(indices, moment)
     return indices[at] if at < len(indices) else int(_NEVER)
 

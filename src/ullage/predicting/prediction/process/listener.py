@@ -84,7 +84,7 @@ class _Voice:
     descriptor: int
     report: ChildReport
     process: int
-    """The ID of the process that sends the messages."""
+    """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
     owner: socket.socket | None = None
     """The socket connection to a command's process, which ullage closes at the end; None for a script."""
     pending: bytes = b""

@@ -46,13 +46,13 @@ class _Variant:
     helpers: set[int] = field(default_factory=set)
     """The ranks that have or had a helper process. A helper process runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
-    """The ranks whose helper process has ended."""
+    """The ranks of the distributed script whose helper process has ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks whose helper process failed, each with the reason."""
+    """The ranks of the distributed script whose helper process failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
     """The rank that each waiting rank waits for, with the key of the awaited message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The messages that ranks wait for, by sending rank and key, with the number of waiting ranks."""
+    """The number of ranks that wait for each message. A message is named by its sending rank and its key."""
 
     def has_to_be_run(self, rank: int) -> bool:
         """Return whether no process runs a rank, and no process will run it unless the message exchange starts one."""

@@ -31,8 +31,8 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
 
 
 def part_of(outside: Outside) -> SizedPart | None:
-    """Return the report's part for GPU memory that libraries took outside PyTorch's allocator; None if there is no such
-    memory.
+    """Return the report's part for GPU memory that libraries took outside PyTorch's allocator; None if they took
+    none.
     """
     if not outside.peak_bytes:
         return None
