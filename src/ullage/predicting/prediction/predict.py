@@ -26,8 +26,8 @@ from ullage.predicting.prediction.verdict.failure import failure_of, lacks_other
 __all__ = ["Request", "predict"]
 
 _known_to_read: Final[set[Path]] = set()
-"""The scripts of which a run without tracked values has read back a value that may affect a size or a branch. Further
-runs of these scripts track values from the start.
+"""The scripts that have read back a value that may affect a size or a branch while ullage did not track tensor values.
+In further runs of these scripts, ullage tracks values from the start.
 """
 
 

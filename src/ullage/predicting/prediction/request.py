@@ -411,7 +411,7 @@ class Request(RunRequest):
             )
 
     def for_child(self) -> ChildRequest:
-        """Return the prediction request in the form that the script's process needs."""
+        """Return this prediction request in the form that the process of the script needs."""
         shared = {each.name: getattr(self, each.name) for each in fields(RunRequest)}
         snapshot = None if self.snapshot is None else str(self.snapshot.absolute())
         count = max(self.options["count"], min(self.options["world_size"] or 1, CARDS_OF_A_NODE))

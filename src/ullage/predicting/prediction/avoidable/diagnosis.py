@@ -117,8 +117,8 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return the avoidable memory that shows in the times at which operators used each block. If ullage did not
-        observe every operator, return only the part that does not depend on these times.
+        """Return the avoidable memory that ullage finds from the times at which operators used each memory block. If
+        ullage did not observe every operator, return only the part that does not need all of these times.
         """
         observer, memory = self._observer, moment.memory
         lives = memory.lives

@@ -59,8 +59,8 @@ class Gains:
             self._rebuilt = rebuilt
 
     def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
-        """Return the memory peaks of the run with other free times. The mapping `ends` gives, for each block number,
-        the entry in the journal of allocations after which the block is freed.
+        """Return the memory peaks that the run would have if it freed blocks at other times. The mapping `ends` gives
+        the journal entry after which each block is freed.
         """
         return self._peaks(ends, ())
 

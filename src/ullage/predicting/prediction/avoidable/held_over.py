@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
 """The roles of memory blocks that normally stay alive after a training step, such as parameters."""
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""The kinds of holders without a variable, such as unreachable objects. The script cannot use a block later that only
-such holders hold.
+"""The kinds of objects that hold memory without a variable of the script, such as unreachable objects. The script
+cannot use memory later that only such objects hold.
 """
 _PASSES_NEEDED: Final = 2
-"""The number of training passes that must each leave one more block of the same kind. It applies to blocks that live
-until the end of the run.
+"""The number of training passes that must each keep one more memory block of the same kind, before ullage reports
+blocks that live until the end of the run.
 """
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")

@@ -89,8 +89,8 @@ class HolderWatch:
 
 
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Return for each block whether it is a library's workspace. A workspace mark counts only if it is younger than the
-    block's allocation, because the allocator reuses addresses.
+    """Return for each memory block whether the journal marks its address as a library's workspace. Marks from before
+    the block's allocation do not count, because the allocator reuses addresses.
     """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))

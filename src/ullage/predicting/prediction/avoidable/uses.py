@@ -21,7 +21,9 @@ from ullage.training.ownership.storage import addresses
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
 _KERNEL: Final = "a kernel"
-"""The name that stands for the operator if a kernel that no PyTorch operator launched uses memory."""
+"""The name that ullage records in place of an operator's name, if the kernel that uses memory was not launched by a
+PyTorch operator.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps after which ullage stops to track tensor values, if the script has read back no value that may
+"""The number of steps after which ullage stops tracking tensor values, if the script has read back no value that may
 affect a size or a branch. If a later step reads such a value, ullage runs the script again.
 """
 _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
@@ -131,7 +131,7 @@ class Instruments:
             self.epoch = epoch_run.EpochRun(context, self.observer, self.history.clear, run.on_epoch_end)
 
     def look_after_values(self, number: int) -> None:
-        """Stop to track tensor values after the first steps, if the script has read back no value that may affect a
+        """Stop tracking tensor values after the first steps, if the script has read back no value that may affect a
         size or a branch.
 
         Tracking values slows down every operator.
@@ -174,8 +174,8 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
 
 
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Make PyTorch record its allocation history. It has the requested size of each block, which the journal does not
-    have.
+    """Make PyTorch record its allocation history. The history has the requested size of each block, which the journal
+    of allocations does not have.
     """
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None

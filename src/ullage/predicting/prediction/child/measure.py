@@ -231,8 +231,8 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
 
 
 def _reads(reads: Reads) -> list[HostRead]:
-    """Return the reads of GPU values, sorted. Reads that may affect a size or a branch are first, and among these the
-    least certain values.
+    """Return the values that the script read back from the GPU, sorted. Values that may affect a size or a branch are
+    first, and among these the least certain values.
     """
     found = [
         HostRead(

@@ -244,7 +244,7 @@ class Run:
         raise StopScript
 
     def _end(self) -> Outcome:
-        """Return how the run of a process ended that ends without an error."""
+        """Return the outcome of the run for a process that ends without an error."""
         return ending.end_outcome(self._gave_up())
 
     def _gave_up(self) -> ending.SeenOom | None:

@@ -68,8 +68,8 @@ class StepsTaken:
         return number >= wanted + more or self._has_settled()
 
     def evaluation_follows(self) -> bool:
-        """Return whether an evaluation directly follows this step although the user did not request it with the option
-        `until`.
+        """Return whether the script directly continues with an evaluation after this step, although the user did not
+        request evaluation with the option `until`.
         """
         is_due = self._request.options["until"] is None and bool(self._observer.phases.evaluation_is_due)
         return is_due and "eval" not in self._observer.reached()

@@ -83,7 +83,9 @@ class Avoidable:
     hold_function: str = ""
     """The name of the function whose local variables hold the avoidable memory."""
     variables: tuple[str, ...] = ()
-    """The local variables of the function `hold_function` at which the paths in `names` begin."""
+    """The local variables through which the function holds the avoidable memory, such as `losses` for the object path
+    `losses[3]`.
+    """
     evidence: str = ""
     """A sentence that gives the evidence that the script can avoid this memory."""
     remedy: str = ""

@@ -23,7 +23,7 @@ SCHEMA: Final = 2
 
 
 class Verdict(StrEnum):
-    """The verdict whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
+    """The verdict on whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -69,7 +69,7 @@ class PhaseUse:
     """
     line: int | None
     count: int
-    """The number of times that the script ran the phase."""
+    """The number of times that the script ran this phase, such as an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,19 +384,21 @@ class Prediction(Answer):
     allocator.
     """
     cudnn: CudnnUse
-    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. Both ends of `interval_bytes`
-    take this uncertainty into account.
+    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. Both ends of the range
+    `interval_bytes` include this uncertainty.
     """
     guesses: list[Guess]
-    """The sizes that ullage estimated, which are part of the peaks. Both ends of `interval_bytes` take the bounds of
-    the estimates into account.
+    """The memory sizes that ullage estimated, which are part of the memory peaks. Both ends of the range
+    `interval_bytes` include the bounds of these estimates.
     """
     placement: Placement | None
     """The reserved memory that the run would have with other segment addresses. None if addresses do not matter (from
     torch 2.12 on), or if the run allocated nothing.
     """
     outside: Outside
-    """The memory that libraries took outside PyTorch's allocator. Both ends of `interval_bytes` include it."""
+    """The memory that libraries took outside PyTorch's allocator. Both ends of the range `interval_bytes` include this
+    memory.
+    """
     interval_bytes: tuple[int, int]
     """The range of used GPU memory at the peak: the lowest and the highest number of bytes that the driver may
     report.
@@ -434,7 +436,9 @@ class Prediction(Answer):
     compiled_graphs: int
     """The number of graphs that torch.compile compiled during the run."""
     eager: Peaks | None = None
-    """The memory peaks of the same script with torch.compile switched off; None if ullage did not run the script so."""
+    """The memory peaks of the same script with torch.compile switched off; None if ullage did not run it in this
+    way.
+    """
     changes_made: dict[str, int]
     """The number of times that each change in `Request.changes` took effect. A change that never took effect is left
     out.

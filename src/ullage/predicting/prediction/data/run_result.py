@@ -38,7 +38,9 @@ class Outcome:
     text: str = ""
     traceback: str = ""
     exit_code: int | None = None
-    """The exit code that the script passed to `sys.exit`; None if it ended in another way."""
+    """The exit code with which the script itself ended, for example through `sys.exit`; None without such an exit
+    code.
+    """
     file: str | None = None
     """The file of the user's source line that raised the error."""
     line: int | None = None
@@ -181,7 +183,7 @@ class RunResult(PlainData):
         default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
     )
     missed_values: bool = False
-    """Whether the script read back a value after ullage had stopped to track values. ullage stops if the first steps
+    """Whether the script read back a value after ullage had stopped tracking tensor values, because the first steps
     read no value back.
     """
     largest_not_asked: int = 0
@@ -222,7 +224,9 @@ class ExitReport(PlainData):
     result.
     """
     outcome_of_success: Outcome
-    """The outcome of the run if the exit status is 0. This status means that the script handled the recorded error."""
+    """The outcome of the run if the process ends with exit status 0. This status means that the script handled the
+    recorded error.
+    """
     did_nothing: bool
     """Whether the process did not use the GPU."""
 

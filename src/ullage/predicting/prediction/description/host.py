@@ -10,8 +10,8 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
-"""The divisor for the host memory above which the report shows source lines: they must have allocated 1/20 of it. The
-option --host-memory shows them in any case.
+"""The report shows source lines only if they allocated at least 1/20 of the host memory. The option --host-memory shows
+source lines in any case.
 """
 _LEAST_PINNED_BYTES: Final = 1 << 20
 """The smallest number of bytes of pinned memory that the report shows. Less is not informative, such as the four bytes

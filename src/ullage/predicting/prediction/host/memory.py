@@ -12,12 +12,12 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The text for a host memory limit that the user gave. Only a limit from the user can change the verdict."""
+"""The word that marks a host memory limit as given by the user. Only such a limit can change the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """The host memory that one source line had allocated at a peak of host memory."""
+    """The host memory that one source line had allocated when the run's host memory was at a peak."""
 
     file: str | None
     line: int | None
@@ -116,7 +116,7 @@ class HostUse(HostPeaks):
     """The peak of memory in /dev/shm, in bytes. It is also counted in `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
-    """The memory of one rank times the number of ranks on a node, with file-backed pages counted once."""
+    """The host memory of one rank times the number of ranks on a node, in bytes. File-backed pages are counted once."""
     limit_bytes: int | None
     """The host memory that is available on the node, in bytes; None if it is not known."""
     limit_source: str

@@ -68,8 +68,8 @@ def levels_of(entries: Entries, device: int) -> Levels:
 
 
 def failed_request(entries: Entries, moment: int) -> Any:
-    """Return the journal entry of the last failed allocation at or before the entry `moment`; None if no allocation
-    failed.
+    """Return the journal entry of the last failed allocation, up to and including the entry `moment`; None if no
+    allocation failed.
     """
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return entries[errors[-1]] if len(errors) else None
@@ -323,8 +323,8 @@ class Memory:
         return None
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the bytes of each memory role at the point of each timeline bin at which the most memory is
-        allocated.
+        """Return the bytes of each memory role for each bin of the timeline, at the time in the bin at which the most
+        memory is allocated.
         """
         edges = edges_of(levels)
         moments = [

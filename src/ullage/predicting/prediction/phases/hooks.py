@@ -135,8 +135,8 @@ class PhaseHooks:
         self._watches: list[ImportWatch] = []
 
     def install(self) -> None:
-        """Install every hook now. Libraries that the script has not imported yet get their hooks when it imports
-        them.
+        """Install the hooks on saving, loading and evaluation. Libraries that the script has not imported yet get their
+        hooks when the script imports them.
         """
         for owner in (torch, torch.serialization):
             self._wrap(owner, "save", NotedCall.WRITE)

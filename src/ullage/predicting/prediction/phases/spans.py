@@ -134,16 +134,16 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
 
 
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Extend a phase by the frees right after it, and return it. These frees release the local variables of a function
-    that has returned.
+    """Return a phase extended by the frees that directly follow it. These frees release the local variables of a
+    function that has returned.
     """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the library calls that are a whole phase each. Leave out calls that are nested in a call of the same phase
-    and thread.
+    """Return the library calls that each make up a whole phase, such as `Trainer.evaluate`. Leave out calls that are
+    nested in a call of the same phase and thread.
     """
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
@@ -194,8 +194,8 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return the journal indices at which computation begins or a step ends. A call before such an index and a call
-    after it belong to different phases.
+    """Return the journal indices at which a forward or backward pass begins or a step ends. A call before such an index
+    and a call after it belong to different phases.
     """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
@@ -204,8 +204,8 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Group the noted calls that have no barrier between them. Return for each group its kinds of calls, its begin, its
-    end, and whether it is in another thread than the training.
+    """Group the calls of the given kinds that have no barrier, such as a training step, between them. Return for each
+    group its kinds of calls, its begin, its end, and whether it is in another thread than the training.
     """
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []

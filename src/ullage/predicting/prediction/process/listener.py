@@ -96,8 +96,8 @@ class _Voice:
         self.watch = HostWatch(self.process)
 
     def look_at_workers(self, *, now: bool = False) -> None:
-        """Measure the host memory of the processes that this process started. Do nothing if it has already sent its
-        final message.
+        """Measure the host memory of the processes that the script's process started. Do nothing if the script's
+        process has already sent its final message.
         """
         if not self.report.is_final:
             self.watch.look(now=now)
@@ -125,7 +125,7 @@ class Listener:
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which ullage stops to wait for the next message."""
+    """The time at which ullage stops waiting for the next message of the script's process."""
     _asked: bool = False
     """Whether the script was asked to stop."""
     _has_started: bool = False
@@ -136,7 +136,9 @@ class Listener:
     _waiting_since: dict[int, float] = field(default_factory=dict)
     """The processes that wait for a message from another rank, each with the time at which its wait began."""
     _asked_ranks: set[int] = field(default_factory=set)
-    """The other ranks that a progress message has already named as running for this rank."""
+    """The other ranks that, according to a progress message already shown, run because this rank needs messages from
+    them.
+    """
     _done: str = "no step yet"
     """The script's progress in its last message, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))

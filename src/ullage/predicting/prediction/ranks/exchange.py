@@ -30,7 +30,7 @@ failed.
 
 @dataclass(slots=True)
 class _Variant:
-    """The state of the ranks of one run. These ranks have the same script, settings and seed."""
+    """The state of all ranks of one distributed run. These ranks have the same script, settings and seed."""
 
     start: Start | None = None
     """The function that runs another rank of this run as a helper process; None until ullage measures one of the
@@ -42,7 +42,7 @@ class _Variant:
     are_all_measured: bool = False
     """Whether a launcher starts every rank. If so, a rank that has not connected yet will connect later."""
     seen: set[int] = field(default_factory=set)
-    """The ranks whose processes have connected to the message exchange."""
+    """The ranks of the distributed script whose processes have connected to the message exchange."""
     helpers: set[int] = field(default_factory=set)
     """The ranks that have or had a helper process. A helper process runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
@@ -50,12 +50,14 @@ class _Variant:
     failures: dict[int, str] = field(default_factory=dict)
     """The ranks of the distributed script whose helper process failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """The rank that each waiting rank waits for, with the key of the awaited message."""
+    """The rank from which each waiting rank awaits a message, with the key of that message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The number of ranks that wait for each message. A message is named by its sending rank and its key."""
+    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Return whether no process runs a rank, and no process will run it unless the message exchange starts one."""
+        """Return whether the message exchange has to start a process for a rank, because no other process runs or will
+        run this rank.
+        """
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
@@ -92,7 +94,9 @@ class Exchange:
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """The reason why ullage did not run a rank that another rank needed; None if it ran every needed rank."""
+        """The reason why ullage did not run a rank from which another rank needed a message; None if ullage ran all
+        such ranks.
+        """
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
         """The helper processes that ullage has started and that have not connected to the exchange yet."""

@@ -20,7 +20,9 @@ number of GPUs in a machine.
 
 @dataclass(slots=True)
 class LonePost:
-    """The part of the message exchange in a rank's process. It implements `Post` of `ullage.gpu.values.ranks`."""
+    """The part of the message exchange that runs in a rank's own process. It sends and receives the messages of this
+    rank, and implements `Post` of `ullage.gpu.values.ranks`.
+    """
 
     address: str
     variant: str

@@ -26,7 +26,7 @@ _NOT_ASKED: Final = (
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The exception types in a distributed script that the values of other ranks cannot cause."""
+"""The exception types that missing values of other ranks cannot cause in a distributed script."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
