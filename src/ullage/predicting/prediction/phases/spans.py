@@ -142,7 +142,7 @@ def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the library calls that each make up a whole phase, such as `Trainer.evaluate`. Leave out calls that are
+    """Return the library calls that are each a whole phase, such as `Trainer.evaluate`. Leave out calls that are
     nested in a call of the same phase and thread.
     """
     found: list[Span] = []
