@@ -209,8 +209,8 @@ class Request(RunRequest):
     """A prediction request: what to run, on which GPU, and for how long."""
 
     script: Path
-    """The path of a Python file or a notebook. For a command, this is its first part, such as "-m", torchrun or any
-    program.
+    """The path of a Python file or a notebook. For a command, this is the first part of the command, such as "-m",
+    torchrun or any program.
     """
     edited: Mapping[str, str] = field(default_factory=dict)
     """The source texts that Python executes in place of the user's files, by absolute path. The files stay
@@ -263,8 +263,8 @@ class Request(RunRequest):
 
     @property
     def has_lone_ranks(self) -> bool:
-        """Whether the processes are ranks that each run without the others. True for every command, because it is not
-        known before the run whether the command starts ranks.
+        """Whether the predicted processes are ranks that each run without the other ranks. True for every command,
+        because it is not known before the run whether the command starts ranks.
         """
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 

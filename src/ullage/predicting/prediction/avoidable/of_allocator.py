@@ -1,4 +1,6 @@
-"""Find memory that the allocator could avoid: libraries' workspaces, and memory that is reserved but not allocated."""
+"""Find memory that a script could avoid in the allocator: libraries' workspaces, and memory that is reserved but not
+allocated.
+"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Find memory that a model's forward and backward passes could avoid: logits, attention scores, and saved
+"""Find memory that a script could avoid in a model's forward and backward passes: logits, attention scores, and saved
 activations.
 """
 

@@ -1,5 +1,5 @@
-"""Find memory that the optimizer could avoid: temporaries for all parameters at once, and gradients that are not used
-again.
+"""Find memory that a script could avoid in the optimizer: temporaries for all parameters at once, and gradients that
+are not used again.
 """
 
 from collections import Counter

@@ -37,8 +37,8 @@ class TrainingPasses:
 
     begins: np.ndarray
     done: np.ndarray
-    """The journal index at which the pass's last backward pass or optimizer step ended, whichever is later; -1 if the
-    pass reached neither.
+    """The journal index at which the last backward pass or optimizer step of each training pass ended, whichever is
+    later; -1 if the training pass reached neither.
     """
     has_stepped: np.ndarray
     """Whether the training pass is complete, which means that it has had a backward pass."""
@@ -86,9 +86,9 @@ class UseTable:
     block: np.ndarray
     """The number of the used block in `Lives`."""
     when: np.ndarray
-    """The number of entries in the journal of allocations when the operator used the block."""
+    """The number of entries that the journal of allocations had when the operator used the memory block."""
     operator: np.ndarray
-    """The index of the operator's name in the list `names`."""
+    """The index of the name of the operator that used the memory block, in the list `names`."""
     rows: np.ndarray
     """The second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than two
     dimensions.
@@ -207,8 +207,8 @@ class LastUses:
         """
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The number of journal entries when an operator used the block for the last time; -1 for a block that was
-        never used.
+        """The number of entries that the journal of allocations had when an operator used the memory block for the last
+        time; -1 for a block that was never used.
         """
         self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)

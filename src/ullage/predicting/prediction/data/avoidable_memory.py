@@ -57,8 +57,8 @@ class Avoidable:
     peak_bytes: int
     """The size of the avoidable memory at the memory peak, in bytes. Each memory block is counted in only one row."""
     gain_bytes: int | None
-    """The number of bytes by which the peak of allocated memory falls if the script avoids this memory; None if it
-    cannot be computed.
+    """The number of bytes by which the peak of allocated memory falls if the script avoids this memory; None if ullage
+    cannot compute the number.
     """
     gain_reserved_bytes: int | None = None
     """The number of bytes by which the peak of reserved memory falls if the script avoids this memory; None if a replay

@@ -74,7 +74,7 @@ class PhaseUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBand:
-    """The position of a phase in the timeline, given by its first and its last time bin."""
+    """The position of a run's phase, such as evaluation, in the timeline: its first and its last time bin."""
 
     name: str
     first: int
@@ -255,7 +255,7 @@ class Placement:
     above_bytes: int
     """The maximum number of bytes by which the run would reserve more with other addresses of its segments."""
     fits_somewhere: bool
-    """Whether the run fits into memory with at least one of the compared ways to place segments."""
+    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
     is_certain: bool
     """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
     other fields of this object are not known.
@@ -446,8 +446,8 @@ class Prediction(Answer):
     changes_refused: dict[str, str]
     """The requested changes that ullage could not make, each with the reason."""
     training: TrainingFacts | None = None
-    """Facts about how the script trains, if `Request.diagnose` requested them; otherwise None. They are not in the
-    JSON.
+    """The facts about how the script trains, if `Request.diagnose` requested them; otherwise None. The JSON does not
+    contain them.
     """
     picture: Picture | None
     """The data for the charts on an HTML page, if the user requested a page; otherwise None. The JSON does not

@@ -106,7 +106,7 @@ class Elsewhere:
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
-    """Whether the run fits into memory with at least one way to place its segments."""
+    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
     is_certain: bool
     """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
     other fields of this object are not known.

@@ -370,8 +370,8 @@ class Memory:
         ]
 
     def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
-        """Return the live memory just after the journal entry `moment`. Each row has a role, module, source line,
-        rounded bytes, and number of blocks.
+        """Return the memory that is alive just after the journal entry `moment`, as rows. Each row has a role, module,
+        source line, rounded bytes, and number of blocks.
         """
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()

@@ -160,8 +160,8 @@ def _whole(calls: NotedCalls) -> list[Span]:
 
 
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return the phases in which the script itself saved something. Each begins at the call of `state_dict` before the
-    write.
+    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`
+    before the file is written.
     """
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]

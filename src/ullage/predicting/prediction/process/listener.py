@@ -86,7 +86,9 @@ class _Voice:
     process: int
     """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
     owner: socket.socket | None = None
-    """The socket connection to a command's process, which ullage closes at the end; None for a script."""
+    """The socket connection to a process of the predicted command, which ullage closes at the end; None if ullage runs
+    a script.
+    """
     pending: bytes = b""
     exiting: ExitReport | None = None
     """The report that the process sent while it was exiting. The exit status of the process follows later."""
@@ -115,7 +117,7 @@ class Listener:
     progress: Progress
     cancelled: Callable[[], bool]
     door: socket.socket | None = None
-    """The socket to which the processes of a predicted command connect; None for a script."""
+    """The socket to which the processes of a predicted command connect; None if ullage runs a script."""
     hung: bool = False
     """Whether ullage had to kill the script's process before it sent a final message."""
     output: str = ""
@@ -144,7 +146,9 @@ class Listener:
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
-        """Treat what a process writes to a file descriptor as messages for its report."""
+        """Receive the messages that a process writes to a file descriptor, and add them to the report about this
+        process.
+        """
         self._voices[descriptor] = _Voice(descriptor, report, process, owner)
         self._selector.register(descriptor, selectors.EVENT_READ)
 

@@ -99,7 +99,7 @@ class Exchange:
         """
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
-        """The helper processes that ullage has started and that have not connected to the exchange yet."""
+        """The helper processes that ullage has started and that have not connected to the message exchange yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:

@@ -155,8 +155,8 @@ def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildRepor
 
 
 def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
-    """Return the notes of a prediction. Some come from the script's process; others are derived from its measured
-    result.
+    """Return the notes for the report of a prediction. Some notes come from the script's process; others are derived
+    from its measured result.
     """
     notes = list(result.notes)
     if result.values.failures:

@@ -61,7 +61,7 @@ def expected_use_of(request: Request, result: RunResult, measured: Measured) -> 
 
 
 def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict and its reason. If ullage analysed a whole epoch, both are about the epoch."""
+    """Return the verdict of a prediction and its reason. If ullage analysed a whole epoch, both are about the epoch."""
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
