@@ -149,9 +149,7 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A store for torch.distributed in which the entries of all other ranks seem to exist. Keys hold zeros, and
-        counters are complete.
-        """
+        """A torch.distributed store in which all other ranks seem to have set their keys (to zeros) and counters."""
 
         def __init__(self) -> None:
             super().__init__()
