@@ -1,4 +1,4 @@
-"""A prediction request with a suggested change applied to the script's run."""
+"""A prediction request that applies a suggested change to the script's run."""
 
 import os
 from dataclasses import replace
@@ -10,9 +10,9 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 
 
 def changed(request: Request, change: Change, setting: str) -> Request:
-    """Return a copy of the request in which a change is made to the run.
+    """Return a copy of the prediction request that applies a change to the script's run.
 
-    Allocator options of the change are added to the allocator options that the request has already.
+    If the change has allocator options, they are added to the request's own allocator options.
     """
     if change.alloc_conf is not None:
         return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
@@ -21,7 +21,9 @@ def changed(request: Request, change: Change, setting: str) -> Request:
 
 
 def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
-    """Return whether the change would alter the run; False if the request sets the same allocator options already."""
+    """Return whether a suggested change would alter the run; False if the request already sets the same allocator
+    options.
+    """
     if change.alloc_conf is None:
         return True
     options = dict(split_options(change.alloc_conf(setting)))
@@ -29,7 +31,7 @@ def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
 
 
 def settings_of(request: Request) -> str:
-    """Return the allocator settings of the run: the requested ones, or those in this process's environment
+    """Return the allocator settings of the predicted run: those of the request, or those in this process's environment
     variables.
     """
     if request.options["alloc_conf"] is not None:

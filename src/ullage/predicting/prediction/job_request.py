@@ -1,5 +1,5 @@
-"""The lines of a job script that request the predicted resources: an sbatch header, or the resources of a Kubernetes
-pod.
+"""Write the lines of a cluster job script that request the predicted resources: an sbatch header, or the resources of a
+Kubernetes pod.
 
 A request that is larger than the measured value has a comment with the measured value, the margin, and the rounding.
 """
@@ -11,13 +11,13 @@ from typing import Final
 from ullage.base.units import GIB, text_of_bytes
 
 MARGIN: Final = 0.25
-"""The margin that is added to the measured host memory, as a fraction: for the CUDA driver's part, which is not
-measured, and for growth during an epoch.
+"""The fraction of the measured host memory that the request adds as a margin. It covers the CUDA driver's host memory,
+which ullage does not measure, and growth during an epoch.
 """
 LEAST_MARGIN_BYTES: Final = 2 * GIB
 SHM_MARGIN: Final = 1.0
-"""The margin that is added to the measured use of /dev/shm, as a fraction; large, because /dev/shm is only measured a
-few times a second.
+"""The fraction of the measured /dev/shm use that the request adds as a margin. The margin is large because ullage
+measures /dev/shm only a few times a second.
 """
 _NAME_WIDTH: Final = 40  # characters
 NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
@@ -25,26 +25,26 @@ NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
-    """The resources that a prediction found to be necessary for one node; sizes in bytes."""
+    """The resources that the script needs on one node according to a prediction; sizes in bytes."""
 
     script: str
     gpu: str
     card_bytes: int
-    """The memory of the GPU for which the prediction was made."""
+    """The total memory of the emulated GPU for which the prediction was made, in bytes."""
     used_bytes: int
-    """The most GPU memory that the driver would report as used."""
+    """The largest amount of used GPU memory that the driver would report, in bytes."""
     fits: bool
     nodes: int
     gpus: int
     """The number of GPUs of one node."""
     ranks: int
-    """The number of training processes on one node."""
+    """The number of training processes that run on one node."""
     workers: int
-    """The number of processes (such as DataLoader workers) that each training process starts."""
+    """The number of processes, such as DataLoader workers, that each training process starts."""
     host_bytes: int | None
-    """The host memory that one node needs; None if it is not known."""
+    """The host memory in bytes that one node needs; None if it is not known."""
     shared_memory_bytes: int
-    """The part of the host memory that is in /dev/shm."""
+    """The part of the host memory that is in /dev/shm, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +56,20 @@ class JobRequest:
     text: str
     gpus: int
     cpus: int
-    """The number of CPU cores of one task (Slurm) or one pod (Kubernetes)."""
+    """The number of CPU cores that the job requests for one task (Slurm) or one pod (Kubernetes)."""
     memory_bytes: int | None
-    """The host memory that is requested, margin included."""
+    """The host memory that the job requests, in bytes, including the margin."""
     shared_memory_bytes: int
-    """The size of /dev/shm that is requested, margin included."""
+    """The size of /dev/shm that the job requests, in bytes, including the margin."""
 
     @property
     def whose(self) -> str:
-        """The name of the cluster software that reads the lines, such as "Slurm"."""
+        """The name of the cluster software that reads the job script, such as "Slurm"."""
         return NAMES[self.kind]
 
 
 def job_request_of(kind: str, needs: JobNeeds) -> JobRequest:
-    """Return the lines that request the predicted resources, with comments that explain the amounts."""
+    """Return the lines of a job script that request the predicted resources, with comments that explain the amounts."""
     cpus = needs.workers + 1
     memory = None if needs.host_bytes is None else _with_margin(needs.host_bytes)
     shared = _whole_gib(needs.shared_memory_bytes * (1 + SHM_MARGIN)) if needs.shared_memory_bytes else 0
@@ -107,8 +107,8 @@ def _about(needs: JobNeeds) -> list[str]:
 
 
 def _one_line(name: str) -> str:
-    """Return a name as one printable line, so that nothing in it can end the comment and be read as an option or a
-    command.
+    """Return a name as one printable line for a comment. Nothing in the result can end the comment, so that no cluster
+    software reads it as an option or a command.
     """
     shown = "".join(character if character.isprintable() else "?" for character in name)
     return shown if len(shown) <= _NAME_WIDTH else f"{shown[: _NAME_WIDTH - 1]}…"

@@ -26,8 +26,8 @@ from ullage.predicting.prediction.verdict.failure import failure_of, lacks_other
 __all__ = ["Request", "predict"]
 
 _known_to_read: Final[set[Path]] = set()
-"""The scripts that have read back a value that may affect a size or a branch, in a run that did not track values.
-Further runs of these scripts track values from the start.
+"""The scripts that have read back a value that may affect a size or a branch while ullage did not track tensor values.
+In further runs of these scripts, ullage tracks values from the start.
 """
 
 
@@ -58,7 +58,7 @@ def predict(
 
 
 def _may_begin_without_values(request: Request) -> bool:
-    """Return whether the first run may skip the tracking of tensor values, which slows down every operation.
+    """Return whether the first run may skip the tracking of tensor values, which slows down every operator.
 
     It may if the source of the script does not seem to read values back, and if a second run would do no harm: the
     script is run again from its start if it does read values back.
@@ -120,7 +120,7 @@ def _again_text(request: Request, error: ScriptError) -> str:
 
 
 def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run the request, and the other ranks too if a rank that runs alone waits for their messages."""
+    """Run the requested script. If its rank runs alone and waits for messages from other ranks, run these ranks too."""
     if not request.has_lone_ranks:
         return _run_alone(request, progress, cancelled)
     with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:

@@ -18,19 +18,19 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The import path of `run`, under which an execution engine calls it."""
+"""The import path of the function `run`, by which an execution engine finds it."""
 _AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 
 def plain_request(request: Request) -> dict[str, Any]:
-    """Return a request as plain data, without the exchange of messages between ranks."""
+    """Return a prediction request as plain data, without the message exchange between ranks."""
     sent = request.with_options(snapshot=None)
     plain = {each.name: to_plain(getattr(sent, each.name)) for each in fields(sent) if each.name != "exchange"}
     return plain | {"script": str(request.script)}
 
 
 def request_from(plain: Mapping[str, Any]) -> Request:
-    """Return the request from which `plain_request` made plain data."""
+    """Return the prediction request from which `plain_request` made the given plain data."""
     return Request(
         **{
             **plain,
@@ -42,12 +42,12 @@ def request_from(plain: Mapping[str, Any]) -> Request:
 
 
 def payload_of(request: Request) -> dict[str, Any]:
-    """Return the argument with which an execution engine calls `run`."""
+    """Return the argument that an execution engine passes to the function `run`."""
     return {"request": plain_request(request), "folder": os.getcwd()}
 
 
 def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Run a request, and return its prediction, or the error with which the script failed, as plain data."""
+    """Run a prediction request. Return the prediction, or the error with which the script failed, as plain data."""
     folder = payload["folder"]
     try:
         if os.getcwd() != folder:
@@ -70,7 +70,7 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
 
 
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Return the prediction of a request; run the script a second time if it was killed by a signal from outside.
+    """Return the prediction for a request. If a signal from outside killed the script, run it a second time.
 
     The kernel kills a script in this way if host memory runs out.
     """
@@ -88,7 +88,7 @@ def _error(error: UllageError) -> dict[str, Any]:
 
 
 def answer_of(answer: Mapping[str, Any]) -> Prediction | UllageError:
-    """Return the prediction or the error that is in the plain data returned by `run`."""
+    """Return the prediction, or the error, that is stored in the plain data from the function `run`."""
     if "prediction" in answer:
         return from_plain(Prediction, answer["prediction"])
     told = answer["error"]

@@ -1,5 +1,5 @@
-"""The request of a prediction: the script, the GPU, and all options. This module imports neither torch nor
-processes.
+"""The request for a prediction: the script, the GPU, and all options. This module does not import torch, and it starts
+no processes.
 """
 
 import json
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.ranks.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
-"""The signal that makes the script's process end the script and send its result. It is a real-time signal because
+"""The signal on which the script's process stops the script and sends its result. It is a real-time signal because
 scripts use SIGALRM and SIGUSR1 themselves.
 """
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
-"""The signal that makes the script's process end without a result, because the result is not needed any more."""
+"""The signal on which the script's process ends without a result, because ullage does not need the result any more."""
 MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
 ALL: Final = "all"
-"""The ways to run the processes of a launcher: "alone": only one, as one rank without the others; "real": all of them
-together; "all": each of them in turn, as one rank without the others.
+"""The ways in which ullage runs the processes of a launcher: "alone" (only one, as one rank without the others), "real"
+(all together), or "all" (each in turn, as one rank without the others).
 """
 _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
 _MOST_GPUS: Final = 16  # the number of GPUs of the emulated driver
 _MORE_STEPS: Final = 6
 _MOST_EDITED: Final = 1 << 16
-"""The maximum length of the packed source texts, in characters: Linux allows 128 KiB for one argument or one
-environment variable.
+"""The maximum length in characters of the packed source texts. Linux allows 128 KiB for one argument or one environment
+variable.
 """
 _VARIABLE: Final = "ULLAGE_PREDICTION"
-"""The environment variable that connects the processes of a predicted command to the parent process that reads their
-messages.
+"""The name of the environment variable through which processes of a predicted command find the parent process that
+reads their messages.
 """
 
 
@@ -63,42 +63,45 @@ class RunRequest:
 
     arguments: tuple[str, ...] = ()
     options: RunOptions
-    """The values of all options, with defaults for options that were not given; sizes are in bytes."""
+    """The values of all prediction options, with defaults for options that the user did not give. Sizes are in
+    bytes.
+    """
     changes: tuple[str, ...] = ()
-    """The changes to make to the script's run without editing its files, as `key=setting` texts of
+    """The changes that ullage makes to the script's run without editing its files, as `key=setting` texts of
     `ullage.predicting.changes.all_changes`.
     """
     picture: bool = False
-    """Whether to collect the data of the charts on an HTML page: memory by role over time, the peak by module, the
+    """Whether to collect the data for the charts on an HTML page: memory by role over time, the peak by module, and the
     segments.
     """
     each_rank: bool = False
-    """Whether to run every rank of a launcher, each in a separate run without the others."""
+    """Whether to run every rank of a launcher, each alone in a separate run."""
     eager: bool = False
     """Whether torch.compile is switched off."""
     diagnose: bool = False
-    """Whether to search the peak for memory that the script could avoid: `Prediction.avoidable`."""
+    """Whether to search for memory that the script could avoid at its memory peak. The result is
+    `Prediction.avoidable`.
+    """
     made_up_folder: str | None = None
-    """The folder for generated weights and data that have to be files."""
+    """The folder for generated model weights and data that have to be files."""
     helps: bool = False
-    """Whether this rank is run only because other ranks wait for the messages that it sends."""
+    """Whether ullage runs this rank only because other ranks wait for messages from it."""
     asks_all: bool = False
-    """Whether the values that other ranks contribute to a collective are computed by running those ranks, in groups of
-    up to 8 ranks. If not, or in a larger group, a rank that runs alone uses its own values in place of the values of
-    the others.
+    """Whether ullage runs the other ranks of a group of up to 8 ranks to compute the values that they contribute to a
+    collective. Otherwise, a rank that runs alone uses its own values in place of theirs.
     """
     begins_without_values: bool = False
-    """Whether tensor values are not tracked until the script reads back a value that may affect a size or a branch.
-    Such a read ends the run with a ValuesReadError.
+    """Whether ullage does not track tensor values until the script reads back a value that may affect a size or a
+    branch. Such a read ends the run with a ValuesReadError.
     """
 
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
-        """Return a copy of the request with some options replaced."""
+        """Return a copy of the prediction request with other values for some options."""
         return replace(self, options={**self.options, **options})
 
     @property
     def processes(self) -> str:
-        """The way in which the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
+        """The way in which ullage runs the processes of a launcher: `ALONE`, `REAL` or `ALL`."""
         return ALL if self.each_rank else self.options["processes"]
 
     @property
@@ -109,19 +112,21 @@ class RunRequest:
 
     @property
     def more_steps(self) -> int:
-        """The maximum number of additional steps to run until the peak is stable."""
+        """The maximum number of additional training steps that ullage runs until the memory peak is stable."""
         return _MORE_STEPS if self.options["steps"] is None else 0
 
     @property
     def values(self) -> ValuesChoice:
-        """The settings that decide which values the script gets when it reads values back from the GPU."""
+        """The settings that decide which values ullage gives to the script when the script reads values back from
+        the GPU.
+        """
         return ValuesChoice(
             mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
         )
 
     @property
     def made_up(self) -> MadeUpChoice:
-        """The settings that decide which missing weights and data are generated."""
+        """The settings that decide which missing model weights and data ullage generates."""
         config, lengths = self.options["config"], self.options["lengths"]
         return MadeUpChoice(
             random_weights=self.options["random_weights"],
@@ -138,23 +143,25 @@ class RunRequest:
 
     @property
     def snapshot(self) -> Path | None:
-        """The file for a memory snapshot of the run; None if no snapshot was requested."""
+        """The file to which ullage writes a memory snapshot of the run; None if the user requested no snapshot."""
         return None if self.options["snapshot"] is None else Path(self.options["snapshot"])
 
     @property
     def total_memory_bytes(self) -> int | None:
-        """The GPU memory in bytes that replaces the GPU's known memory; None if it was not given."""
+        """The memory of the emulated GPU in bytes, if the user gave it; None to use the GPU's known memory."""
         return size_of(self.options["total_memory"], "--total-memory")
 
     @property
     def cudnn_workspace_bytes(self) -> int | None:
-        """The workspace size in bytes that replaces cuDNN's own size for every plan; None if it was not given."""
+        """The workspace size in bytes that ullage uses for every cuDNN plan; None to use the sizes that cuDNN itself
+        gives.
+        """
         return size_of(self.options["cudnn_workspace"], "--cudnn-workspace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest(RunRequest, PlainData):
-    """The request in the form that the script's process needs, with absolute paths."""
+    """The prediction request in the form that the script's process needs, with absolute paths."""
 
     script: str
     """The absolute path of the script."""
@@ -162,13 +169,15 @@ class ChildRequest(RunRequest, PlainData):
     """The path of the script as the user gave it, which becomes `sys.argv[0]`."""
     context_bytes: int
     edited: str = ""
-    """The source texts that are executed in place of the original files, in the format of
+    """The source texts that Python executes in place of the original files, in the format of
     `ullage.gpu.tracing.edited_source.packed`.
     """
     exchange: str | None = None
-    """The socket address at which ranks that run alone exchange messages; None without an exchange."""
+    """The address of the socket through which ranks that run alone exchange messages; None if they exchange no
+    messages.
+    """
     variant: str = ""
-    """The name of this run in the exchange of messages; see `Request.variant`."""
+    """The name of this run in the message exchange between ranks (see `Request.variant`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,22 +185,22 @@ class Attachment(PlainData):
     """The data that every process of a predicted command reads from an environment variable."""
 
     address: str
-    """The name of the parent's Unix socket, in the kernel's abstract namespace."""
+    """The name of the parent process's Unix socket, in the kernel's abstract namespace."""
     request: ChildRequest
     processes: str
-    """The way in which the processes of a launcher are run: `ALONE`, `REAL` or `ALL`."""
+    """The way in which ullage runs the processes of the launcher: `ALONE`, `REAL` or `ALL`."""
     nodes: int
-    """The number of machines for which the command was written, such as `--nnodes` of torchrun."""
+    """The number of machines for which the user wrote the command, such as torchrun's `--nnodes`."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Store this data in the environment variable, so that every Python process with this environment is
-        measured.
+        """Store this data in the environment variable. ullage then measures every Python process that has this
+        environment.
         """
         environment[_VARIABLE] = json.dumps(self.to_json())
 
     @classmethod
     def inherited(cls) -> "Attachment":
-        """Return the data that the parent process stored in the environment variable."""
+        """Return the data that the parent process stored in the environment variable for the processes of a command."""
         return cls.from_json(json.loads(os.environ[_VARIABLE]))
 
 
@@ -200,19 +209,25 @@ class Request(RunRequest):
     """A prediction request: what to run, on which GPU, and for how long."""
 
     script: Path
-    """The path of a Python file or a notebook; for a command its first part, such as "-m", torchrun or any program."""
+    """The path of a Python file or a notebook. For a command, this is the first part of the command, such as "-m",
+    torchrun or any program.
+    """
     edited: Mapping[str, str] = field(default_factory=dict)
-    """The source texts that are executed in place of the user's files, by absolute path; the files stay unchanged."""
+    """The source texts that Python executes in place of the user's files, by absolute path. The files stay
+    unchanged.
+    """
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that are set for the script, and override the variables of this process."""
+    """The environment variables that ullage sets for the script. They override the variables of this process."""
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
-    """The exchange of messages between ranks that run alone; None: `predict` creates one if there are such ranks."""
+    """The message exchange between ranks that run alone. If it is None, `predict` creates one when there are such
+    ranks.
+    """
 
     @classmethod
     def of(
         cls, script: str | Path, arguments: Sequence[str] = (), *, picture: bool = False, **options: Unpack[RunOptions]
     ) -> "Request":
-        """Return the request to run a script or a command with the options that the user gave.
+        """Return the prediction request for a script or a command and the options that the user gave.
 
         Raises:
             UsageError: a size cannot be parsed, or an option has a value that it does not accept.
@@ -229,33 +244,35 @@ class Request(RunRequest):
 
     @property
     def variant(self) -> str:
-        """A name that separates runs in the exchange of messages: ranks receive messages only from runs with the same
-        name.
+        """The name that separates runs in the message exchange. A rank receives messages only from ranks of runs with
+        the same name.
         """
         return f"{self.values.seed} {self.values.routing} {self.eager}"
 
     @property
     def limit_seconds(self) -> float:
-        """The number of seconds after which the script is stopped in any case."""
+        """The number of seconds after which ullage stops the script in any case."""
         return self.options["seconds"] + (60 * self.options["minutes"] if self.options["batches"] else 0)
 
     @property
     def is_command(self) -> bool:
-        """Whether a program such as torchrun is started, which starts Python itself, instead of a script in a process
-        of ullage.
+        """Whether ullage starts a program such as torchrun, which starts Python itself. Otherwise ullage runs the
+        script in its own process.
         """
         return not self.script.is_file() or is_program(self.script)
 
     @property
     def has_lone_ranks(self) -> bool:
-        """Whether the processes are ranks that each run without the others. For a command, whether it starts ranks is
-        not known before it runs, so that this is True too.
+        """Whether the predicted processes are ranks that each run without the other ranks. True for every command,
+        because it is not known before the run whether the command starts ranks.
         """
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
-        """The name of what is run, for use in sentences: the script's file name, or the first part of a command."""
+        """The name of the script or command for use in sentences: the script's file name, or the first part of the
+        command.
+        """
         if not self.is_command:
             return self.script.name
         words = [str(self.script), *self.arguments]
@@ -263,24 +280,24 @@ class Request(RunRequest):
 
     @property
     def launch(self) -> Launch:
-        """The command in the form in which it is run on this one machine."""
+        """The user's command in the form in which ullage runs it on this single machine."""
         return launch_of([str(self.script), *self.arguments])
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The host memory of one node in bytes, which then counts for the verdict; None: this machine's memory is
-        shown, and does not count.
+        """The host memory of one node in bytes, which may change the verdict. If it is None, the report shows this
+        machine's memory, which does not change the verdict.
         """
         return size_of(self.options["host_memory"], "--host-memory")
 
     @property
     def context_bytes(self) -> int | None:
-        """The size of the CUDA context in bytes; None if it was not given."""
+        """The size of the CUDA context in bytes that the user gave; None if the user did not give it."""
         return size_of(self.options["context"], "--context")
 
     @property
     def total_bytes(self) -> int:
-        """The total GPU memory that the script sees, in bytes."""
+        """The total memory in bytes that the script sees on the emulated GPU."""
         return self.gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
 
     @property
@@ -294,7 +311,7 @@ class Request(RunRequest):
         return profile_of(self.gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 
     def check(self) -> None:
-        """Raise UsageError if the request has a wrong option or a script that cannot be run."""
+        """Raise UsageError if the prediction request has a wrong option or names a script that cannot be run."""
         find_gpu(self.options["gpu"], arch=self.options["arch"])
         world_size, rank = self.options["world_size"], self.options["rank"]
         if self.is_command:
@@ -336,8 +353,8 @@ class Request(RunRequest):
             )
 
     def _check_changes(self) -> None:
-        """Raise UsageError if a change has an unknown name. The module with the names is imported only if there are
-        changes.
+        """Raise UsageError if a change has an unknown name. The function imports the module with the names only if
+        there are changes.
         """
         if self.changes:
             from ullage.predicting.changes.all_changes import change_named
@@ -346,7 +363,9 @@ class Request(RunRequest):
                 change_named(change)
 
     def _check_edited(self) -> None:
-        """Raise UsageError if an edited source text cannot be compiled, or if all of them together are too long."""
+        """Raise UsageError if an edited source text cannot be compiled, or if all edited texts together are too
+        long.
+        """
         if self.script.suffix == NOTEBOOK and self.edited:
             raise UsageError(
                 f"{self.script} is a notebook; expected a Python file, because an edited text cannot replace a notebook"
@@ -375,8 +394,8 @@ class Request(RunRequest):
         command_of([first, *self.arguments])
 
     def _check_batches(self) -> None:
-        """Raise UsageError if the time limit for an epoch is not positive, or if `snapshot` is combined with
-        `batches`.
+        """Raise UsageError if the time limit for an epoch is not positive, or if the options `snapshot` and `batches`
+        are combined.
         """
         if self.options["batches"] is None:
             return
@@ -392,7 +411,7 @@ class Request(RunRequest):
             )
 
     def for_child(self) -> ChildRequest:
-        """Return the request in the form that the script's process needs."""
+        """Return this prediction request in the form that the process of the script needs."""
         shared = {each.name: getattr(self, each.name) for each in fields(RunRequest)}
         snapshot = None if self.snapshot is None else str(self.snapshot.absolute())
         count = max(self.options["count"], min(self.options["world_size"] or 1, CARDS_OF_A_NODE))
@@ -412,7 +431,7 @@ class Request(RunRequest):
 
 
 def helper_of(request: Request, rank: int) -> Request:
-    """Return the request to run another rank, which runs until no rank waits for its messages any more."""
+    """Return the request to run another rank. That rank runs until no other rank waits for messages from it."""
     helper = replace(
         request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )

@@ -1,3 +1,1 @@
-"""The search for memory that a run could avoid at its peak, based on what the run did; requested with
-`Request.diagnose`.
-"""
+"""The search for GPU memory that a script could avoid at its memory peak. The option `Request.diagnose` requests it."""

@@ -19,19 +19,21 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One statement that assigns a variable, or puts a value into the container that the variable refers to."""
+    """One statement of the user's code that assigns a variable, or that puts a value into the variable's container."""
 
     file: str
     first: int
-    """The line number at which the statement begins."""
+    """The number of the source line at which the statement begins."""
     last: int
     name: str
     function: str
-    """The function that has the variable; empty for a variable of the module."""
+    """The name of the function that has the local variable; empty for a global variable."""
     adds: bool
-    """Whether the statement puts a value into the container that the variable refers to."""
+    """Whether the statement puts a value into the container that the variable refers to, such as
+    `losses.append(loss)`.
+    """
     is_none: bool
-    """Whether the assigned value is None, which keeps no memory."""
+    """Whether the statement assigns None to the variable, which then holds no memory."""
 
 
 def assignment_of(
@@ -92,8 +94,8 @@ def _in(node: ast.AST, function: str, file: str) -> Iterator[Assignment]:
 
 
 def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:
-    """Return the first and the last line number of a statement; for a loop or a `with`, only the lines of its
-    header.
+    """Return the first and the last line number of a statement. For a loop or a `with` statement, return only the lines
+    of its header.
     """
     of = target if isinstance(node, ast.For | ast.AsyncFor | ast.withitem | ast.comprehension) else node
     first: int = getattr(of, "lineno", 0)

@@ -1,4 +1,6 @@
-"""The search for avoidable memory in the script's process: what is observed during the run, and how it is evaluated."""
+"""The part of the search for avoidable memory that runs in the script's process. It observes operators during the run,
+and evaluates the observations after the run.
+"""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -42,23 +44,24 @@ class AvoidableSearch:
         self._uses = UseLog(journal.length)
         self._holders = HolderWatch(journal, observer)
         self._is_whole = False
-        """Whether every operation of the run was observed; False if a CUDA graph was replayed, whose operations are not
-        visible.
+        """Whether ullage observed every operator of the run; False if a CUDA graph was replayed, because a replay hides
+        its operators.
         """
         self._copies: list[WeightCopy] = []
         self._vocabularies: set[int] = set()
 
     def begin(self) -> None:
-        """Start to observe operations, and the holders of memory before each pass. Must be called before CUDA is
-        initialised.
+        """Start to observe the script's operators, and to record before each forward pass which variables hold memory.
+        Call this before CUDA is initialised.
         """
         self._values.listen(self._uses.hear, self._uses.note)
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Record what must be read while the script's objects still exist: copies of weights, and vocabulary sizes.
+        """Record what ullage can only read while the script's objects still exist: copies of weights, and vocabulary
+        sizes.
 
-        It also records whether all operations were observed.
+        This method also records whether ullage observed every operator.
         """
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
         self._copies = weight_copies(self._observer.trained_parameters())
@@ -114,8 +117,8 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return the avoidable memory that is found from the uses of blocks; only a part of it if some uses were not
-        observed.
+        """Return the avoidable memory that ullage finds from the times at which operators used each memory block. If
+        ullage did not observe every operator, return only the part that does not need all of these times.
         """
         observer, memory = self._observer, moment.memory
         lives = memory.lives

@@ -20,14 +20,18 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksWithout:
-    """The peaks of a run in which some blocks are freed at other times; None for a peak that cannot be computed."""
+    """The memory peaks that the run would have if it freed some blocks at other times; None for a peak that cannot be
+    computed.
+    """
 
     allocated_bytes: int
     reserved_bytes: int | None
 
 
 class Gains:
-    """A calculator of the peaks that a run would have if some blocks were freed earlier or not allocated."""
+    """A calculator of the memory peaks that a run would have if it freed some blocks earlier, or did not allocate
+    them.
+    """
 
     def __init__(
         self, lives: Lives, levels: Levels, device: int, rebuilt: Rebuilt | None, *, placement: str, ran_out: bool
@@ -55,17 +59,19 @@ class Gains:
             self._rebuilt = rebuilt
 
     def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
-        """Return the peaks for other times of free: `ends` maps a block's number to the journal entry after which it is
-        freed.
+        """Return the memory peaks that the run would have if it freed blocks at other times. The mapping `ends` gives
+        the journal entry after which each block is freed.
         """
         return self._peaks(ends, ())
 
     def without(self, blocks: Iterable[int]) -> PeaksWithout:
-        """Return the peaks of the run without the given blocks."""
+        """Return the memory peaks that the run would have if it did not allocate the given blocks."""
         return self._peaks({}, tuple(blocks))
 
     def reserved_with_expandable_segments(self) -> int | None:
-        """Return the peak of reserved bytes with expandable segments; None if it cannot be computed."""
+        """Return the peak of reserved bytes that the run would have with expandable segments; None if it cannot be
+        computed.
+        """
         if self._rebuilt is None:
             return None
         settings = replace(self._rebuilt.settings, expandable_segments=True)

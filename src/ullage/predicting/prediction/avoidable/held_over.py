@@ -29,16 +29,20 @@ if TYPE_CHECKING:
     from ullage.gpu.tracing.source import Line
 
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
-"""The roles of blocks that are supposed to stay alive after a step."""
+"""The roles of memory blocks that normally stay alive after a training step, such as parameters."""
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""The kinds of holders that no variable refers to; a block that only they hold cannot be used later."""
+"""The kinds of objects that hold memory without a variable of the script, such as unreachable objects. The script
+cannot use memory later that only such objects hold.
+"""
 _PASSES_NEEDED: Final = 2
-"""The number of passes that each have to keep a block of the same kind, if these blocks live until the end of the
-run.
+"""The number of training passes that must each keep one more memory block of the same kind, before ullage reports
+blocks that live until the end of the run.
 """
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A regular expression that cuts a path at the element of a container, so that all its elements share one row."""
+"""A regular expression that cuts an object path such as `losses[3]` at the container's element. All elements of a
+container then share one row of the report.
+"""
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
 _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
@@ -46,16 +50,16 @@ _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOverBlock:
-    """A block that stays alive after its last use."""
+    """A memory block that stays alive after the last operator that uses it."""
 
     number: int
     """The number of the block in `Lives`."""
     since: int
-    """The index of the journal entry after which the block could have been freed."""
+    """The index in the journal of allocations of the entry after which the script could have freed the block."""
     of_pass: int
-    """The number of the pass that used the block last."""
+    """The number of the training pass whose operators used the block last."""
     is_let_go: bool
-    """Whether the block was freed during the run, so that all of its uses are known."""
+    """Whether the script freed the block during the run. If so, ullage has observed all uses of the block."""
     holder: BlockHolder
 
 
@@ -69,14 +73,14 @@ def held_over(
     device: int,
     end: int,
 ) -> list[HeldOverBlock]:
-    """Return the blocks that stay alive after their last use.
+    """Return the memory blocks that stay alive after the last operator that uses them.
 
     Args:
         lives: the times of allocation and free of all blocks.
         roles: the roles of the blocks.
         uses: the last uses of the blocks.
-        passes: the passes of the run.
-        seen: the holders that were observed before passes.
+        passes: the training passes of the run.
+        seen: the holders that ullage recorded before the passes.
         device: the number of the device whose blocks are searched.
         end: the journal index at which the run ended or finally ran out of memory; later frees are part of the
             shutdown.
@@ -114,10 +118,10 @@ def held_over(
 def _candidates(
     lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
 ) -> np.ndarray:
-    """Return the blocks that were allocated in passes, without those that must stay alive and the optimizer's
-    temporaries.
+    """Return the blocks that the script allocated in training passes. Leave out the optimizer's temporaries and blocks
+    that must stay alive, such as parameters.
 
-    The first batch counts too, although it is allocated before the first pass.
+    The first batch counts too, although the script allocates it before the first pass.
     """
     is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
     is_made = (
@@ -129,10 +133,10 @@ def _candidates(
 
 
 def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
-    """Return the blocks without those that live until the end of the run and may still be used later.
+    """Return the blocks without those that live until the end of the run and that the script may still use later.
 
-    A block that lives until the end stays in the result if pass after pass keeps such a block, or if it cannot be used
-    later: unreachable objects, and variables of a function that raised an error.
+    A block that lives until the end stays in the result if every pass leaves such a block, or if the script cannot use
+    the block later. The latter are blocks of unreachable objects, and of variables of a function that raised an error.
     """
     kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
@@ -153,7 +157,9 @@ def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
 
 
 def rows_of_held_over(held: Sequence[HeldOverBlock], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return a row for each holder of held-over blocks that are alive at the peak, the largest first."""
+    """Return the report's rows about blocks that are alive at the memory peak although no operator uses them any more.
+    Each holder of such blocks has one row; the largest row is first.
+    """
     groups: defaultdict[tuple[str, str, str], list[HeldOverBlock]] = defaultdict(list)
     for block in held:
         holder = block.holder
@@ -195,7 +201,7 @@ def _also(holder: BlockHolder) -> str:
 
 
 def _in_python(path: str) -> str:
-    """Return a path in the form in which it would be written in Python, as far as possible: self.last, losses[*]."""
+    """Return the path of an object in Python's notation, as far as possible, such as `self.last` or `losses[*]`."""
     return _TYPE.sub("", path)
 
 

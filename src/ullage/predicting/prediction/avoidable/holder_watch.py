@@ -1,6 +1,7 @@
-"""Record which variables hold memory from earlier passes, at the beginning of each pass, while the holders still exist.
+"""Record at the beginning of each training pass which variables hold memory of earlier passes, while these variables
+still exist.
 
-The record consists of text, because one Python object per block would change when Python collects garbage.
+The record consists of text. One Python object per block would change when Python collects garbage.
 """
 
 import json
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
 _MOST_LOOKS: Final = 12
-"""The maximum number of passes before which holders are recorded: holders in later passes are the same."""
+"""The maximum number of training passes before which ullage records which variables hold memory. In later passes the
+same variables hold memory.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHolder:
-    """The holder of a block at one point in time, which is given as an index of the journal."""
+    """The variable or object that holds a memory block at one point in time. The time is an index of the journal of
+    allocations.
+    """
 
     index: int
     address: int
@@ -32,7 +37,7 @@ class SeenHolder:
 
 
 class HolderWatch:
-    """A recorder of the holders of blocks; `look` has to be called before each forward pass."""
+    """A recorder of the variables that hold each memory block. Call `look` before each forward pass."""
 
     def __init__(self, journal: Journal, observer: "Observer") -> None:
         self._journal = journal
@@ -42,7 +47,7 @@ class HolderWatch:
         self._lines: list[str] = []
 
     def look(self) -> None:
-        """Record the holders of blocks, if a backward pass has ended since the last record."""
+        """Record which variables hold each memory block, if a backward pass has ended since the last record."""
         ends = self._observer.moments.backward_ends
         if not ends or ends[-1] == self._last_backward or self._looks == _MOST_LOOKS:
             return
@@ -65,8 +70,8 @@ class HolderWatch:
             yield SeenHolder(index=index, address=address, holder=BlockHolder(**fields))
 
     def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
-        """Return address and size of the blocks that earlier passes allocated, without those that are supposed to stay
-        alive.
+        """Return the addresses and sizes of the blocks that earlier training passes allocated. Leave out blocks that
+        normally stay alive, such as parameters.
         """
         starts = self._observer.moments.forward_starts
         if not starts:
@@ -84,8 +89,8 @@ class HolderWatch:
 
 
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Return for each block whether it is a workspace: marked as one since its allocation, because addresses are
-    reused.
+    """Return for each memory block whether the journal marks its address as a library's workspace. Marks from before
+    the block's allocation do not count, because the allocator reuses addresses.
     """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The point in time at which a run has most memory allocated, and facts about the blocks that are alive then."""
+"""The point in time at which a run has the most memory allocated, and facts about the blocks that are alive then."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -17,7 +17,7 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 from ullage.predicting.prediction.measurement.trace import Memory
 
 LEAST_SHARE: Final = 0.01
-"""The smallest fraction of the peak for which a row is made."""
+"""The smallest fraction of the memory peak for which the report of avoidable memory has a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +27,24 @@ class PeakMoment:
     memory: Memory
     stacks: JournalStacks
     index: int
-    """The index of the journal entry that reached the peak."""
+    """The index of the entry in the journal of allocations at which allocated memory reached its peak."""
     allocated_bytes: int
     reserved_bytes: int
     """The peak of reserved memory over the whole run, in bytes."""
     step_ends: Sequence[int]
     named: set[int] = field(default_factory=set)
-    """The numbers of the blocks that are part of a row already, so that each block counts once."""
+    """The numbers of the memory blocks that a row of the report already counts, so that no second row counts them
+    again.
+    """
 
     def has(self, block: int) -> bool:
-        """Return whether a block is alive at the peak."""
+        """Return whether a memory block is alive at the memory peak."""
         lives = self.memory.lives
         return bool(lives.born[block] <= self.index < lives.died[block])
 
     def unnamed(self, *, role: Role | None = None) -> list[int]:
-        """Return the device's blocks that are alive at the peak and in no row yet; only those with the given role, if
-        there is one.
+        """Return the device's memory blocks that are alive at the peak and that no row of the report counts yet. If a
+        role is given, return only blocks with that role.
         """
         lives, roles = self.memory.lives, self.memory.roles
         is_alive = (lives.born <= self.index) & (lives.died > self.index)
@@ -50,7 +52,7 @@ class PeakMoment:
         return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
 
     def size_of(self, blocks: Sequence[int]) -> int:
-        """Return the total size of blocks in bytes, after rounding."""
+        """Return the total size of the given memory blocks in bytes, after the allocator's rounding."""
         return int(self.memory.lives.entries["size"][list(blocks)].sum()) if blocks else 0
 
     def row(
@@ -104,25 +106,27 @@ class PeakMoment:
         )
 
     def is_worth(self, size_bytes: int) -> bool:
-        """Return whether a number of bytes is large enough for a row."""
+        """Return whether a number of bytes is large enough for a row in the report of avoidable memory."""
         return size_bytes >= max(1, LEAST_SHARE * self.allocated_bytes)
 
     def line_of(self, block: int) -> Line | None:
-        """Return the line of the user's code that allocated a block; None if there is none."""
+        """Return the line of the user's code that allocated a memory block; None if no such line is known."""
         return self.memory.line_of(int(self.memory.lives.born[block]))
 
     def stack_of(self, block: int) -> list[Line]:
-        """Return the call stack of a block's allocation, innermost frame first; empty if no stacks are recorded."""
+        """Return the call stack of a memory block's allocation, innermost frame first; empty if call stacks are not
+        recorded.
+        """
         if not self.stacks.are_recorded:
             return []
         return self.stacks.stack(int(self.memory.lives.entries["stack"][block]))
 
     def module_of(self, block: int) -> str:
-        """Return the dotted name of the module that allocated a block."""
+        """Return the dotted name of the module that allocated a memory block, such as `encoder.layers.0`."""
         return self.memory.module_names[int(self.memory.lives.entries["module"][block])]
 
     def step_of(self, index: int) -> int:
-        """Return the number of the step at a journal index; an index after the end of a step belongs to the next
-        step.
+        """Return the number of the training step that contains an index of the journal of allocations. An index after
+        the end of a step belongs to the next step.
         """
         return bisect_left(self.step_ends, index) + 1

@@ -1,4 +1,6 @@
-"""Find avoidable memory of the allocator: workspaces of libraries, and memory that is reserved but not allocated."""
+"""Find memory that a script could avoid in the allocator: libraries' workspaces, and memory that is reserved but not
+allocated.
+"""
 
 import numpy as np
 
@@ -10,7 +12,9 @@ from ullage.predicting.prediction.measurement.trace import Levels
 
 
 def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the `Avoidable` row for the workspaces of libraries; empty if they are small."""
+    """Return the `Avoidable` rows about the workspaces of libraries such as cuBLAS; empty if the workspaces are
+    small.
+    """
     blocks = moment.unnamed(role=Role.WORKSPACES)
     if not moment.is_worth(moment.size_of(blocks)):
         return []

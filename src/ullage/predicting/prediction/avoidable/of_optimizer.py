@@ -1,5 +1,5 @@
-"""Find avoidable memory of the optimizer: temporaries for all parameters at once, and gradients that are not used
-again.
+"""Find memory that a script could avoid in the optimizer: temporaries for all parameters at once, and gradients that
+are not used again.
 """
 
 from collections import Counter
@@ -20,15 +20,19 @@ _FILL: Final = "aten::fill_"
 """The operation that `zero_` itself calls."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
 _LISTS: Final = "_multi_tensor_"
-"""The prefix of the names of those torch.optim functions that process lists of all parameters."""
+"""The prefix in the names of those torch.optim functions that process lists of all parameters, such as
+`_multi_tensor_adam`.
+"""
 _HALF: Final = 0.5
-"""The smallest fraction of the gradients that must have a copy for a row to be made."""
+"""The smallest fraction of the gradients that must have a copy in another data type for the report to have a row about
+these gradients.
+"""
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the `Avoidable` row for temporary tensors that the optimizer allocates for all parameters at once.
+    """Return the `Avoidable` rows about temporary tensors that the optimizer allocates for all parameters at once.
 
-    The result is empty if the peak is not in the optimizer's step.
+    The result is empty if the memory peak is not in the optimizer's step.
     """
     lives, roles = moment.memory.lives, moment.memory.roles
     in_optimizer = lives.entries["phase"] == Phase.OPTIMIZER
@@ -53,7 +57,9 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the `Avoidable` row for gradients that the optimizer has used and that are unused at the peak."""
+    """Return the `Avoidable` rows about gradients that stay alive at the memory peak after the optimizer has used
+    them.
+    """
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
@@ -92,7 +98,9 @@ def stale_gradients(
 
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
-    """Return the blocks whose last use before a given journal index was being set to zero."""
+    """Return the gradients' memory blocks that the script set to zero and did not use afterwards, up to a given journal
+    index.
+    """
     is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
     zeroed: dict[int, int] = {}  # for each block, the time when it was set to zero
     for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
@@ -105,9 +113,10 @@ def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
 
 
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
-    """Return the times at which blocks would be freed if gradients were not kept.
+    """Return the times at which the gradients' memory blocks would be freed if the script set gradients to None and not
+    to zero.
 
-    The tensor that is added to a zeroed gradient would then become the gradient.
+    The tensor that the backward pass adds to a zeroed gradient would then become the gradient.
     """
     lives, roles = moment.memory.lives, moment.memory.roles
     is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
@@ -130,7 +139,9 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the `Avoidable` row for gradients that have copies of twice their size for the optimizer's own weights."""
+    """Return the `Avoidable` rows about gradients that stay alive next to a copy of twice their size. The optimizer
+    uses the copies for its own weights.
+    """
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index

@@ -21,7 +21,9 @@ from ullage.training.ownership.storage import addresses
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
 _KERNEL: Final = "a kernel"
-"""The name for a use of memory by a kernel that was not launched by a PyTorch operator."""
+"""The name that ullage records in place of an operator's name, if the kernel that uses memory was not launched by a
+PyTorch operator.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +37,15 @@ class TrainingPasses:
 
     begins: np.ndarray
     done: np.ndarray
-    """The end of the last backward pass or the end of the step, whichever is later; -1 if the pass reached neither."""
+    """The journal index at which the last backward pass or optimizer step of each training pass ended, whichever is
+    later; -1 if the training pass reached neither.
+    """
     has_stepped: np.ndarray
-    """Whether the pass is complete: it has had a backward pass, and the optimizer's step if there is one."""
+    """Whether the training pass is complete, which means that it has had a backward pass."""
 
     @classmethod
     def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":
-        """Return the passes of a run.
+        """Return the training passes of a run.
 
         Args:
             moments: the journal indices at which forward and backward passes began and ended.
@@ -69,40 +73,46 @@ class TrainingPasses:
         return len(self.begins)
 
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of the pass in which each journal index is, from 1; 0 is before the first pass."""
+        """Return, for each index of the journal of allocations, the number of the training pass that contains the
+        index. Numbers start at 1; an index before the first pass gets 0.
+        """
         return np.searchsorted(self.begins, indices, side="left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseTable:
-    """The uses of blocks in order of time, as columns of equal length."""
+    """A table of the times at which operators used memory blocks, in order of time, as columns of equal length."""
 
     block: np.ndarray
     """The number of the used block in `Lives`."""
     when: np.ndarray
-    """The number of journal entries just before the use."""
+    """The number of entries that the journal of allocations had when the operator used the memory block."""
     operator: np.ndarray
-    """The index of the operator's name in `names`."""
+    """The index of the name of the operator that used the memory block, in the list `names`."""
     rows: np.ndarray
     """The second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than two
     dimensions.
     """
     columns: np.ndarray
     item_bytes: np.ndarray
-    """The size of one element in bytes; 0 for integers."""
+    """The size of one tensor element in bytes; 0 for tensors of integers."""
     names: Sequence[str]
 
     def of(self, *names: str) -> np.ndarray:
-        """Return for each use whether it is by an operator with one of these names."""
+        """Return, for each recorded use of a memory block, whether an operator with one of the given names used the
+        block.
+        """
         wanted = [index for index, name in enumerate(self.names) if name in names]
         return np.isin(self.operator, wanted)
 
 
 class UseLog:
-    """A log of every use of GPU memory; `hear` has to be called with every operation."""
+    """A log of every use of GPU memory by an operator. Pass every operator of the run to the method `hear`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Create an empty log; `now` returns the length of the journal, which serves as the time."""
+        """Create an empty log of memory uses. The function `now` returns the number of journal entries, which serves as
+        the time.
+        """
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
         self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
@@ -110,7 +120,7 @@ class UseLog:
         self._codes: dict[Any, int] = {}
 
     def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Record the tensors among an operator's arguments as used."""
+        """Record that an operator used the tensors among its arguments."""
         code = self._codes.get(operator)
         if code is None:
             code = self._codes[operator] = len(self._names)
@@ -127,7 +137,9 @@ class UseLog:
                 self.note(argument, code)
 
     def note(self, tensor: Tensor, code: int = 0) -> None:
-        """Record the use of a tensor, without a Python object for its storage (see `BlockContents`)."""
+        """Record that an operator used a tensor. The record does not create a Python object for the tensor's storage
+        (see `BlockContents`).
+        """
         try:
             if not tensor.is_cuda:
                 return
@@ -153,7 +165,7 @@ class UseLog:
         self._item_bytes.append(item_bytes)
 
     def table(self, lives: Lives) -> UseTable:
-        """Return the uses of the blocks in `lives` as a table."""
+        """Return the recorded uses of the memory blocks in `lives` as a table."""
         when = np.array(self._indices, np.int64)
         block = _block_at(np.array(self._addresses, np.uint64), when, lives)
         chosen = np.flatnonzero(block >= 0)
@@ -170,7 +182,9 @@ class UseLog:
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
-    """Return for each address the number of the block that began there at the given time; -1 if there was none."""
+    """Return, for each address, the number of the memory block that began there at the given time; -1 if no block began
+    there.
+    """
     if not len(lives.born) or not len(when):
         return np.full(len(when), -1, np.int64)
     known, codes = np.unique(lives.entries["address"], return_inverse=True)
@@ -185,13 +199,17 @@ def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.
 
 
 class LastUses:
-    """The last use of each block, and the passes in which it was used first and last."""
+    """The last use of each memory block by an operator, and the training passes that used the block first and last."""
 
     def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
-        """Compute the last uses from a table; `count` is the number of all blocks."""
+        """Compute the last use of each memory block from a table of uses. The argument `count` is the number of all
+        blocks.
+        """
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The number of journal entries just before the last use; -1 for a block that was never used."""
+        """The number of entries that the journal of allocations had when an operator used the memory block for the last
+        time; -1 for a block that was never used.
+        """
         self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)
         self.last_pass[table.block] = of_pass

@@ -1,7 +1,8 @@
-"""Find second copies of weights: modules, dicts and lists with tensors of the same shapes as a trained model's
-parameters.
+"""Find second copies of a trained model's weights: modules, dicts and lists whose tensors have the shapes of the
+model's parameters.
 
-The search looks at all live Python objects when the run has ended, because a copy lives as long as the training.
+The search looks at all live Python objects when the run has ended, because a copy of weights lives as long as the
+training.
 """
 
 import gc
@@ -20,22 +21,24 @@ from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses
 
 _LEAST_TENSORS: Final = 2
-"""The smallest number of tensors for which equal shapes are not taken to be a coincidence."""
+"""The smallest number of tensors for which ullage does not take equal shapes to be a coincidence."""
 _Shapes = tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCopy:
-    """Tensors with the shapes of a trained model's parameters, in the same order, that no optimizer trains."""
+    """A set of tensors that no optimizer trains, and that have the shapes of a trained model's parameters in the same
+    order.
+    """
 
     what: str
-    """The kind of object that contains the copy: "a module", "a dict", "a list"."""
+    """The kind of object that contains the copied weights: "a module", "a dict" or "a list"."""
     addresses: tuple[int, ...]
     holder: BlockHolder | None
 
 
 def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
-    """Return the copies of a trained model's weights that exist in this process.
+    """Return the second copies of a trained model's weights that exist as Python objects in this process.
 
     Args:
         trained: the parameters of all optimizers.
@@ -63,7 +66,7 @@ def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
 
 
 def _containers() -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield the tensors of dicts and lists that contain only tensors."""
+    """Yield the tensors of each dict or list that contains only tensors."""
     for one in gc.get_objects():
         kind = type(one)
         if kind is dict or (kind is not list and is_of(one, (dict,))):
@@ -83,7 +86,7 @@ def _shapes(tensors: Sequence[Tensor]) -> _Shapes:
 
 
 def rows_of_copies(copies: Sequence[WeightCopy], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return a row for each copy that is alive at the peak."""
+    """Return one report row for each copy of a model's weights that is alive at the memory peak."""
     lives = moment.memory.lives
     by_address = {int(lives.entries["address"][block]): block for block in moment.unnamed()}
     rows = []

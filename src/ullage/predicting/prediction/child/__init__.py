@@ -1,1 +1,3 @@
-"""Code that runs in the script's process: it runs the script, measures it, and sends the result to the parent."""
+"""Code in the script's process that runs the script, measures its memory, and sends the result to the parent
+process.
+"""

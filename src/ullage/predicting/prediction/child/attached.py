@@ -39,7 +39,7 @@ _HANDLERS_SECONDS: Final = 3.0  # for the exit handlers of other packages, which
 
 
 def attach() -> None:
-    """Measure this process from its import of torch on."""
+    """Measure the memory of this process from the import of torch until the process ends."""
     attachment = Attachment.inherited()
     runs: list[AttachedRun] = []
     notes: list[str] = []
@@ -72,7 +72,7 @@ def attach() -> None:
 
 
 def _as_its_rank(attachment: Attachment) -> Attachment:
-    """Return the data for this process's own rank; end the process if its rank is not to be run.
+    """Return the run data for the rank of this process; end the process if this rank is not to be run.
 
     Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most
     others.
@@ -102,7 +102,9 @@ def _number(text: str | None) -> int | None:
 
 
 class AttachedRun(Run):
-    """The measured run of a process that a command has started, from the import of torch to the result."""
+    """The measured run of a process that a predicted command has started. It lasts from the import of torch to the
+    result.
+    """
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -110,7 +112,7 @@ class AttachedRun(Run):
         self._is_exiting = False
 
     def begin(self) -> None:
-        """Start to measure this process, right before torch is imported."""
+        """Start to measure the memory of this process, right before it imports torch."""
         self._channel.send("hello", name=self._name(), rank=self._rank)
         self._watch()
         atexit.register(self._at_exit)
@@ -124,7 +126,9 @@ class AttachedRun(Run):
         return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
     def _at_exit(self) -> None:
-        """Send the result; the exit status follows when the process has ended (`tracing/journal/exit_status.c`)."""
+        """Send the result of the run to the parent process. `tracing/journal/exit_status.c` sends the exit status when
+        this process has ended.
+        """
         self._is_exiting = True
         # The error that the interpreter printed as unhandled, or that an interactive console printed.
         error = getattr(sys, "last_value", None)
@@ -134,7 +138,7 @@ class AttachedRun(Run):
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result once; send nothing if the process neither used the GPU nor failed."""
+        """Send the result of the run once; send nothing if the process neither used the GPU nor failed."""
         if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
@@ -159,8 +163,8 @@ class AttachedRun(Run):
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
-        """Stop at the time limit, unless this process did not use the GPU: a launcher must continue until its processes
-        end.
+        """End the process at the time limit, unless it did not use the GPU. Such a process may be a launcher, which
+        must continue until the processes that it started end.
         """
         if self._has_allocated():
             super()._on_time(number, frame)
@@ -199,7 +203,7 @@ def end_in_the_middle(end: Callable[[], None]) -> None:
 
 
 def _shut_loaders() -> None:
-    """Shut down the workers of torch's DataLoaders; workers that are killed leave temporary folders of multiprocessing
+    """Shut down the workers of torch's DataLoaders. A killed worker would leave a temporary folder of multiprocessing
     behind.
     """
     loaders = sys.modules.get("torch.utils.data.dataloader")

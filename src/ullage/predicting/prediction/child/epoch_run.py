@@ -1,4 +1,6 @@
-"""Predict the memory use over an epoch from a run of its heaviest batches, if requested (`ullage.predicting.epoch`)."""
+"""Predict the memory use of a whole epoch from a run of its heaviest batches, if the user requests it
+(`ullage.predicting.epoch`).
+"""
 
 import time
 from collections.abc import Callable
@@ -20,22 +22,24 @@ _NO_LOADER: Final = (
 )
 _RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be predicted"
 _WIDER: Final = 16
-"""The factor by which the memory of the emulated GPU grows while steps are run out of their order. In this order memory
-may run out although it would not in the real order.
+"""The factor by which ullage enlarges the emulated GPU's memory while it runs the heaviest batches first. In this order
+memory could run out although it would not in the epoch's real order.
 """
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
 
 
 class EpochRun:
-    """The observer of the DataLoader that feeds the training; it predicts the memory use over the epoch at the end."""
+    """The observer of the DataLoader that feeds the training. When the run ends, it predicts the memory use of the
+    epoch.
+    """
 
     def __init__(
         self, context: RunContext, observer: Observer, clear_history: Callable[[], None], finish: Callable[[], None]
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
-        """The predicted memory use over the epoch; None before the end of the run, or if the training did not use a
+        """The predicted memory use of the epoch; None before the end of the run, or if the training did not use a
         DataLoader.
         """
         self.watch = EpochWatch(
@@ -53,7 +57,9 @@ class EpochRun:
         self.watch.install()
 
     def foresee(self) -> None:
-        """Predict the memory use over the epoch; add a note if no DataLoader is used, or if memory ran out first."""
+        """Predict the memory use of the epoch. Add a note to the report if the training uses no DataLoader, or if
+        memory ran out before.
+        """
         self._tell("replaying the epoch")
         self.watch.remove()
         self.use = self._use()
@@ -64,7 +70,7 @@ class EpochRun:
         self._context.channel.send("epoch", text=text)
 
     def _widen(self) -> int:
-        """Increase the memory of the emulated GPUs; return the number of added bytes."""
+        """Enlarge the memory of the emulated GPUs, and return the number of added bytes."""
         emulation = self._context.emulation
         figures = dict(emulation.figures)
         total = figures["total_memory_bytes"]
@@ -98,7 +104,7 @@ class EpochRun:
 
 
 def _is_within(watch: EpochWatch, worst: WorstBatch, peak: int) -> bool:
-    """Return whether the run's peak is in a step with the worst batch's shapes."""
+    """Return whether the memory peak of the run is in a step whose tensors have the shapes of the worst batch."""
     plan = watch.plan
     place = worst.index // watch.group
     for unit in watch.units:

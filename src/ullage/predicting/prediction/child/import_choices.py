@@ -1,6 +1,4 @@
-"""Settings that are applied right before a script imports torch: the allocator's settings, and the number of visible
-GPUs.
-"""
+"""Apply settings right before a script imports torch: the allocator's settings, and the number of visible GPUs."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -38,7 +36,8 @@ def choose_allocator_settings(
 
 
 def check_allocator_settings(wanted: str | None, torch: Any) -> None:
-    """Make PyTorch parse the allocator settings now, which it would otherwise do at the first allocation.
+    """Make PyTorch parse the allocator settings now. Without this call, PyTorch would parse them at the first
+    allocation.
 
     Raises:
         UsageError: PyTorch cannot parse the settings.
@@ -53,9 +52,9 @@ def check_allocator_settings(wanted: str | None, torch: Any) -> None:
 
 
 def choose_cards(emulation: Emulation, torch: TorchBuild, note: Callable[[str], None]) -> None:
-    """Limit the number of visible GPUs to the number that the script chose with CUDA_VISIBLE_DEVICES.
+    """Limit the number of visible GPUs to the number of GPUs in CUDA_VISIBLE_DEVICES.
 
-    It does not matter which GPUs were chosen, because all emulated GPUs are equal.
+    The device numbers in CUDA_VISIBLE_DEVICES do not matter, because all emulated GPUs are equal.
     """
     text = os.environ.get(_VISIBLE)
     if text is None:

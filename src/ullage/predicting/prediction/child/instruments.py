@@ -1,6 +1,4 @@
-"""The objects that measure a script from its import of torch to its end, and the functions of torch that they
-replace.
-"""
+"""The objects that measure a script from its import of torch to its end. They replace some functions of torch."""
 
 import inspect
 from types import ModuleType
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps after which values are no longer tracked if none of these steps read a value back that may affect
-a size or a branch. If a later step does, the script is run again from the start.
+"""The number of steps after which ullage stops tracking tensor values, if the script has read back no value that may
+affect a size or a branch. If a later step reads such a value, ullage runs the script again.
 """
 _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
 
@@ -31,11 +29,11 @@ _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free request
 class AllocatorHistory:
     """PyTorch's own history of allocations and frees, recorded from the initialisation of CUDA on.
 
-    A history that the script itself starts is the same one.
+    If the script starts the history itself, it uses this same history.
     """
 
     def __init__(self, torch: Any, *, with_stacks: bool, with_frees: bool) -> None:
-        """Start to record.
+        """Start to record PyTorch's history of allocations and frees.
 
         Args:
             torch: the module.
@@ -56,14 +54,14 @@ class AllocatorHistory:
 
     @property
     def entries_of_a_block(self) -> int:
-        """The number of history entries per block."""
+        """The number of entries that PyTorch's allocation history has per memory block."""
         return 3 if self.has_frees else 1
 
     def _begin(self) -> None:
         self._start(enabled="all", max_entries=_ENTRIES, **self._wanted)
 
     def clear(self) -> None:
-        """Delete the recorded entries, and continue to record."""
+        """Delete the entries of PyTorch's allocation history, and continue to record."""
         if "clear_history" in self._parameters:
             self._start(enabled="all", max_entries=_ENTRIES, clear_history=True, **self._wanted)
         else:  # older versions of PyTorch delete the entries when recording stops
@@ -71,13 +69,13 @@ class AllocatorHistory:
             self._begin()
 
     def give_back(self) -> None:
-        """Let the script's own calls start and stop the history again."""
+        """Restore the function with which the script itself starts and stops PyTorch's allocation history."""
         self._memory._record_memory_history = self._start
 
 
 class FollowsRun(Protocol):
-    """The interface of a run for notifications: on steps, on reads of values, on the end of other ranks and of the
-    epoch.
+    """The interface through which a predicted run is notified: that a step has ended, that the script has read a value
+    back, that another rank has finished, or that the epoch is over.
     """
 
     def on_step(self, number: int) -> None: ...
@@ -88,31 +86,37 @@ class FollowsRun(Protocol):
 
 
 class Instruments:
-    """All objects that measure one script; they are installed right after torch is imported."""
+    """All objects that measure one script. They are installed right after the script has imported torch."""
 
     def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
         request, journal, note = context.request, context.journal, context.notes.append
         self.values = current()
-        """The tracked values of tensors, from which the script's reads are answered."""
+        """The tracked values of tensors. When the script reads a value back from the GPU, ullage returns the tracked
+        value.
+        """
         if request.begins_without_values:
             self.values.wait_for_reads(request.values, run.on_read)
         self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
         self.observer.install()
         self.steps = StepsTaken(request, journal, self.observer)
         self.search = _search_begun(context, self.observer, self.values)
-        """The search for memory that could be avoided; None if it was not requested."""
+        """The search for memory that the script could avoid; None if the user did not request it."""
         if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
             self.values.messages.post.without = run.on_others_end
         self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
         self.whereabouts.begin(torch)
         self.post: LonePost | None = None
-        """The messages of other ranks; None for a single rank, or without an exchange."""
+        """The messages from other ranks of a distributed script; None if there is a single rank, or if ranks exchange
+        no messages.
+        """
         if request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """The training loop with the requested changes and facts about the training; None if neither was requested."""
+        """The observer of the training loop, which applies requested changes and collects facts about the training;
+        None if the user requested neither.
+        """
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
@@ -120,16 +124,17 @@ class Instruments:
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None
-        """The prediction of an epoch; None if it was not requested."""
+        """The prediction for a whole epoch; None if the user did not request it."""
         if request.options["batches"] is not None:
             from ullage.predicting.prediction.child import epoch_run
 
             self.epoch = epoch_run.EpochRun(context, self.observer, self.history.clear, run.on_epoch_end)
 
     def look_after_values(self, number: int) -> None:
-        """Stop tracking values after the first steps, if these read no value back that may affect a size or a branch.
+        """Stop tracking tensor values after the first steps, if the script has read back no value that may affect a
+        size or a branch.
 
-        Tracking values slows down every operation.
+        Tracking values slows down every operator.
         """
         values = self.values
         if values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self.search is not None:
@@ -139,7 +144,7 @@ class Instruments:
             values.stop()
 
     def leave(self) -> None:
-        """Stop measuring in this process, which was forked."""
+        """Stop measuring memory in this process, because the script forked it."""
         self.observer.remove()
         self.history.give_back()
         if self.epoch is not None:
@@ -157,7 +162,7 @@ def _search_begun(context: RunContext, observer: Observer, values: Values) -> "A
 
 
 def _connected(context: RunContext, values: Values) -> LonePost | None:
-    """Connect this rank to the exchange of messages, through which it receives from other ranks and sends to them."""
+    """Connect this rank to the exchange through which the ranks of a distributed script send messages to each other."""
     request = context.request
     if request.exchange is None or values.messages is None:
         return None
@@ -169,7 +174,9 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
 
 
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Make PyTorch record its history, which has the requested sizes that the journal does not have."""
+    """Make PyTorch record its allocation history. The history has the requested size of each block, which the journal
+    of allocations does not have.
+    """
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None
     # Frees show the effect of other placements of segments, and are needed only if addresses decide.

@@ -1,4 +1,4 @@
-"""Make the result of a run in the script's process, as plain data for the parent process."""
+"""Collect the result of a run in the script's process, as plain data for the parent process."""
 
 import gc
 import os
@@ -165,7 +165,9 @@ def _elsewhere(
     history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
 ) -> Elsewhere | None:
-    """Return the reserved memory with other placements of segments; None if addresses do not matter."""
+    """Return the reserved memory that the run would have with other addresses of its segments; None if addresses do not
+    matter.
+    """
     if not placement.addresses_count(result.torch):
         return None
     emulation, ooms = context.emulation, seen.observer.ooms
@@ -203,7 +205,7 @@ def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growt
 
 
 def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
-    """Return the state when memory ran out for the last time, for the device on which it ran out.
+    """Return the state of the device on which memory ran out, at the last out-of-memory error.
 
     Args:
         journal: the journal, which is closed.
@@ -229,8 +231,8 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
 
 
 def _reads(reads: Reads) -> list[HostRead]:
-    """Return the reads of values: first those that may affect a size or a branch, and of these the least certain
-    first.
+    """Return the values that the script read back from the GPU, sorted. Values that may affect a size or a branch are
+    first, and among these the least certain values.
     """
     found = [
         HostRead(
@@ -260,7 +262,7 @@ def _values_use(values: Values) -> ValuesUse:
 
 
 def _write_snapshot(path: Path) -> str | None:
-    """Write PyTorch's memory snapshot to a file; return the reason for a failure, or None."""
+    """Write PyTorch's memory snapshot to a file. Return the reason if this fails; otherwise None."""
     try:
         write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
@@ -269,7 +271,9 @@ def _write_snapshot(path: Path) -> str | None:
 
 
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
-    """Return an estimate of the memory for NCCL's buffers, which are used in addition to all counted memory."""
+    """Return an estimate of the memory for NCCL's buffers. The run uses this memory in addition to all counted
+    memory.
+    """
     figures = library.communicators()
     if not figures.communicators:
         return {}

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.instruments import Instruments
 
 _EVALUATION_SECONDS: Final = 10.0
-"""The time that is added to the duration of the steps for an evaluation that directly follows the last step."""
+"""The time limit of an evaluation that directly follows the last step, in addition to the duration of the steps; in
+seconds.
+"""
 
 
 class StopScript(BaseException):
@@ -59,12 +61,12 @@ class StopScript(BaseException):
 
 
 class Run:
-    """One run of a script, from before its import of torch to its result."""
+    """One predicted run of a script, from before its import of torch to its result."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
         self._seen: Instruments | None = None
-        """The objects that measure the script; None until it has imported torch."""
+        """The objects that measure the script; None until the script has imported torch."""
         self._is_over = False
         self._has_gone_on = False
         self._started = time.perf_counter()
@@ -72,7 +74,7 @@ class Run:
         self._exit = os._exit
 
     def run(self) -> None:
-        """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or is stopped."""
+        """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or ullage stops it."""
         try:
             edited = self._prepare()
             self._channel.send("start")
@@ -93,8 +95,8 @@ class Run:
     # ---- before the script, and when it imports torch
 
     def _prepare(self) -> EditedSources:
-        """Prepare for the script's import of torch; return the source texts that are executed in place of the original
-        files.
+        """Prepare for the script's import of torch. Return the source texts that Python executes in place of the
+        original files.
         """
         request = self._request
         if request.options["world_size"]:
@@ -107,7 +109,7 @@ class Run:
         return edited
 
     def _watch(self) -> None:
-        """Open the journal, and install callbacks for the end and for a fork of this process."""
+        """Open the journal of allocations. Install callbacks for the end of this process and for a fork."""
         if self._request.eager:  # the newer and the older name of the same variable
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
@@ -130,7 +132,7 @@ class Run:
         choose_cards(context.emulation, context.torch, context.notes.append)
 
     def torch_is_there(self, torch: Any) -> None:
-        """Install the objects that measure the script, right after it has imported torch."""
+        """Install the objects that measure the script, right after the script has imported torch."""
         meter = self._context.meter
         meter.look()
         with meter.own_part():
@@ -148,7 +150,9 @@ class Run:
         self._channel.send("imported")
 
     def _leave(self) -> None:
-        """Stop measuring in a forked process: only the process that was forked from is measured."""
+        """Stop measuring memory in a process that the script forked, because ullage measures only the original
+        process.
+        """
         self._is_over = True
         self._channel.close()
         self._context.journal.close()
@@ -159,7 +163,7 @@ class Run:
     # ---- while the script runs
 
     def on_step(self, number: int) -> None:
-        """Record the end of a step, and stop the script if it has run enough steps."""
+        """Record the end of a training step, and stop the script if it has run enough steps."""
         seen = self._seen
         assert seen is not None
         seen.steps.note_step()
@@ -178,8 +182,8 @@ class Run:
             self._stop()
 
     def _goes_on(self, seen: "Instruments") -> bool:
-        """Return whether to continue with an evaluation that directly follows; it may take about as long as the steps
-        took.
+        """Return whether to let the script run an evaluation that directly follows the last step. The evaluation may
+        take about as long as the steps took.
         """
         if self._has_gone_on or not seen.steps.evaluation_follows():
             return False
@@ -189,13 +193,13 @@ class Run:
         return True
 
     def on_recount(self) -> None:
-        """Discard the record of the steps that have ended."""
+        """Discard the record of the training steps that have ended."""
         if self._seen is not None:
             self._seen.steps.forget()
 
     def on_read(self) -> None:
-        """End this run because the script reads values back, which may happen in any thread; the parent starts another
-        run.
+        """End this run because the script reads values back from the GPU. The script may do so in any thread. The
+        parent process then starts another run, which tracks values.
         """
         if self._is_over:
             return
@@ -206,13 +210,13 @@ class Run:
         )  # an error that is raised while PyTorch converts a tensor to a number would not reach the script
 
     def on_others_end(self) -> None:
-        """Stop the script because another rank has finished, if this rank has run enough steps too."""
+        """Stop the script because another rank has finished, if this rank has also run enough steps."""
         if not self._is_over and self._seen is not None and len(self._seen.steps) >= self._request.steps:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
     def on_epoch_end(self) -> NoReturn:
-        """Stop the script because the prediction of the epoch needs no more steps."""
+        """Stop the script because the prediction for the epoch needs no further steps."""
         self._finish(Outcome(kind="steps"))
         raise StopScript
 
@@ -227,7 +231,9 @@ class Run:
         self._stop()
 
     def _exit_at_once(self, status: int) -> NoReturn:
-        """Send the result and end the process: the replacement for os._exit, after which no result could be sent."""
+        """Send the result and end the process. This method replaces os._exit, because the process cannot send a result
+        after os._exit.
+        """
         self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
 
@@ -238,11 +244,13 @@ class Run:
         raise StopScript
 
     def _end(self) -> Outcome:
-        """Return the outcome of a process that ends without an error."""
+        """Return the outcome of the run for a process that ends without an error."""
         return ending.end_outcome(self._gave_up())
 
     def _gave_up(self) -> ending.SeenOom | None:
-        """The last out-of-memory error, if afterwards no step ended and nothing was allocated; otherwise None."""
+        """The run's last out-of-memory error, if no step ended and nothing was allocated after the error; otherwise
+        None.
+        """
         if self._seen is None or not self._seen.observer.ooms:
             return None
         last, ends = self._seen.observer.ooms[-1], self._seen.observer.step_ends
@@ -253,7 +261,7 @@ class Run:
         self._finish(ending.error_outcome(error, self._gave_up()))
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result, once; what the script does afterwards is not measured."""
+        """Send the result once. Memory that the script allocates after this call is not measured."""
         if self._is_over:
             return
         self._is_over = True
@@ -300,12 +308,12 @@ class Run:
 
 
 def refuse(channel: Channel, error: UllageError) -> None:
-    """Send the parent an error of ullage's own in place of a result."""
+    """Send an error that ullage itself raised to the parent process, in place of a result."""
     channel.send("refused", text=str(error), type=type(error).__name__)
 
 
 def _context_of(request: ChildRequest, channel: Channel) -> RunContext:
-    """Emulate the GPU, and return the objects of the run.
+    """Emulate the GPU, and return the objects that exist during the whole run.
 
     Raises:
         UllageError: the GPU cannot be emulated on this machine.
@@ -327,7 +335,7 @@ def _context_of(request: ChildRequest, channel: Channel) -> RunContext:
 
 
 def main() -> None:
-    """Run the request in argv and send its result."""
+    """Run the prediction request in sys.argv, and send its result to the parent process."""
     tie_to_parent()
     if sys.stderr is not None:
         faulthandler.enable()

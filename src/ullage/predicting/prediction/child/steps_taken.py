@@ -1,4 +1,6 @@
-"""Record the steps of a run, and decide whether they are enough: the requested number, with a stable peak of memory."""
+"""Record the training steps of a run, and decide when to stop: after the requested number, if the memory peak is
+stable.
+"""
 
 import time
 from itertools import pairwise
@@ -15,25 +17,25 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
 _STEPS_FOR_A_GRAPH: Final = 20
-"""The maximum number of additional steps to run while the capture of a CUDA graph is expected."""
+"""The maximum number of additional steps that ullage runs while it expects the script to capture a CUDA graph."""
 
 
 class StepsTaken:
-    """A record of the ended steps, from which it is decided whether the run may stop."""
+    """A record of the training steps that have ended, from which ullage decides whether to stop the run."""
 
     def __init__(self, request: ChildRequest, journal: Journal, observer: "Observer") -> None:
         self._request, self._journal, self._observer = request, journal, observer
         self._times: list[float] = []
         self._sent_bytes: list[int] = []
-        """The total of bytes that had been sent to other ranks at the end of each step."""
+        """The total bytes that this rank had sent to other ranks at the end of each training step."""
         self._reserved_bytes: list[list[int]] = []
-        """The reserved bytes of each GPU at the end of each step."""
+        """The reserved bytes of each GPU at the end of each training step."""
 
     def __len__(self) -> int:
         return len(self._times)
 
     def note_step(self) -> None:
-        """Record the reserved bytes and the sent bytes at the end of a step."""
+        """Record the reserved bytes and the bytes sent to other ranks at the end of a training step."""
         self._times.append(time.perf_counter())
         # torch.cuda.memory_reserved() would sort all statistics of the GPU to return this one number.
         self._reserved_bytes.append(
@@ -45,15 +47,15 @@ class StepsTaken:
         self._sent_bytes.append(library.communicators().sent_bytes)
 
     def forget(self) -> None:
-        """Discard the steps that were counted by backward passes, because steps are counted by an optimizer from now
-        on.
+        """Discard the steps that ullage counted by backward passes, because from now on it counts the steps of an
+        optimizer.
         """
         for noted in (self._times, self._sent_bytes, self._reserved_bytes):
             noted.clear()
 
     def is_reached(self, number: int) -> bool:
-        """Return whether a run may stop after this step: its peak is stable, and it has reached everything that was
-        requested.
+        """Return whether the run may stop after this step: the memory peak is stable, and the run has reached
+        everything that the user requested.
         """
         wanted, more = self._request.steps, self._request.more_steps
         until = self._request.options["until"]
@@ -66,26 +68,28 @@ class StepsTaken:
         return number >= wanted + more or self._has_settled()
 
     def evaluation_follows(self) -> bool:
-        """Return whether an evaluation directly follows that was not requested with the option `until`."""
+        """Return whether the script directly continues with an evaluation after this step, although the user did not
+        request evaluation with the option `until`.
+        """
         is_due = self._request.options["until"] is None and bool(self._observer.phases.evaluation_is_due)
         return is_due and "eval" not in self._observer.reached()
 
     def seconds(self, began: float) -> list[float]:
-        """Return the duration of each step in seconds; the first step begins at `began`, a time of
+        """Return the duration of each training step in seconds. The first step begins at `began`, a time of
         `time.perf_counter`.
         """
         return [round(after - before, 4) for before, after in pairwise([began, *self._times])]
 
     @property
     def sent_bytes_per_step(self) -> int | None:
-        """The bytes that were sent in the last step; None if no step ended. The first step may also send data that is
-        sent once.
+        """The bytes that this rank sent to other ranks in the last training step; None if no step ended. The first step
+        may also include data that is sent only once.
         """
         sent = self._sent_bytes
         return sent[-1] - (sent[-2] if sent[1:] else 0) if sent else None
 
     def reserved_bytes(self, device: int) -> list[int]:
-        """Return the bytes that a GPU had reserved at the end of each step."""
+        """Return the bytes that a GPU had reserved at the end of each training step."""
         return [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_bytes]
 
     def _has_settled(self) -> bool:

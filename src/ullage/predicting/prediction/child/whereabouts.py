@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
-"""The time without a step after which the call stack is reported."""
+"""The time in seconds without a finished training step after which ullage reports the script's call stack."""
 _WAITING_READS: Final = 100
-"""The number of reads at one source line since the last step that is taken as a sign of a loop that waits for a
-value.
+"""The number of values that the script has to read back within one step before ullage reports that a loop of the script
+seems to wait for a value.
 """
 _TORCH: Final = "-packages/torch/"
 _WARNS_OF_THREADS: Final = (3, 12)
-"""The Python version from which on a fork causes a warning if the process has several threads."""
+"""The first Python version that warns of a fork in a process with several threads."""
 
 
 class Whereabouts:
-    """A reporter of the script's position in its main thread to the parent; it is started once, in that thread."""
+    """A reporter that sends the position of the script's main thread to the parent process. It is started once, in the
+    main thread.
+    """
 
     def __init__(self, channel: "Channel", journal: Journal, reads: "Reads") -> None:
         self._channel, self._stacks, self._reads = channel, journal.stacks, reads
@@ -40,10 +42,10 @@ class Whereabouts:
         self.note_step()
 
     def begin(self, torch: Any) -> None:
-        """Start to report.
+        """Start to report the position of the script's main thread.
 
-        In Python versions that warn of threads at a fork, the reporting thread starts only when CUDA is initialised,
-        because CUDA on a real GPU starts threads then too.
+        Some Python versions warn if a process with several threads forks. In these versions the reporting thread starts
+        only when CUDA is initialised, because CUDA on a real GPU starts threads then too.
         """
         if not self._stacks.are_recorded:
             return
@@ -54,11 +56,11 @@ class Whereabouts:
             torch.cuda._lazy_call(self._start)
 
     def note_step(self) -> None:
-        """Restart the waiting time, because a step has ended."""
+        """Restart the waiting time for the next report, because a training step has ended."""
         self._since, self._reads_before = time.monotonic(), self._reads.asked
 
     def end(self) -> None:
-        """Stop reporting."""
+        """Stop reporting the position of the script's main thread."""
         self._is_over = True
 
     def _start(self) -> None:

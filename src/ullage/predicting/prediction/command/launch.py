@@ -14,7 +14,9 @@ from ullage.base.child_process import tie_to_parent
 
 
 def main() -> None:
-    """Run the command in argv, and end with its exit code or by its signal."""
+    """Run the command in sys.argv. End this process with the command's exit code, or by the signal that ended the
+    command.
+    """
     tie_to_parent()
     try:
         code = subprocess.call(sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Run a notebook as a script: its code cells in order. Each cell has its own file name in tracebacks."""
+"""Run a Jupyter notebook as a script: its code cells in order. Each cell has its own file name in tracebacks."""
 
 import ast
 import builtins
@@ -63,7 +63,7 @@ def cells_of(file: Path) -> list[str]:
 
 
 def _shell(module: ModuleType) -> Any:
-    """Return IPython's shell for the module; None if IPython is not installed."""
+    """Return IPython's shell for the module in which the notebook runs; None if IPython is not installed."""
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
@@ -75,7 +75,9 @@ def _shell(module: ModuleType) -> Any:
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
-    """Run the code of a cell; if it has `await` at the top level, run its coroutine until it is complete."""
+    """Run the code of a notebook cell. If the cell has `await` at the top level, run its coroutine until it is
+    complete.
+    """
     result = eval(code, names)
     if code.co_flags & inspect.CO_COROUTINE:
         import asyncio

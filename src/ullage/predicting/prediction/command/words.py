@@ -1,5 +1,5 @@
-"""Parse the command line that the user wants to run: a script, a module, or a launcher, and the number of GPUs it
-needs.
+"""Parse the command line that the user wants to run: a script, a module, or a launcher such as torchrun. Return also
+the number of GPUs that it needs.
 """
 
 import os
@@ -19,9 +19,9 @@ from ullage.base.foreign_files import open_regular
 PYTHON_FILES: Final = (".py", ".pyw")
 NOTEBOOK: Final = ".ipynb"
 _PER_NODE: Final = frozenset(("--nproc-per-node", "--nproc_per_node", "--num-gpus", "--num_gpus"))
-"""The options of torchrun (torch 2.15) and deepspeed (0.18) with the number of processes per machine."""
+"""The options of torchrun (torch 2.15) and deepspeed (0.18) that set the number of processes per machine."""
 _IN_ALL: Final = frozenset(("--num-processes", "--num_processes"))
-"""The options of accelerate (1.15) with the number of processes on all machines together."""
+"""The options of accelerate (1.15) that set the total number of processes on all machines."""
 _NODES: Final = frozenset(("--nnodes", "--num-machines", "--num_machines", "--num-nodes", "--num_nodes"))
 _OF_SEVERAL_NODES: Final = frozenset(
     (
@@ -32,8 +32,8 @@ _OF_SEVERAL_NODES: Final = frozenset(
         *("--hostfile", "-H", "--include", "-i"),
     )
 )
-"""The launcher options with which machines find each other. Each has a value. They are removed if one rank runs alone,
-which does not connect to other machines.
+"""The launcher options, each with a value, through which machines find each other. ullage removes them from the
+command, because it runs the command of a single machine.
 """
 _LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
 _LAUNCHER_MODULES: Final = frozenset(
@@ -43,30 +43,30 @@ _LAUNCHER_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command in the form in which it is run on this one machine."""
+    """The user's command in the form in which ullage runs it on this single machine."""
 
     words: tuple[str, ...]
     nodes: int = 1
-    """The number of machines for which the command was written."""
+    """The number of machines for which the user wrote the command."""
     cards: int = 1
-    """The number of GPUs that each of these machines needs."""
+    """The number of GPUs that the command needs on each machine."""
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""An assignment of an environment variable in front of a command, as shells accept it: NAME=value."""
+"""A regular expression for an environment variable that is set in front of a shell command: NAME=value."""
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return a command as one line for a report, with shell quoting; of an argument with several lines, only the
-    first.
+    """Return a command as one line for a report, with shell quoting. If an argument has several lines, show only its
+    first line.
     """
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears the environment variables (such as "env -i"), which ullage needs; "" if
-    there is none.
+    """Return the part of a command that clears the environment variables, such as "env -i"; "" if the command keeps
+    them. ullage needs these variables in each process.
     """
     for word, option in pairwise(words):
         name = Path(word).name
@@ -77,8 +77,8 @@ def clearing(words: Sequence[str]) -> str:
 
 
 def is_program(file: Path) -> bool:
-    """Return whether a file is executed by something else than Python, judged by its first line: a shell script, a
-    binary.
+    """Return whether a file is a program that Python does not execute, such as a shell script or a binary. The first
+    line of the file decides.
     """
     if file.suffix in (*PYTHON_FILES, NOTEBOOK) or not os.access(file, os.X_OK):
         return False
@@ -91,14 +91,16 @@ def is_program(file: Path) -> bool:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Return whether a command starts one process per GPU: torchrun, accelerate launch, deepspeed."""
+    """Return whether a command is a launcher that starts one process per GPU: torchrun, accelerate launch or
+    deepspeed.
+    """
     return bool(words) and (
         Path(words[0]).name in _LAUNCHERS or any(word in _LAUNCHER_MODULES for word in _options_of_launcher(words))
     )
 
 
 def launch_of(words: Sequence[str]) -> Launch:
-    """Return the part of a launcher's command that one of its machines runs.
+    """Return the part of a launcher's command that runs on one machine.
 
     Args:
         words: the command as it was typed: "torchrun --nnodes 2 --nproc-per-node 8 train.py".
@@ -118,7 +120,7 @@ def launch_of(words: Sequence[str]) -> Launch:
 
 
 def _options_of_launcher(words: Sequence[str]) -> list[str]:
-    """Return the launcher and its own options: all arguments before the script, because later arguments belong to the
+    """Return the launcher and its own options. These are all arguments before the script; later arguments belong to the
     script.
     """
     for place, word in enumerate(words[1:], 1):
@@ -137,7 +139,7 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
 
 
 def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
-    """Return a command with a new value for some options; with None as the value, without these options."""
+    """Return a copy of a command in which some options have a new value. If the value is None, remove these options."""
     found: list[str] = []
     is_value = False
     for word in words:
@@ -152,7 +154,7 @@ def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) 
 
 
 def _number(text: str) -> int:
-    """Return a number of processes; 1 for a text that is not a number, such as torchrun's "gpu"."""
+    """Return the number of processes in an option's text; 1 if the text is not a number, such as torchrun's "gpu"."""
     return max(int(text), 1) if text.isdecimal() and len(text) < 6 else 1
 
 

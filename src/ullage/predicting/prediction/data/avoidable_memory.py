@@ -1,4 +1,6 @@
-"""Plain data about memory that a run could avoid at its peak; sizes in bytes. This module does not import torch."""
+"""Plain data about memory that a run could avoid at its memory peak. Sizes are in bytes. This module does not import
+torch.
+"""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -6,20 +8,20 @@ from typing import Any, Final
 
 
 class AvoidableKind(StrEnum):
-    """The kind of memory that a run could avoid."""
+    """The kind of GPU memory that a run could avoid, such as logits or optimizer temporaries."""
 
     HELD_OVER = "held_over"
-    """Blocks of an earlier step that no operation uses any more, and that a variable still holds."""
+    """Memory blocks of an earlier step that no operator uses any more, but that a variable still holds."""
     OPTIMIZER_TEMPORARIES = "optimizer_temporaries"
     """Temporary tensors that the optimizer's step allocates for all parameters at once (`foreach`)."""
     GRADIENTS_KEPT_ZEROED = "gradients_kept_zeroed"
     """Gradients that are set to zero, and stay allocated during the forward pass."""
     GRADIENTS_BESIDE_COPIES = "gradients_beside_copies"
-    """Gradients that stay allocated next to their copies in another data type, which the optimizer uses for its own
+    """Gradients that stay allocated next to a copy in another data type, which the optimizer uses for its own
     weights.
     """
     SECOND_COPY_OF_WEIGHTS = "second_copy_of_weights"
-    """A second copy of the trained weights: an average of them, a `deepcopy`, a copied `state_dict`."""
+    """A second copy of the trained weights, such as a moving average, a `deepcopy`, or a copied `state_dict`."""
     LOGITS_IN_FP32 = "logits_in_fp32"
     """The logits (one score per vocabulary entry), and the tensors that a loss function computes from them."""
     ATTENTION_SCORES = "attention_scores"
@@ -29,7 +31,7 @@ class AvoidableKind(StrEnum):
     WORKSPACES = "workspaces"
     """Scratch memory of libraries such as cuBLAS and cuDNN."""
     FRAGMENTATION = "fragmentation"
-    """Memory that the allocator has reserved and that holds no block."""
+    """Memory that the allocator has reserved and that no memory block uses."""
 
 
 _TITLES: Final = {
@@ -48,46 +50,52 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avoidable:
-    """Memory that is in use at the allocated peak and could be avoided, with the evidence for that."""
+    """Memory that is in use at the peak of allocated memory and that the script could avoid, with the evidence."""
 
     kind: AvoidableKind
     """The kind of the memory."""
     peak_bytes: int
-    """The size of the memory at the peak, in bytes. Each block is counted in one row only."""
+    """The size of the avoidable memory at the memory peak, in bytes. Each memory block is counted in only one row."""
     gain_bytes: int | None
-    """The number of bytes by which the peak of allocated memory falls without this memory; None if it cannot be
-    computed.
+    """The number of bytes by which the peak of allocated memory falls if the script avoids this memory; None if ullage
+    cannot compute the number.
     """
     gain_reserved_bytes: int | None = None
-    """The number of bytes by which the peak of reserved memory falls without this memory; None if a replay cannot
-    show it.
+    """The number of bytes by which the peak of reserved memory falls if the script avoids this memory; None if a replay
+    of the allocations cannot show it.
     """
     blocks: int = 0
-    """The number of blocks of this memory at the peak."""
+    """The number of avoidable memory blocks at the memory peak."""
     names: tuple[str, ...] = ()
-    """The variables that hold the memory; it is freed only when all of them release it."""
+    """The variables that hold the avoidable memory. PyTorch frees it only when all of these variables release it."""
     file: str | None = None
-    """The file of the user's source line that allocated most of the memory."""
+    """The file of the user's source line that allocated most of the avoidable memory."""
     line: int | None = None
     function: str | None = None
-    """The function that contains the source line."""
+    """The name of the function that contains the allocating source line."""
     module: str = ""
-    """The dotted name of the module whose forward pass allocated the memory; empty if it is not known."""
+    """The dotted name of the module whose forward pass allocated the avoidable memory; empty if it is not known."""
     hold_file: str | None = None
-    """The file of the source line that assigns the holding variable, or puts the memory into the container."""
+    """The file of the source line that assigns the variable that holds the memory, or that puts the memory into a
+    container.
+    """
     hold_line: int | None = None
     hold_function: str = ""
-    """The function whose local variables hold the memory."""
+    """The name of the function whose local variables hold the avoidable memory."""
     variables: tuple[str, ...] = ()
-    """The local variables of that function at which the paths in `names` begin."""
+    """The local variables through which the function holds the avoidable memory, such as `losses` for the object path
+    `losses[3]`.
+    """
     evidence: str = ""
-    """A sentence with the evidence that the memory can be avoided."""
+    """A sentence that gives the evidence that the script can avoid this memory."""
     remedy: str = ""
-    """A sentence with the change to make in the source."""
+    """A sentence that says what to change in the source code to avoid this memory."""
 
     @property
     def title(self) -> str:
-        """A short title: the kind of memory, and the variable or the module if there is one."""
+        """A short title of a row about avoidable memory: the kind of memory, and the variable or the module if it is
+        known.
+        """
         of = ", ".join(self.names) or self.module
         return f"{_TITLES[self.kind]}: {of}" if of else _TITLES[self.kind]
 

@@ -1,4 +1,5 @@
-"""Convert frozen dataclasses to plain data for JSON and back. This module does not import any of these dataclasses.
+"""Convert frozen dataclasses to plain data for JSON, and plain data back to dataclasses. This module does not import
+any of these dataclasses.
 
 Both sides of a pipe run the same version of this package, so a missing or unknown field is a bug in ullage.
 """
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class PlainData:
-    """The base class of dataclasses that are sent as JSON."""
+    """The base class of the dataclasses that ullage sends to another process as JSON."""
 
     __slots__ = ()
 
@@ -25,12 +26,12 @@ class PlainData:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the object from which `to_json` made the data."""
+        """Return the object from which the method `to_json` made this plain data."""
         return from_plain(cls, data)
 
 
 def to_plain(value: Any) -> Any:
-    """Return a copy of a value in which every dataclass is a dict, and every tuple is a list."""
+    """Return a copy of a value in which dicts replace dataclasses, and lists replace tuples."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -41,7 +42,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], data: Any) -> T:
-    """Return an object of the given type, made from the data that `to_plain` returned.
+    """Return an object of the given dataclass, made from the plain data that `to_plain` returned.
 
     Raises:
         TypeError: a field is missing or unknown.

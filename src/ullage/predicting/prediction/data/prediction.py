@@ -19,11 +19,11 @@ from ullage.predicting.prediction.job_request import JobRequest
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 2
-"""The version of the JSON format; it increases when a field is removed or changes its meaning."""
+"""The version of the JSON format of a prediction. It increases when a field is removed or changes its meaning."""
 
 
 class Verdict(StrEnum):
-    """Whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
+    """The verdict on whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The memory peaks of one optimizer step; `complete` is False if the run ended during the step."""
+    """The memory peaks of one optimizer step. `complete` is False if the run ended during the step."""
 
     step: int
     peak_allocated_bytes: int
@@ -50,29 +50,31 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseUse:
-    """The memory peaks of one phase of a run: loading, a step, evaluation, saving, resuming, generate."""
+    """The memory peaks of one phase of a run, such as loading, evaluation or saving."""
 
     name: str
     first_step: int
-    """The number of the step with which the phase began. For a phase without steps, the number of steps before it; 0
-    means before the first step.
+    """The number of the training step with which the phase began. For a phase without steps, it is the number of steps
+    before the phase; 0 means before the first step.
     """
     peak_allocated_bytes: int
     before_bytes: int
-    """The number of bytes that were allocated already when the part of the phase with the peak began."""
+    """The bytes that were already allocated when the phase began. If the script ran the phase several times, the time
+    with the highest peak counts.
+    """
     peak_reserved_bytes: int
     file: str | None
-    """The file of the user's source line whose allocation reached the allocated peak; None if there is none, or if the
-    memory was allocated before the phase.
+    """The file of the user's source line whose allocation reached the phase's peak of allocated memory. None if no such
+    line is known, or if the memory was allocated before the phase.
     """
     line: int | None
     count: int
-    """The number of times that the phase was run."""
+    """The number of times that the script ran this phase, such as an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBand:
-    """The part of the timeline in which a phase was run, given by its first and its last time bin."""
+    """The position of a run's phase, such as evaluation, in the timeline: its first and its last time bin."""
 
     name: str
     first: int
@@ -81,7 +83,7 @@ class PhaseBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineUse:
-    """The memory in use at one point in time that one source line of the user allocated for one role."""
+    """The memory in use at one point in time that has one role, and that one line of the user's code allocated."""
 
     role: str
     file: str | None
@@ -91,14 +93,14 @@ class LineUse:
     bytes: int
     blocks: int
     module: str = ""
-    """The name of the module that was running, with a star in place of each number; empty if the row is for a line of
-    the user's code.
+    """The name of the module that was running, with a star in place of each number. The name is empty if the row is
+    about a line of the user's code.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRead:
-    """Values that the script read back from the GPU at one source line."""
+    """A group of values that the script read back from the GPU at one source line."""
 
     file: str | None
     line: int | None
@@ -106,8 +108,8 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """The effect that the values may have: "shape" (a tensor's size), "branch" (control flow), "number" (integer), or
-    "float", which is not known to affect a size or a branch.
+    """The effect of the values that the script read: "shape" (a tensor's size), "branch" (control flow), "number"
+    (integer), or "float" (not known to affect a size or a branch).
     """
     certainty: str
     """The certainty of the values: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
@@ -116,42 +118,42 @@ class HostRead:
 
     @property
     def may_decide(self) -> bool:
-        """Whether a tensor size or a branch may depend on the values."""
+        """Whether a tensor size or a branch of the script may depend on the values that the script read back."""
         return self.kind != "float"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesUse:
-    """A summary of how values were tracked and answered that the script read back from the GPU."""
+    """A summary of the values that the script read back from the GPU, and of how ullage determined them."""
 
     mode: str
-    """The mode of tracking values: "on", "off" or "all"."""
+    """The mode in which ullage tracks tensor values: "on", "off" or "all"."""
     seed: int
     routing: str
     host_bytes: int
-    """The peak of host memory that was used to track values, in bytes."""
+    """The peak of host memory that ullage used to track tensor values, in bytes."""
     failures: dict[str, str]
-    """The operations that could not be computed on the host, with the error; the values of their results are
+    """The operators that ullage could not compute on the host, each with its error. The values of their results are
     unknown.
     """
     routed: int = 0
-    """The number of times that experts of a mixture-of-experts layer were chosen by `routing` and not by the random
-    scores.
+    """The number of times that the option `routing`, and not the random scores, chose the experts of a
+    mixture-of-experts layer.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """PyTorch's out-of-memory error, the user's source line that raised it, and the memory that was in use at that
-    time.
+    """An out-of-memory error of PyTorch, with the user's source line that raised it, and the memory that was in use at
+    that time.
     """
 
     text: str
     file: str | None
     line: int | None
     requested_bytes: int
-    """The size of the failed request in bytes; `allocated_bytes` and `reserved_bytes` are the amounts just before
-    it.
+    """The size of the failed memory request in bytes. The fields `allocated_bytes` and `reserved_bytes` are the memory
+    just before this request.
     """
     allocated_bytes: int
     reserved_bytes: int
@@ -162,7 +164,9 @@ class Oom:
     limit refused the request; None if the GPU was full.
     """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The same as `Prediction.library_lines`, for the memory in use when memory ran out."""
+    """The memory in use when memory ran out, by module and by the library's source line, as in
+    `Prediction.library_lines`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,19 +179,23 @@ class Growth:
     file: str | None
     line: int | None
     holder: str | None = None
-    """The path from a variable to the object that holds the memory, as in `ullage.owners`; None if it is not known."""
+    """The path from a variable to the object that holds the growing memory, as in `ullage.owners`; None if it is not
+    known.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The data of the charts on an HTML page; sizes in bytes after rounding."""
+    """The data for the charts on an HTML page. Sizes are in bytes after the allocator's rounding."""
 
     by_role: dict[str, list[int]]
-    """The allocated bytes at each point of the timeline, by role."""
+    """The allocated bytes of each role at each point of the timeline."""
     tree: list[tuple[str, str, str, int, int]]
-    """The memory at the peak, as rows: role, module, source line, bytes, number of blocks."""
+    """The memory at the memory peak, as rows of role, module, source line, bytes, and number of memory blocks."""
     segments: list[dict[str, Any]]
-    """The allocator's segments at the peak: address, size, and blocks as (offset, bytes, role)."""
+    """The allocator's segments at the memory peak. Each has its address, its size, and its blocks as (offset, bytes,
+    role).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,22 +211,26 @@ class CudnnUse:
     problems: dict[str, int]
     largest_workspace_bytes: int
     below_bytes: int
-    """The number of bytes by which a real GPU may use less than was counted; 0 if cuDNN itself gave all sizes."""
+    """The number of bytes by which cuDNN workspaces on a real GPU may be smaller than ullage counted; 0 if cuDNN itself
+    gave all sizes.
+    """
     above_bytes: int
-    """The number of bytes by which a real GPU may use more than was counted."""
+    """The number of bytes by which cuDNN workspaces on a real GPU may be larger than ullage counted."""
     benchmark_bytes: int
-    """The additional workspace bytes of the plan that a real GPU may choose with `torch.backends.cudnn.benchmark`."""
+    """The additional workspace bytes of the cuDNN plan that a real GPU may choose with
+    `torch.backends.cudnn.benchmark`.
+    """
     reasons: list[str]
-    """The reasons why cuDNN could not be asked for workspace sizes."""
+    """The reasons why ullage could not ask cuDNN for workspace sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Estimated sizes of memory that a library reports only with a real GPU; in bytes, at their peak."""
+    """The estimated size of memory that a library reports only on a real GPU, in bytes at the peak of that memory."""
 
     kind: str
-    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`; or `nccl`, for the buffers of NCCL, which
-    are used in addition to all counted memory.
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`. The kind `nccl` stands for NCCL's buffers,
+    which the run uses in addition to all counted memory.
     """
     count: int
     guessed_bytes: int
@@ -235,56 +247,58 @@ class Placement:
     """
 
     driver: str
-    """The driver whose placement of segments was emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose addresses for segments ullage emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     ties: int
-    """The number of times that the addresses decided which of several equally large free blocks was used."""
+    """The number of times that addresses decided which of several equally large free blocks the allocator used."""
     below_bytes: int
-    """The maximum number of bytes by which another placement would reserve less."""
+    """The maximum number of bytes by which the run would reserve less with other addresses of its segments."""
     above_bytes: int
-    """The maximum number of bytes by which another placement would reserve more."""
+    """The maximum number of bytes by which the run would reserve more with other addresses of its segments."""
     fits_somewhere: bool
-    """Whether there is a placement with which memory does not run out."""
+    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
     is_certain: bool
-    """Whether a replay with the run's own placement reserved as much as the run; if not, the other figures are not
-    known.
+    """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
+    other fields of this object are not known.
     """
 
     @property
     def decides_nothing(self) -> bool:
-        """Whether all compared placements reserve the same amount of memory."""
+        """Whether all compared ways to place segments reserve the same amount of memory."""
         return self.is_certain and not self.below_bytes and not self.above_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideUse:
-    """The peak of memory that one library requested from the driver without PyTorch's allocator, in requested bytes."""
+    """The peak of GPU memory that one library requested from the driver without PyTorch's allocator, in requested
+    bytes.
+    """
 
     library: str
-    """The file name of the library's shared object."""
+    """The file name of the library's shared object, such as `libcufft.so.11`."""
     calls: int
     bytes: int
-    """The number of bytes that the library had not freed when the run ended."""
+    """The bytes of driver memory that the library had not freed when the run ended."""
     peak_bytes: int
     managed_peak_bytes: int
-    """The peak of managed memory, which is in host memory."""
+    """The peak of the library's CUDA managed memory in bytes. Managed memory counts as host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The memory that libraries took outside PyTorch's allocator, in bytes."""
+    """The GPU memory that libraries requested from the driver without PyTorch's allocator, in bytes."""
 
     uses: list[OutsideUse]
     peak_bytes: int
-    """The number of bytes by which the peak of used GPU memory exceeds PyTorch's peak of reserved memory plus the
-    context.
+    """The bytes that the driver's peak of used GPU memory has in addition to PyTorch's peak of reserved memory and the
+    CUDA context.
     """
     managed_on_card_bytes: int
-    """The peak of managed memory that was prefetched to the GPU."""
+    """The peak of CUDA managed memory that the script prefetched to the GPU, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The memory peaks of a further run of the script."""
+    """The memory peaks of one of several runs of the same script."""
 
     verdict: Verdict
     peak_allocated_bytes: int
@@ -292,7 +306,9 @@ class Peaks:
 
     @classmethod
     def of(cls, prediction: "Prediction", **more: Any) -> Self:
-        """Return the peaks of a prediction, with the additional fields of the class as keywords."""
+        """Return the memory peaks of a prediction as an object of this class. Keywords set the additional fields of the
+        class.
+        """
         return cls(
             verdict=prediction.verdict,
             peak_allocated_bytes=prediction.peak_allocated_bytes,
@@ -303,7 +319,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawPeaks(Peaks):
-    """The memory peaks of a run with another seed for the random values."""
+    """The memory peaks of a run of the same script with another seed for random values."""
 
     seed: int
 
@@ -317,16 +333,18 @@ class RankPeaks(Peaks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPeaks(Peaks):
-    """The memory peaks of one process of a command."""
+    """The memory peaks of one process that a predicted command started."""
 
     name: str
-    """The name of the program that the process runs."""
+    """The name of the program that the predicted process runs."""
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
-    """The memory peaks of the first run of a script, or of its second run, which resumes with additional arguments."""
+    """The memory peaks of one of a script's two runs: the first run, or the run that resumes with additional
+    arguments.
+    """
 
     arguments: list[str]
     phases: list[PhaseUse]
@@ -349,8 +367,8 @@ class Prediction(Answer):
     """The number of ranks of the distributed run; None if the script runs as a single process."""
     rank: int
     ranks: list[RankPeaks] = field(default_factory=list)
-    """The peaks of every rank if all ranks were run, in which case this prediction is for the rank that uses most;
-    otherwise empty.
+    """The memory peaks of every rank, if ullage ran all ranks; otherwise empty. All other figures are for the rank that
+    uses the most memory.
     """
     total_memory_bytes: int
     context_bytes: int
@@ -360,106 +378,129 @@ class Prediction(Answer):
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     cached_bytes: int
-    """The reserved bytes minus the allocated bytes at the time of the allocated peak."""
+    """The reserved bytes minus the allocated bytes, at the time of the peak of allocated memory."""
     headroom_bytes: int
-    """The total memory minus the reserved peak, the context, and memory taken outside PyTorch's allocator."""
+    """The GPU's total memory, minus the peak of reserved memory, the CUDA context, and memory taken outside PyTorch's
+    allocator.
+    """
     cudnn: CudnnUse
-    """The use of cuDNN, and how exactly its workspaces are known; counted in both ends of `interval_bytes`."""
+    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. Both ends of the range
+    `interval_bytes` include this uncertainty.
+    """
     guesses: list[Guess]
-    """The estimated sizes, which are counted in the peaks; their bounds are counted in both ends of
-    `interval_bytes`.
+    """The memory sizes that ullage estimated, which are part of the memory peaks. Both ends of the range
+    `interval_bytes` include the bounds of these estimates.
     """
     placement: Placement | None
-    """The effect of other placements of segments; None if addresses do not matter (from torch 2.12 on), or if no memory
-    was allocated.
+    """The reserved memory that the run would have with other segment addresses. None if addresses do not matter (from
+    torch 2.12 on), or if the run allocated nothing.
     """
     outside: Outside
-    """The memory taken outside PyTorch's allocator; counted in both ends of `interval_bytes`."""
+    """The memory that libraries took outside PyTorch's allocator. Both ends of the range `interval_bytes` include this
+    memory.
+    """
     interval_bytes: tuple[int, int]
-    """The range of used memory at the peak: the lowest and the highest amount that the driver may report."""
+    """The range of used GPU memory at the peak: the lowest and the highest number of bytes that the driver may
+    report.
+    """
     settled: bool
     growth: Growth | None
-    """The growth of memory from step to step; None if memory does not grow."""
+    """The growth of memory from one training step to the next; None if memory does not grow."""
     peak_step: int | None
-    """The number of the step with the allocated peak."""
+    """The number of the training step with the peak of allocated memory."""
     steps: list[Step]
     roles: dict[str, int]
-    """The requested bytes at the allocated peak by role, and the bytes added by rounding; their sum is
-    `peak_allocated_bytes`.
+    """The requested bytes of each role at the peak of allocated memory, and the bytes that the allocator's rounding
+    adds. Their sum is `peak_allocated_bytes`.
     """
     role_peaks: dict[str, int]
-    """The separate peak of each role, in requested bytes."""
+    """The peak of each role by itself, in requested bytes. The peaks may be at different times."""
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[HostRead]
     values: ValuesUse
     draws: list[DrawPeaks] = field(default_factory=list)
-    """The peaks of every seed, if random or unknown values may have affected the result; otherwise empty. The verdict
-    and `interval_bytes` are for all seeds together, and all other figures are for the seed whose run used most.
+    """The memory peaks of the runs with several seeds, if random or unknown values may have affected the result;
+    otherwise empty. The verdict and `interval_bytes` are for all seeds; all other figures are for the seed that used
+    the most memory.
     """
     oom: Oom | None
     oom_count: int
-    """The number of out-of-memory errors, including errors that the script handled."""
+    """The number of out-of-memory errors of the run, including errors that the script handled."""
     notes: list[str]
-    """Remarks on how far the numbers can be trusted."""
+    """The notes on how far the user can trust the figures of the prediction."""
     unwritten: dict[str, int]
-    """The CUDA functions that the script called and the emulation does not support, with the number of calls. Each call
-    returned the error "not supported".
+    """The CUDA functions that the script called although the emulated GPU does not support them, with the number of
+    calls. Each call returned the error "not supported".
     """
     compiled_graphs: int
-    """The number of graphs that torch.compile compiled."""
+    """The number of graphs that torch.compile compiled during the run."""
     eager: Peaks | None = None
-    """The peaks of the same script with torch.compile switched off; None if it was not run in this way."""
+    """The memory peaks of the same script with torch.compile switched off; None if ullage did not run it in this
+    way.
+    """
     changes_made: dict[str, int]
-    """The number of times that each of `Request.changes` had an effect; changes without an effect are left out."""
+    """The number of times that each change in `Request.changes` took effect. A change that never took effect is left
+    out.
+    """
     changes_refused: dict[str, str]
-    """The reason for each change that could not be made."""
+    """The requested changes that ullage could not make, each with the reason."""
     training: TrainingFacts | None = None
-    """Facts about how the run trains, if requested with `Request.diagnose`; otherwise None. Not in the JSON."""
+    """The facts about how the script trains, if `Request.diagnose` requested them; otherwise None. The JSON does not
+    contain them.
+    """
     picture: Picture | None
-    """The data of the charts if they were requested; otherwise None. Not in the JSON."""
+    """The data for the charts on an HTML page, if the user requested a page; otherwise None. The JSON does not
+    contain it.
+    """
     snapshot_error: str | None
-    """The reason why the snapshot could not be written; None if it was written, or was not requested."""
+    """The reason why ullage could not write the memory snapshot; None if it was written or not requested."""
     ended: str
-    """Why the run ended: "steps" (enough steps), "ended" (the script ended), "time" (the time limit) or "oom"."""
+    """The reason why the run ended: "steps" (enough steps), "ended" (the script ended), "time" (the time limit) or
+    "oom".
+    """
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
-    """The processes of a command that used the GPU, if there are several; all other figures are for the process that
-    used most.
+    """The processes of a command that used the GPU, if there are several. All other figures are for the process that
+    used the most memory.
     """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at the allocated peak by module and by source line of the library, if one line of the user's code
-    leads to most of it through a library (`trainer.train()`); otherwise empty.
+    """The memory at the peak of allocated memory, by module and by the library's source line. It is empty unless a
+    single line of the user's code, such as `trainer.train()`, leads to most of that memory through a library.
     """
     phases: list[PhaseUse] = field(default_factory=list)
-    """The peaks of each phase of the run, such as loading, steps and evaluation."""
+    """The memory peaks of each phase of the run, such as loading, steps and evaluation."""
     bands: list[PhaseBand] = field(default_factory=list)
-    """The position of each phase in the timeline, if there are other phases than loading and steps; otherwise empty."""
+    """The position of each phase in the timeline; empty if the run has no phases other than loading and steps."""
     runs: list[RunPeaks] = field(default_factory=list)
-    """The peaks of the first and of the resumed run, if the script was run twice; otherwise empty. All other figures
-    are for the run that used more.
+    """The memory peaks of the script's first run and of its resumed run, if ullage ran the script twice; otherwise
+    empty. All other figures are for the run that used more memory.
     """
     host: HostUse | None = None
-    """The host memory of one node that the run takes; None if the script's process could not measure it."""
+    """The host memory that the run needs on one node; None if the script's process could not measure it."""
     job_request: JobRequest | None = None
-    """The lines of a job script that request the predicted resources; None if they were not requested."""
+    """The lines of a cluster job script that request the predicted resources; None if the user did not request them."""
     epoch: EpochUse | None = None
-    """The memory use over an epoch with its batches in their real order, with `batches="heaviest"`; otherwise None."""
+    """The memory use of an epoch with its batches in their real order, if `batches="heaviest"` requests it; otherwise
+    None.
+    """
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory at the allocated peak that the script could avoid, if the search for it was requested; otherwise
-    empty.
+    """The memory at the peak of allocated memory that the script could avoid; empty if the user did not request the
+    search for it.
     """
     sent_bytes_per_step: int | None = None
-    """The bytes that this rank sends to other ranks through NCCL per step, for ring algorithms: an estimate, because
-    NCCL chooses between rings, trees and multicast. None if no step ended.
+    """The estimated bytes that this rank sends to other ranks through NCCL per training step; None if no step ended.
+    The estimate assumes ring algorithms, although NCCL also chooses trees and multicast.
     """
     recomputed_share: float | None = None
-    """The fraction of the forward pass that the backward pass computed again (activation checkpointing): an estimate in
-    which each module counts by the size of its parameters. None if no module was called.
+    """The estimated fraction of the forward pass that the backward pass computed again (activation checkpointing). Each
+    module counts by the size of its parameters. None if no module was called.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the version of the JSON format as the first key."""
+        """Return the prediction as plain data for `json.dumps`, with the version of the JSON format as the first
+        key.
+        """
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
         del data["training"]
@@ -471,8 +512,8 @@ class Prediction(Answer):
 
 
 def fullness_of(prediction: Prediction) -> tuple[int, int]:
-    """Return a sort key that orders predictions of one script: by verdict, the worst last, then by the highest possible
-    use.
+    """Return a sort key for the predictions of one script. The best verdict is first; equal verdicts are in the order
+    of their highest possible memory use.
     """
     order = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
     return order.index(prediction.verdict), prediction.interval_bytes[1]

@@ -1,4 +1,4 @@
-"""The sections of a report about a predicted epoch: a table and a curve."""
+"""Make the report's sections about a predicted epoch: a table of its figures, and a curve of its memory."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from ullage.report.report import Curve, Section, Table, TableRow, Tone
 
 
 def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:
-    """Yield the table and the curve of an epoch.
+    """Yield the table and the memory curve of an epoch for the report.
 
     Args:
         epoch: the memory use over the epoch.
@@ -66,8 +66,8 @@ def _worst_rows(worst: WorstBatch, lines: list[Line]) -> Iterator[tuple[str, str
 
 
 def _survival_text(worst: WorstBatch | None) -> str:
-    """Return how to find the batch size with which the worst batch fits, after an estimate of that size if there is
-    one.
+    """Return a text that says how to find the batch size with which the worst batch fits. If there is an estimate of
+    that size, the text begins with it.
     """
     how = "find the batch size with ullage fit --batches heaviest --vary OPTION"
     if worst is None or worst.items_that_fit is None:

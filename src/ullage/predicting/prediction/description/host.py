@@ -1,4 +1,4 @@
-"""The sections of a prediction's report about host memory: a bar, and the source lines that allocated most of it."""
+"""Make the report's sections about host memory: a bar, and the source lines that allocated most of the host memory."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,15 +10,19 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
-"""Source lines are shown if they allocated at least 1/20 of the host memory, or if --host-memory was given."""
+"""The report shows source lines only if they allocated at least 1/20 of the host memory. The option --host-memory shows
+source lines in any case.
+"""
 _LEAST_PINNED_BYTES: Final = 1 << 20
-"""The least pinned memory in bytes that is shown: less, such as the four bytes that `item()` copies, is not
-informative.
+"""The smallest number of bytes of pinned memory that the report shows. Less is not informative, such as the four bytes
+that `item()` copies.
 """
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
-    """Yield the bar of the host memory, and the source lines that allocated most of it if that is much."""
+    """Yield the report's bar of the host memory. If source lines allocated a large part of it, yield these lines
+    too.
+    """
     if host is None:
         return
     yield _bar(host)

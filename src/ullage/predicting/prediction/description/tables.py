@@ -1,4 +1,6 @@
-"""Tables of a prediction's report: the peaks of several runs (ranks, processes, seeds), and the peaks of phases."""
+"""Make the report's tables: the memory peaks of several runs (ranks, processes, seeds), and the memory peaks of
+phases.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -15,8 +17,8 @@ _PLACE_CHARACTERS: Final = 34  # the width of the column
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
-    """Return a table with the peaks of each phase; None if the run had only loading and steps, which other sections
-    show.
+    """Return a table with the memory peaks of each phase; None if the run had only loading and steps. Other sections of
+    the report show loading and steps.
     """
     if all(phase.name in STEPS for phase in phases):
         return None
@@ -41,8 +43,8 @@ def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | Non
 
 
 def moment_of_peak(prediction: Prediction) -> str:
-    """Return when the most memory was allocated, as "at the peak in step 3" or "at the peak in" and the name of a
-    phase.
+    """Return a text that says when the most memory was allocated, such as "at the peak in step 3". Outside of steps,
+    the text names the phase.
     """
     shown = [run.phases for run in prediction.runs if run.arguments == prediction.arguments]
     phases = shown[0] if shown else prediction.phases
@@ -55,8 +57,8 @@ def moment_of_peak(prediction: Prediction) -> str:
 
 
 def resumed_tables(prediction: Prediction) -> Iterator[Table]:
-    """Return a table with the peaks of the first and of the resumed run, and a table with the phases of the resumed
-    run.
+    """Return two tables for the report: the memory peaks of the first and of the resumed run, and the phases of the
+    resumed run.
     """
     if not prediction.runs:
         return
@@ -75,7 +77,7 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
 
 
 def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
-    """Return the phases as labelled parts of the timeline."""
+    """Return the phases of the run as labelled parts of the timeline in the report."""
     return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
 
 
@@ -140,12 +142,14 @@ def table_of_peaks(
 
 
 def place_of(file: str | None, line: int | None, otherwise: str) -> str:
-    """Return the file name and the number of a source line, shortened; `otherwise` if there is none."""
+    """Return a short text with the file name and the number of a source line. If the line is unknown, return
+    `otherwise`.
+    """
     return otherwise if file is None or line is None else shortened(str(Line(file, line)))
 
 
 def shortened(name: str) -> str:
-    """Return a long path or module name with its beginning cut off, so that the line number or the innermost module
-    remains.
+    """Return a long path or module name without its beginning, so that the line number or the innermost module remains
+    visible.
     """
     return f"…{name[1 - _PLACE_CHARACTERS :]}" if len(name) > _PLACE_CHARACTERS else name

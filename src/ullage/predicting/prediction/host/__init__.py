@@ -1,1 +1,1 @@
-"""Measurement of the host memory (RAM) that a run uses."""
+"""Measure the host memory (RAM) that a predicted run uses."""

@@ -12,19 +12,19 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The source of a limit that the user gave; only this kind of limit can change the verdict."""
+"""The word that marks a host memory limit as given by the user. Only such a limit can change the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """The host memory that one source line had allocated at a peak."""
+    """The host memory that one source line had allocated when the run's host memory was at a peak."""
 
     file: str | None
     line: int | None
     function: str | None
     is_users: bool
-    """Whether the line is in the user's code. If not, it is a library's line, and no line of the user's is on its
-    stack.
+    """Whether the source line is in the user's code. If not, it is a library's line, and its call stack has no line of
+    the user's code.
     """
     bytes: int
     blocks: int
@@ -32,92 +32,110 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPeaks:
-    """The peaks of the host memory that the script's process requested, in bytes, with the source lines."""
+    """The peaks of the host memory that the script's process requested, in bytes, and the source lines that
+    requested it.
+    """
 
     pinned_peak_bytes: int
-    """The peak of pinned memory that the driver allocates, including PyTorch's rounding. This figure is exact."""
+    """The peak of the pinned host memory that the driver allocates, including PyTorch's rounding. This figure is
+    exact.
+    """
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
-    """The peak of pinned memory that has not been written to. A real driver backs these pages with memory at once; the
-    emulated driver does not, so the emulated run has no resident memory for them.
+    """The peak of pinned host memory that the script has not written to. A real driver makes these pages resident at
+    once. The emulated driver does not, so this memory is not resident in the emulated run.
     """
     tensors_peak_bytes: int
-    """The peak of CPU tensors of 1 MiB or more, without tensors in memory that processes share."""
+    """The peak of CPU tensors of 1 MiB or more, in bytes. Tensors in memory that several processes share are left
+    out.
+    """
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
-    """The peak of all NumPy arrays of 1 MiB or more together, in bytes."""
+    """The peak of the total size of all NumPy arrays of 1 MiB or more, in bytes."""
     array_lines: list[HostLine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures(HostPeaks):
-    """The host memory of the script's process, in bytes: what it requested and what was resident."""
+    """The host memory of the script's process, in bytes: the memory that it requested, and its resident memory."""
 
     high_water_bytes: int
-    """The kernel's figure of the highest resident memory, including the memory that ullage added."""
+    """The highest resident memory of the script's process, as the kernel reports it. It includes memory that ullage
+    added.
+    """
     own_bytes: int
-    """The part of `high_water_bytes` that ullage itself used at that time."""
+    """The memory in bytes that ullage itself used when the resident memory of the script's process was highest."""
     file_bytes: int
-    """The part of `high_water_bytes` in file-backed pages, which all processes of a node share."""
+    """The part of the highest resident memory in file-backed pages, in bytes. All processes of a node share these
+    pages.
+    """
 
     @property
     def resident_peak_bytes(self) -> int:
-        """The highest resident memory of the script's process, without the memory that ullage added."""
+        """The highest resident memory of the script's process in bytes, without the memory that ullage added."""
         return max(0, self.high_water_bytes - self.own_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersUse:
-    """The host memory of the processes that the script started, in bytes; each figure is at its own peak."""
+    """The host memory of the processes that the script started, in bytes. Each field has its own peak; the peaks may be
+    at different times.
+    """
 
     count: int = 0
-    """The highest number of these processes that were alive at the same time."""
+    """The highest number of processes of the script, such as DataLoader workers, that were alive at the same time."""
     private_bytes: int = 0
-    """The private memory of all processes that the script started, summed."""
+    """The peak of the total private memory of all processes that the script started, in bytes."""
     shared_memory_bytes: int = 0
-    """The memory in /dev/shm, of the script's process and of the processes that it started."""
+    """The peak of memory in /dev/shm that the script and the processes that it started use, in bytes."""
     beside_bytes: int = 0
-    """The peak of private and shared memory together, without the shared memory that is also resident in the script's
-    process.
+    """The peak of the sum of private and shared memory in these processes, in bytes. Shared memory that is also
+    resident in the script's process is left out.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse(HostPeaks):
-    """The host memory that the run needs on one node, in bytes."""
+    """The host memory that the predicted run needs on one node, in bytes."""
 
     resident_peak_bytes: int
-    """The highest resident memory of the script's process, without the memory that ullage adds."""
+    """The highest resident memory of the script's process in bytes, without the memory that ullage adds."""
     own_bytes: int
-    """The memory that ullage added, which is left out of `resident_peak_bytes`."""
+    """The host memory in bytes that ullage itself added to the script's process. It is not counted as the script's
+    memory.
+    """
     file_bytes: int
-    """The file-backed part of `resident_peak_bytes`, which all ranks of a node share."""
+    """The part of the highest resident memory in file-backed pages, in bytes. All ranks of a node share these pages."""
     workers: int
     """The highest number of processes that the script had started at the same time, such as DataLoader workers."""
     workers_bytes: int
-    """The peak memory of these processes: their private memory, and shared memory that is not in the script's own
-    process.
+    """The peak memory of the processes that the script started: their private memory, and shared memory that is not
+    resident in the script's process.
     """
     shared_memory_bytes: int
-    """The peak of memory in /dev/shm; it is a part of `workers_bytes`."""
+    """The peak of memory in /dev/shm, in bytes. It is also counted in `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
-    """The memory of one rank times the number of ranks on a node, with file-backed pages counted once."""
+    """The host memory of one rank times the number of ranks on a node, in bytes. File-backed pages are counted once."""
     limit_bytes: int | None
-    """The host memory available on the node; None if it is not known."""
+    """The host memory that is available on the node, in bytes; None if it is not known."""
     limit_source: str
-    """The source of `limit_bytes`: "given", "the control group's limit", "the machine's memory" or "not known"."""
+    """The source of the host memory limit: "given", "the control group's limit", "the machine's memory" or "not
+    known".
+    """
     fits: bool | None
-    """Whether the host memory that the run needs is within the limit; None if no limit is known."""
+    """Whether the host memory that the run needs is within the limit of the node; None if no limit is known."""
 
     @property
     def rank_bytes(self) -> int:
-        """The host memory that one rank needs when it runs alone."""
+        """The host memory in bytes that one rank needs if it runs alone."""
         return self.resident_peak_bytes + self.pinned_untouched_bytes + self.workers_bytes
 
     @property
     def decides(self) -> bool:
-        """Whether host memory makes the verdict "does not fit"; True only if the user gave the limit."""
+        """Whether too little host memory makes the verdict "does not fit". True only if the user gave the limit of host
+        memory.
+        """
         return self.fits is False and self.limit_source == GIVEN
 
 
@@ -128,7 +146,7 @@ def host_use(
     world_size: int | None,
     given_bytes: int | None,
 ) -> HostUse | None:
-    """Compute the host memory that one node needs; None if the script's process reported no figures.
+    """Compute the host memory that one node needs; None if the script's process reported no host memory.
 
     Args:
         figures: the figures of the script's process.
@@ -160,7 +178,7 @@ def host_use(
 
 
 def _limit_here() -> tuple[int | None, str]:
-    """Return the host memory available on this machine in bytes, and the source of that figure."""
+    """Return the host memory that is available on this machine in bytes, and the source of that figure."""
     host = read_host()
     if host.limit_bytes is not None and (host.memory_bytes is None or host.limit_bytes < host.memory_bytes):
         return host.limit_bytes, "the control group's limit"

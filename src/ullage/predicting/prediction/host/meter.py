@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from ullage.gpu.values.start import Values
 
 MODULES_BYTES: Final = 15 * MIB
-"""The memory in bytes that ullage's modules use before the script begins. See docs/host_memory.md; a test measures
-it.
+"""The host memory in bytes that ullage's modules use before the script begins (see docs/host_memory.md). A test
+measures it.
 """
 HISTORY_ENTRY_BYTES: Final = 224
-"""The size in bytes of one entry of PyTorch's memory history (`TraceEntry` of CUDACachingAllocator in torch 2.11)."""
+"""The size in bytes of one entry of PyTorch's allocation history (`TraceEntry` of CUDACachingAllocator in torch
+2.11).
+"""
 LINES_KEPT: Final = 20
 
 
 class HostMeter:
-    """A meter that reads the resident memory of this process and knows which part of it belongs to ullage."""
+    """A meter that reads the resident memory of this process, and subtracts the part that belongs to ullage."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -39,7 +41,7 @@ class HostMeter:
         self._file_bytes = self._untouched_bytes = 0
 
     def open(self) -> None:
-        """Start to measure host memory; called just before the script starts."""
+        """Start to measure host memory. Call this just before the script starts."""
         self._journal.host.open()
         self._own_bytes = self.own_bytes()
 
@@ -54,7 +56,9 @@ class HostMeter:
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Count host memory that becomes resident inside this context as used by ullage, not by the script."""
+        """Treat host memory that becomes resident inside this context manager as ullage's own memory, and not as the
+        script's.
+        """
         before = resident().bytes
         yield
         self._parts_bytes += max(0, resident().bytes - before)
@@ -71,7 +75,9 @@ class HostMeter:
         )
 
     def look(self) -> None:
-        """Read the resident memory; called at each place where ullage's own memory may have grown."""
+        """Read the resident memory of this process. ullage calls this at each place where its own memory may have
+        grown.
+        """
         now, own = resident(), self.own_bytes()
         # The peak was reached at some time since the last reading. Subtract the smaller of ullage's own sizes at the
         # two
@@ -91,7 +97,7 @@ class HostMeter:
             self._theirs, self._own_at_peak = resident_bytes - own_bytes, own_bytes
 
     def figures(self) -> HostFigures:
-        """Stop measuring host memory and return the measured figures."""
+        """Stop measuring host memory, and return the measured figures of this process."""
         host = self._journal.host
         host.close()
         return HostFigures(

@@ -18,23 +18,27 @@ from ullage.predicting.prediction.host.memory import WorkersUse
 
 _SECONDS: Final = 0.2
 _COST_SHARE: Final = 0.05
-"""The largest share of wall-clock time to spend on reading /proc; reading a large process is slow."""
+"""The largest fraction of wall-clock time that ullage spends on reading /proc. Reading the figures of a large process
+is slow.
+"""
 _PLANNER: Final = b"ullage.gpu.emulator.cudnn"
 _SECTOR_BYTES: Final = 512  # The unit of st_blocks, according to stat(2).
 _SHARED: Final = "/dev/shm/"
 
 
 class HostWatch:
-    """A sampler that measures the host memory of all descendants of one process."""
+    """A sampler that measures the host memory of a process's descendants, such as DataLoader workers."""
 
     def __init__(self, process: int, root: Path = Path("/proc")) -> None:
         self._process, self._root = process, root
         self._next = 0.0
         self.use = WorkersUse()
-        """The highest memory use of the watched processes so far."""
+        """The highest host memory so far of the processes that this sampler watches."""
 
     def look(self, *, now: bool = False) -> None:
-        """Sample the memory of the descendants, unless the last sample is recent; with `now`, sample in any case."""
+        """Measure the host memory of all descendants of the watched process, unless the last measurement is recent.
+        With `now`, measure in any case.
+        """
         began = time.monotonic()
         if began < self._next and not now:
             return
@@ -66,8 +70,8 @@ class HostWatch:
                     yield from self._descendants(child)
 
     def _is_ours(self, process: int) -> bool:
-        """Return whether a process is the cuDNN planner that ullage started; a run on a real GPU does not have that
-        process.
+        """Return whether a process is the cuDNN planner that ullage started. This process does not exist in a run on a
+        real GPU.
         """
         try:
             return _PLANNER in (self._root / str(process) / "cmdline").read_bytes()
@@ -80,7 +84,7 @@ class HostWatch:
         return max(0, own - found.get("Pss_Shmem", 0))  # Shared memory is counted by file.
 
     def _shared_bytes(self, processes: list[int]) -> int:
-        """Return the bytes in shared-memory files that the given processes have open or have created."""
+        """Return the bytes in the shared-memory files that the given processes have opened or created."""
         paths: list[Path] = []
         for process in processes:
             with suppress(OSError):
@@ -98,7 +102,7 @@ class HostWatch:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Return the fields of a kernel file with lines "Name: NUMBER kB", converted to bytes."""
+    """Return the fields of a /proc file with lines "Name: NUMBER kB", converted to bytes."""
     found = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

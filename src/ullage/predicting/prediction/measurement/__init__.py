@@ -1,1 +1,1 @@
-"""Computation of a run's memory figures from its journal, after the run has finished."""
+"""Compute the memory figures of a finished run from its journal of allocations."""

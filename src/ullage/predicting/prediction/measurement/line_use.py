@@ -14,33 +14,35 @@ from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import LineUse
 
 _MOST: Final = 0.5
-"""The share of live memory above which one user line counts as the line that leads to all of it."""
+"""The fraction of live memory that one source line of the user must lead to before ullage groups memory by library
+lines.
+"""
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUse:
-    """One live block: its role, its size, and the line and module that allocated it."""
+    """One live memory block: its role, its size, and the source line and module that allocated it."""
 
     role: str
     line: Line | None
-    """The line in the user's code that led to the allocation."""
+    """The line of the user's code that led to the block's allocation."""
     librarys: Line | None
-    """The innermost library line that the user's line called into."""
+    """The innermost line of library code that allocated the block for the user's line."""
     module: str
     phase: str
     size_bytes: int
 
 
 def lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the blocks by role and by the user's line, largest sum first."""
+    """Sum the sizes of live blocks by role and by line of the user's code. The largest sum is first."""
     keys = [(use.role, use.line, use.phase, "") for use in uses]
     return _summed(keys, uses)
 
 
 def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the blocks by role, module and library line, largest sum first; empty if the user's own lines are specific
-    enough.
+    """Sum the sizes of live blocks by role, module and library line, largest sum first. Return an empty list if the
+    lines of the user's code already explain the memory.
     """
     if not _leads_one_line(uses):
         return []
@@ -49,7 +51,7 @@ def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
 
 
 def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
-    """Return whether a single user line leads, through a library, to most of the live memory."""
+    """Return whether a single line of the user's code leads, through a library, to most of the live memory."""
     by_line: Counter[Line | None] = Counter()
     through: defaultdict[Line | None, int] = defaultdict(int)
     for use in uses:

@@ -17,7 +17,7 @@ from ullage.predicting.prediction.phases.spans import Emptied, Marks, Span, base
 
 
 def uses_of(marks: Marks, entries: Entries, levels: Levels, memory: Memory, *, ran_out: bool) -> list[PhaseUse]:
-    """Return the peak memory of each phase of a run on one device.
+    """Return the memory peaks of each phase of a run on one device.
 
     Args:
         marks: the calls and passes that hooks noted during the run.
@@ -63,8 +63,8 @@ def _inside(span: Span, levels: Levels) -> slice:
 
 
 def _peak_of(span: Span, levels: Levels) -> tuple[int, int, int | None]:
-    """Return the allocated bytes before a span, the peak in it, and the journal entry of the peak (None if the level
-    before was never exceeded).
+    """Return the allocated bytes before a phase, the peak of allocated bytes in it, and the journal entry of that peak.
+    The entry is None if the phase never exceeded the bytes before it.
     """
     inside = _inside(span, levels)
     before = int(levels.allocated[inside.start - 1]) if inside.start else 0
@@ -86,7 +86,9 @@ def _reserved_of(span: Span, levels: Levels, emptied: Emptied, device: int) -> i
 
 
 def bands_of(marks: Marks, entries: Entries, levels: Levels, edges: Sequence[int]) -> list[PhaseBand]:
-    """Return the timeline bins of each phase other than steps; a phase inside another one comes after it."""
+    """Return the timeline bins of each phase except steps. A phase that is nested in another phase comes after that
+    phase.
+    """
     bands = []
     named = [span for span in spans_of(marks, entries) if not span.of_other_thread]
     loading = [span for span in base_spans(marks, named, None) if span.name == PhaseName.LOADING]

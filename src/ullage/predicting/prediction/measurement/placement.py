@@ -20,13 +20,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The segment placements to compare; in all 20 examined runs on a real T4, the real placement was between these
-three.
+"""The three ways of placing segments at addresses that ullage compares. In all 20 examined runs on a real T4, the real
+reserved memory was in their range.
 """
 
 
 def addresses_count(torch_version: str) -> bool:
-    """Return whether the allocator of a torch version orders free blocks of equal size by address."""
+    """Return whether the allocator of a torch version chooses among free blocks of equal size by their address."""
     return ALLOCATORS[semantics_of(torch_version)].tie is Tie.ADDRESS
 
 
@@ -84,7 +84,7 @@ def reserved_elsewhere(
 def rebuilt_of(
     trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], torch_version: str, room_bytes: int
 ) -> Rebuilt:
-    """Return the allocator operations of a device's trace as a program that can be replayed.
+    """Return the allocator operations in a device's trace as a program that ullage can replay.
 
     Raises:
         UllageError: the settings of the allocator cannot be read.
@@ -93,14 +93,18 @@ def rebuilt_of(
 
 
 def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
-    """Replay a program with its segments at the addresses that a placement chooses, not at the recorded addresses."""
+    """Replay a program of allocator operations with segments at other addresses than the recorded ones. The argument
+    `placement` chooses the addresses.
+    """
     placement = {"wsl": "windows", "linux-host": "linux"}.get(placement, placement)
     program = replace(rebuilt.program, recorded_addresses=())
     return run(program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes, placement=placement))
 
 
 def _history_of(trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> History:
-    """Convert a trace of allocator events to columns, without the stacks, which a replay does not need."""
+    """Convert a trace of allocator events to columns. Leave out the call stacks, because a replay does not need
+    them.
+    """
 
     def column(name: str, other: str = "") -> np.ndarray:
         return np.array([event.get(name, event.get(other, 0)) for event in trace], np.uint64).astype(np.int64)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The lowest number of training steps after which a predicted run may stop."""
+"""The smallest number of training steps after which a predicted run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -43,7 +43,7 @@ _OUTSIDE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """The allocated and reserved bytes of one device after each of its events, as columns of equal length."""
+    """The allocated and reserved bytes of one GPU after each allocator event, as columns of equal length."""
 
     index: np.ndarray
     allocated: np.ndarray
@@ -52,33 +52,31 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The requested size and the source line of each allocation, by the allocation's index in the journal."""
+    """The requested size and the source line of each allocation, by the index of the allocation in the journal."""
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
     librarys_line_of: Callable[[int], Line | None] = lambda index: None
-    """A function that returns the innermost library line that the user's line called into, for an allocation's
-    index.
-    """
+    """A function that returns, for an allocation's index, the innermost library line that the user's line called."""
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
-    """Return the allocated and reserved bytes of a device at each event of the journal."""
+    """Return the allocated and reserved bytes of a GPU at each event in the journal of allocations."""
     kinds = entries["kind"]
     chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
 def failed_request(entries: Entries, moment: int) -> Any:
-    """Return the journal entry of the last request that failed at or before entry `moment`; None if no request
-    failed.
+    """Return the journal entry of the last failed allocation, up to and including the entry `moment`; None if no
+    allocation failed.
     """
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return entries[errors[-1]] if len(errors) else None
 
 
 def busiest_device(entries: Entries) -> int | None:
-    """Return the device with the highest reserved memory; None if nothing was allocated."""
+    """Return the number of the GPU with the highest reserved memory; None if the script allocated nothing."""
     allocations = entries[entries["kind"] == EntryKind.ALLOC]
     if not len(allocations):
         return None
@@ -119,7 +117,7 @@ def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
 def steps_of(
     levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int
 ) -> list[Step]:
-    """Return the peaks of every step.
+    """Return the memory peaks of every training step.
 
     A step begins at the end of the step before it; the first one begins at the start of the script.
 
@@ -206,14 +204,14 @@ def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> boo
 
 
 def edges_of(levels: Levels) -> np.ndarray:
-    """Return the index of the first event of each timeline bin, followed by the number of all events."""
+    """Return the index of the first event in each bin of the timeline, followed by the total number of events."""
     bins = min(TIMELINE_BINS, len(levels.index))
     return np.linspace(0, len(levels.index), bins + 1).astype(int)
 
 
 def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
-    """Return the highest allocated bytes in each of `TIMELINE_BINS` bins with equally many events, and the bin of each
-    step's end.
+    """Divide the events into `TIMELINE_BINS` bins of equal numbers of events. Return the highest allocated bytes in
+    each bin, and the bin in which each step ends.
     """
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
@@ -227,7 +225,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """A finished run's live memory on one device, which can be queried for any point in time."""
+    """The live memory of a finished run on one GPU, which can be queried for any point in time."""
 
     device: int
     lives: Lives
@@ -235,7 +233,7 @@ class Memory:
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
     module_names: Sequence[str] = ("",)
-    """The names of modules, by the numbers that modules have in the journal."""
+    """The names of the modules, by the number that each module has in the journal of allocations."""
 
     @classmethod
     def of(
@@ -246,7 +244,7 @@ class Memory:
         history: Sequence[Mapping[str, Any]],
         stacks: JournalStacks,
     ) -> "Memory":
-        """Build this object from the journal, hooks and history of a finished run."""
+        """Make a `Memory` object from the journal, hooks and history of a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
@@ -258,8 +256,8 @@ class Memory:
         )
 
     def alive_at(self, moment: int) -> Alive:
-        """Return the memory that was alive just after journal entry `moment`: bytes by role, and by role and source
-        line.
+        """Return the memory that was alive just after the journal entry `moment`: the bytes of each role, and the bytes
+        by role and source line.
         """
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
         uses = [self._use_of(block) for block in blocks]
@@ -281,11 +279,13 @@ class Memory:
 
     @cached_property
     def _modules(self) -> dict[int, int]:
-        """The number of the module that was running when a block was allocated, by the block's index in the journal."""
+        """The number of the module that was running when a block was allocated, by the index of the block's journal
+        entry.
+        """
         return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
-        """Return the peak of each role, in requested bytes; the peaks may be at different times."""
+        """Return the peak of each memory role in requested bytes. The peaks may be at different times."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         blocks = zip(lives.born[here].tolist(), lives.entries["size"][here].tolist(), strict=True)
@@ -305,7 +305,9 @@ class Memory:
         return peaks
 
     def line_of(self, moment: int) -> Line | None:
-        """Return the user's line of the allocation at journal entry `moment`; None if that entry has no line."""
+        """Return the line of the user's code that made the allocation in the journal entry `moment`; None if the entry
+        has no line.
+        """
         at = int(np.searchsorted(self.lives.born, moment))
         if at >= len(self.lives.born) or self.lives.born[at] != moment:
             return None
@@ -321,7 +323,9 @@ class Memory:
         return None
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the bytes by role at the highest allocated point of each timeline bin."""
+        """Return the bytes of each memory role for each bin of the timeline, at the time in the bin at which the most
+        memory is allocated.
+        """
         edges = edges_of(levels)
         moments = [
             int(levels.index[low + int(levels.allocated[low:high].argmax())])
@@ -366,8 +370,8 @@ class Memory:
         ]
 
     def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
-        """Return the live memory just after entry `moment` as rows of role, module, source line, rounded bytes and
-        number of blocks.
+        """Return the memory that is alive just after the journal entry `moment`, as rows. Each row has a role, module,
+        source line, rounded bytes, and number of blocks.
         """
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()

@@ -1,1 +1,1 @@
-"""Observation of a script while it runs: its steps, the owners of its memory, and how it ends."""
+"""Observe a script while it runs: its training steps, the owners of its GPU memory, and how the script ends."""

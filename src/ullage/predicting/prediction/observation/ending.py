@@ -17,7 +17,7 @@ from ullage.predicting.made_up.missing import hint_of
 from ullage.predicting.prediction.data.run_result import Outcome
 
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
-"""The exceptions that report only that a child process failed, without that process's output.
+"""The exceptions that only report that a child process failed, without the output of that process.
 
 They are raised by subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures.
 """
@@ -27,16 +27,18 @@ _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """An out-of-memory error as PyTorch reports it to its observers before it raises the exception; sizes in bytes."""
+    """The figures of an out-of-memory error, as PyTorch reports them to its observers before it raises the exception;
+    sizes in bytes.
+    """
 
     index: int
-    """The index of the journal's last entry when the out-of-memory error occurred."""
+    """The index of the last entry in the journal of allocations when the out-of-memory error occurred."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     limit_bytes: int | None
-    """The highest memory that the process may reserve according to its own limit; None if it has no limit."""
+    """The largest reserved memory that the limit of the process allows, in bytes; None if the process has no limit."""
     line: Line | None
 
     def outcome(self) -> Outcome:
@@ -95,8 +97,8 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """Return PyTorch's out-of-memory error if it is the given exception, a member of its group, or one of its
-    causes.
+    """Return the out-of-memory error of PyTorch in an exception: the exception itself, a member of its exception group,
+    or one of its causes. Otherwise return None.
     """
     torch: Any = sys.modules.get("torch")  # A script that has not imported torch cannot raise this error.
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
@@ -116,8 +118,8 @@ def oom_in(error: BaseException | None) -> BaseException | None:
 
 
 def _is_of_system(error: BaseException) -> bool:
-    """Return whether the operating system refused an operation: a folder exists already, a lock is held, a port is
-    in use.
+    """Return whether the operating system refused an operation, because a folder exists already, a lock is held, or a
+    port is in use.
     """
     kinds: list[type] = [OSError]
     for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
@@ -140,7 +142,7 @@ def raising_line(error: BaseException) -> Line | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback as `python SCRIPT` would print it, without the frames of ullage."""
+    """Return the traceback of an exception as `python SCRIPT` would print it, without the stack frames of ullage."""
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
@@ -151,12 +153,12 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _is_of_child(error: BaseException) -> bool:
-    """Return whether an exception reports that a process started by the script has failed."""
+    """Return whether an exception reports that a process that the script started has failed."""
     return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
 
 
 def _captured(error: BaseException) -> str:
-    """Return the last lines of output of a failed subprocess, if the script captured that output."""
+    """Return the last output lines of a failed subprocess, if the script captured that output."""
     if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
         return ""
     said = error.stderr or error.output or ""

@@ -57,23 +57,25 @@ class Observer:
         self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
     ) -> None:
         self.step_ends: list[int] = []
-        """The journal index at which each training step ended."""
+        """The index in the journal of allocations at which each training step ended."""
         self.has_optimizer = False
         """Whether the script has created an optimizer of torch.optim."""
         self.reads = reads
         """The values that the script has read back from the GPU."""
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """The journal index of every backward pass, with the line of the user's code that started it."""
+        """The journal index of every backward pass, and the line of the user's code that started the backward pass."""
         self.module_names: list[str] = [""]
-        """The names of modules, by their number in the journal; number 0 means no module."""
+        """The names of modules, by the number of each module in the journal of allocations. The number 0 means no
+        module.
+        """
         self.moments = Moments()
-        """The journal indices at which forward and backward passes began and ended."""
+        """The indices in the journal of allocations at which forward and backward passes began and ended."""
         self.ooms: list[SeenOom] = []
-        """All out-of-memory errors, whether or not the script handled them."""
+        """All out-of-memory errors of the run, whether or not the script handled them."""
         self.before_pass: Callable[[], None] | None = None
-        """A function to call before each forward pass; None if there is none."""
+        """A function that the observer calls before each forward pass; None without such a function."""
         self.phases = PhaseHooks(journal)
-        """The hooks on evaluation, saving, loading and `generate`."""
+        """The hooks that note evaluation, saving, loading and calls of `generate`."""
         # Notes are plain numbers in arrays. One object per note would change when Python collects garbage, and so when
         # it frees
         # the script's tensors in reference cycles.
@@ -102,14 +104,14 @@ class Observer:
 
     @property
     def notes(self) -> list[Note]:
-        """The notes about the owners of storages, with the journal index of each note."""
+        """The notes on which module or optimizer owns each storage, with the journal index of each note."""
         roles = (_ROLES[number] for number in self._note_roles)
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def recomputed_share(self) -> float | None:
-        """The fraction of forward passes, weighted by parameters, that backward passes recomputed; None without forward
-        passes.
+        """The fraction of the forward passes that backward passes computed again, weighted by parameters. None if the
+        script ran no forward pass.
         """
         first, again = (
             sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
@@ -119,11 +121,11 @@ class Observer:
 
     @property
     def marks(self) -> Marks:
-        """The notes from which the phases of the run are determined, such as evaluation and saving."""
+        """The notes from which ullage determines the phases of the run, such as evaluation and saving."""
         return self.phases.marks(self.moments.backward_starts, self.step_ends)
 
     def reached(self) -> set[str]:
-        """Return which phases the run has reached since its first step: "eval", "save"."""
+        """Return the phases that the run has reached after its first training step: "eval", "save"."""
         return reached(self.marks)
 
     def install(self) -> None:
@@ -148,7 +150,9 @@ class Observer:
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
-        """Remove every hook of the observer except the out-of-memory observer, which PyTorch cannot detach."""
+        """Remove every hook of the observer. Only the out-of-memory observer stays, because PyTorch cannot detach
+        it.
+        """
         self.phases.remove()
         for undo in reversed(self._undo):
             undo()
@@ -162,7 +166,9 @@ class Observer:
         return previous
 
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`. This adds one frame per call; PyTorch's global module hooks cost far more."""
+        """Wrap `nn.Module.__call__`. The wrapper adds one stack frame per call; PyTorch's global module hooks take far
+        more time.
+        """
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
         is_compiling = torch.compiler.is_compiling
@@ -280,7 +286,7 @@ class Observer:
         return result
 
     def end_backward_step(self) -> None:
-        """End the step if its backward pass has ended and no optimizer of torch.optim counts the steps."""
+        """End the training step if its backward pass has ended, unless an optimizer of torch.optim counts the steps."""
         if self._has_passed_back and not self.has_optimizer:
             self._has_passed_back = False
             self._end_step()
@@ -314,7 +320,7 @@ class Observer:
         self._note(Role.PARAMETERS, parameters)
 
     def _note_module(self, module: nn.Module) -> bool:
-        """Note the tensors that a module owns; return whether one of its parameters requires a gradient."""
+        """Note the tensors that a module owns. Return whether one of the module's parameters requires a gradient."""
         # Repeat this at each step: parameters move when a model is cast or sharded, and buffers are replaced.
         step, known, is_trained = self._roots.get(id(module), (-1, None, False))
         if step == len(self.step_ends) and known is not None and known() is module:
@@ -329,7 +335,7 @@ class Observer:
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Number the modules below a root module; a module that already has a number keeps its name."""
+        """Give a number to each module below a root module. A module that already has a number keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -342,25 +348,27 @@ class Observer:
         self._note(Role.GRADIENTS, [parameter.grad for parameter in _alive(self._parameters)])
 
     def input_addresses(self) -> list[int]:
-        """Return the address of each module input, as it was when it was passed to the module."""
+        """Return the address that each input tensor of a module had when the script passed it to the module."""
         number = _ROLES.index(Role.INPUTS)
         notes = zip(self._note_addresses, self._note_roles, strict=True)
         return [address for address, role in notes if role == number]
 
     def trained_parameters(self) -> list[Any]:
-        """Return the parameters of all optimizers that have made a step and still exist."""
+        """Return the parameters of all optimizers that still exist and have made at least one step."""
         return [
             one for optimizer in _alive(self._optimizers) for group in optimizer.param_groups for one in group["params"]
         ]
 
     def owned_addresses(self) -> list[int]:
-        """Return the addresses of all known parameters, their gradients and the optimizers' state."""
+        """Return the addresses of all known parameters, of their gradients, and of the optimizers' state."""
         parameters, optimizers = _alive(self._parameters), _alive(self._optimizers)
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
         return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
 
     def note_everything(self) -> None:
-        """Note the tensors of all living modules and optimizers; called at an out-of-memory error and at the end."""
+        """Note the tensors of all modules and optimizers that still exist. The observer does this at an out-of-memory
+        error and at the end of the run.
+        """
         things = gc.get_objects()
         # There may be half a million objects but only a few thousand types, and objects may define their own `==` and
         # `hash`.
@@ -398,8 +406,8 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
-        """Count a read of a value that ullage did not answer. The kind of read is guessed from the operator and the
-        size.
+        """Count a value that the script read back from the GPU and that ullage did not determine. The operator and the
+        size decide what kind of read it was.
         """
         if self.reads.is_answered:
             return
@@ -425,11 +433,13 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return the objects that still exist, from a mapping of weak references."""
+    """Return the objects that still exist among the weak references in a mapping."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
 def _elements_of(module: "nn.Module") -> int:
-    """Return the number of elements in a module's own parameters; a lazy parameter counts 0 until it is initialised."""
+    """Return the number of elements in the parameters of a module without its submodules. A lazy parameter counts 0
+    until it is initialised.
+    """
     own = (each for each in module._parameters.values() if each is not None)
     return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

@@ -23,7 +23,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the storage at `address` had an owner when the journal had `index` entries."""
+    """A note that the storage at `address` had an owner when the journal of allocations had `index` entries."""
 
     index: int
     address: int
@@ -32,7 +32,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The journal indices at which forward and backward passes began or ended, each list in ascending order."""
+    """The indices in the journal of allocations at which forward and backward passes began or ended, in ascending
+    order.
+    """
 
     forward_starts: list[int] = field(default_factory=list)
     backward_starts: list[int] = field(default_factory=list)
@@ -41,7 +43,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One live block: the journal index of its allocation, its address, and its bytes after rounding."""
+    """One live memory block: the journal index of its allocation, its address, and its bytes after rounding."""
 
     index: int
     address: int
@@ -53,7 +55,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """All blocks of a run, as columns of equal length in the order of allocation."""
+    """The allocations and frees of all memory blocks of a run, as columns of equal length in the order of
+    allocation.
+    """
 
     born: np.ndarray
     died: np.ndarray  # _NEVER for blocks that were not freed
@@ -61,7 +65,7 @@ class Lives:
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Match every allocation in the journal with the entry that freed it."""
+    """Match every allocation in the journal with the journal entry that freed the allocated block."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -79,7 +83,7 @@ def lives_of(entries: Entries) -> Lives:
 
 
 def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Moments) -> list[Role]:
-    """Return the role of every block of a run, such as parameters or activations."""
+    """Return the role of every memory block of a run, such as parameters or activations."""
     owners = _owners(entries, lives, notes)
     forward_starts = np.asarray(moments.forward_starts, np.int64)
     backward_starts = np.asarray(moments.backward_starts, np.int64)
@@ -108,7 +112,7 @@ def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Mom
 
 
 def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> list[Block]:
-    """Return the blocks of a device that are alive just after journal entry `moment`."""
+    """Return the memory blocks of a GPU that are alive just after the journal entry `moment`."""
     alive = (lives.born <= moment) & (lives.died > moment) & (lives.entries["device"] == device)
     return [
         Block(
@@ -124,7 +128,8 @@ def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> l
 
 
 def bytes_by_role(blocks: Iterable[Block], requested_bytes: Mapping[int, int]) -> dict[Role, int]:
-    """Sum the bytes of blocks by role, with rounding as a separate role, so that all sums add up to allocated memory.
+    """Sum the bytes of live blocks by role. Rounding is a separate role, so that the sums add up to all allocated
+    memory.
 
     Args:
         blocks: live blocks.
@@ -163,8 +168,8 @@ def _role_by_life(
 
 
 def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, Role]:
-    """Return the role that an owner gives to each block: the block alive at a note's address when the note was
-    taken.
+    """Return the role that an owner gives to each memory block. A note about an owner counts for the block that was
+    alive at the note's address when the note was taken.
     """
     rank = {role: position for position, role in enumerate(_PRECEDENCE)}
     found: dict[int, Role] = {}
@@ -189,10 +194,12 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
 
 
 def _next(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the first of `sorted_indices` above it, or `_NEVER`."""
+    """Return, for each index in `at`, the first element of `sorted_indices` that is greater; `_NEVER` if there is
+    none.
+    """
     return np.append(sorted_indices, _NEVER)[np.searchsorted(sorted_indices, at, side="right")]
 
 
 def _previous(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the last of `sorted_indices` at or below it, or -1."""
+    """Return, for each index in `at`, the last element of `sorted_indices` that is not greater; -1 if there is none."""
     return np.insert(sorted_indices, 0, -1)[np.searchsorted(sorted_indices, at, side="right")]

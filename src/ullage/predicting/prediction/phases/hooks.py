@@ -51,15 +51,15 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
     ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
 )
-"""The library functions to note: module, names in it, and the kind of call. PyTorch's own functions do not cover
-them.
+"""The library functions whose calls ullage notes: the module, names in the module, and the kind of call. PyTorch's own
+functions do not cover these calls.
 """
 LOOPS: Final = {
     "transformers.trainer": ("Trainer", "_inner_training_loop"),
     "lightning.pytorch.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
     "pytorch_lightning.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
 }
-"""The class and method that run a library's training steps, by module name."""
+"""The class and the method that run the training steps of a library's training loop, by module name."""
 
 
 class EvaluationDue:
@@ -75,7 +75,9 @@ class EvaluationDue:
         self._fetcher: weakref.ref[Any] | None = None
 
     def watch(self, module: ModuleType) -> Callable[[], None] | None:
-        """Wrap the method that runs a library's steps; return a function that removes the wrapper."""
+        """Wrap the method that runs the training steps of a library's loop. Return a function that removes the
+        wrapper.
+        """
         kind, name = LOOPS[module.__name__]
         owner = vars(module).get(kind)
         original = vars(owner).get(name) if owner is not None else None
@@ -92,7 +94,7 @@ class EvaluationDue:
         return lambda: setattr(owner, name, original)
 
     def __bool__(self) -> bool:
-        """Return whether the loop will evaluate next; False if that is not known."""
+        """Return whether the library's training loop will evaluate next; False if that is not known."""
         loop = self._loop() if self._loop is not None else None
         fetcher = self._fetcher() if self._fetcher is not None else None
         if loop is None:
@@ -116,7 +118,7 @@ def _of_transformers(trainer: Any) -> bool:
 
 
 class PhaseHooks:
-    """Hooks on everything that is not a training step, from `install` to `remove`."""
+    """Hooks on everything except training steps: evaluation, saving, loading and calls of `generate`."""
 
     def __init__(self, journal: Journal) -> None:
         self._length = journal.length
@@ -133,7 +135,9 @@ class PhaseHooks:
         self._watches: list[ImportWatch] = []
 
     def install(self) -> None:
-        """Install every hook, and wait for the import of the libraries that also need hooks."""
+        """Install the hooks on saving, loading and evaluation. Libraries that the script has not imported yet get their
+        hooks when the script imports them.
+        """
         for owner in (torch, torch.serialization):
             self._wrap(owner, "save", NotedCall.WRITE)
             self._wrap(owner, "load", NotedCall.READ)
@@ -159,7 +163,7 @@ class PhaseHooks:
     # ---- module calls
 
     def enter_forward(self, *, is_training: bool, is_trained: bool) -> None:
-        """Note the beginning of an outermost module call.
+        """Note that the script has called a module from outside of any other module.
 
         Args:
             is_training: whether the module is in training mode.
@@ -172,13 +176,13 @@ class PhaseHooks:
         self._forward_begins.append(self._length() - 1)
 
     def leave_forward(self) -> None:
-        """Note that the outermost module call has returned."""
+        """Record that the outermost module call has returned."""
         self._forward_ends[-1] = self._length() - 1
 
     # ---- reading the notes
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
-        """Return all notes, together with the indices at which backward passes began and steps ended."""
+        """Return all notes about the run's phases, with the indices at which backward passes began and steps ended."""
         return Marks(
             forwards=Forwards(
                 begins=tuple(self._forward_begins),
@@ -224,8 +228,8 @@ class PhaseHooks:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
-        """Return a wrapper that notes calls. For `state_dict`, only the outermost call is noted, because a module calls
-        its children.
+        """Return a wrapper that notes each call of a function. For `state_dict`, it notes only the outermost call,
+        because a module calls `state_dict` of its submodules.
         """
         inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
 

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class PhaseName(StrEnum):
-    """The name of a phase of a run; the order is that of a report."""
+    """The name of a phase of a run. The names are in the order of the report."""
 
     LOADING = "loading"
     RESUMING = "resuming"

@@ -1,6 +1,7 @@
-"""Find the phases of a run as spans of the journal: loading, steps, evaluation, saving, resuming, generate.
+"""Find where the phases of a run begin and end in the journal of allocations: loading, steps, evaluation, saving,
+resuming, generate.
 
-The spans are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
+The phases are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
 torch.
 """
 
@@ -19,10 +20,10 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class NotedCall(IntEnum):
-    """The kind of a noted call, such as reading or writing a checkpoint."""
+    """The kind of a call that ullage notes, such as reading or writing a checkpoint."""
 
     STATE = 0
-    """A call of `state_dict`; it counts as saving if something is written afterwards."""
+    """A call of `state_dict`. The call belongs to saving if the script writes a file afterwards."""
     WRITE = 1
     READ = 2
     LOAD = 3
@@ -31,7 +32,7 @@ class NotedCall(IntEnum):
     SAVE = 5
     """A call of a library function that saves a whole checkpoint."""
     RESTORE = 6
-    """A call of a library function that resumes from a checkpoint, if there is one."""
+    """A call of a library function that resumes from a checkpoint if a checkpoint exists."""
     EVALUATE = 7
     GENERATE = 8
 
@@ -47,19 +48,21 @@ _WHOLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The outermost module calls in order, as columns of equal length; begins and ends are journal indices."""
+    """The outermost module calls in order, as columns of equal length. Their begins and ends are indices of the
+    journal.
+    """
 
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the called module requires a gradient, for each call."""
+    """Whether a parameter of the called module requires a gradient, for each module call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCalls:
-    """The noted calls, as columns of equal length; begins and ends are journal indices."""
+    """The calls that ullage noted, as columns of equal length. Their begins and ends are indices of the journal."""
 
     kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
@@ -69,7 +72,7 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptied:
-    """The reserved memory of a device each time its cache was emptied, as columns of equal length."""
+    """The reserved memory of a GPU each time the script emptied the allocator's cache, as columns of equal length."""
 
     indices: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
@@ -78,7 +81,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """All notes of a run about calls, backward passes and steps, as indices of the journal."""
+    """All notes of a run about calls, backward passes and steps, with their indices in the journal of allocations."""
 
     forwards: Forwards
     calls: NotedCalls
@@ -89,7 +92,9 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One phase of a run, which spans the journal entries after `begin` up to and including `end`."""
+    """One phase of a run. It spans the entries of the journal of allocations after `begin`, up to and including
+    `end`.
+    """
 
     name: PhaseName
     begin: int
@@ -98,7 +103,7 @@ class Span:
 
 
 def reached(marks: Marks) -> set[str]:
-    """Return which of "eval" and "save" the run has reached after its first step, up to the step that has just
+    """Return the phases ("eval", "save") that the run has reached after its first step, up to the step that has just
     ended.
     """
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
@@ -114,8 +119,8 @@ def reached(marks: Marks) -> set[str]:
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return the spans of evaluation, saving, resuming and generate, in the order of their beginnings; spans may be
-    nested.
+    """Return where evaluation, saving, resuming and generate begin and end, in the order of their beginnings. A phase
+    may be nested in another phase.
     """
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
@@ -129,15 +134,17 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
 
 
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Return the span, extended by the frees right after it, which free the variables of a function that has
-    returned.
+    """Return a phase extended by the frees that directly follow it. These frees release the local variables of a
+    function that has returned.
     """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the calls that are a phase by themselves, without calls nested in a call of the same phase and thread."""
+    """Return the library calls that are each a whole phase, such as `Trainer.evaluate`. Leave out calls that are
+    nested in a call of the same phase and thread.
+    """
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
         name = _WHOLE.get(kind)
@@ -153,7 +160,9 @@ def _whole(calls: NotedCalls) -> list[Span]:
 
 
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return the spans in which the script itself saved something, each with the `state_dict` call before it."""
+    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`
+    before the file is written.
+    """
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
     return [
@@ -164,9 +173,11 @@ def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
 
 
 def _resuming(marks: Marks) -> list[Span]:
-    """Return the spans in which checkpoints were loaded into optimizers, or into models after the first step.
+    """Return the phases in which the script resumed: it loaded a checkpoint into an optimizer, or into a model after
+    the first step.
 
-    Loading only a model before it is trained does not count as resuming: it loads the initial weights.
+    If a script only loads a model before training it, this does not count as resuming, because it loads the initial
+    weights.
     """
     barriers = _work(marks) + _begins(marks.calls, {NotedCall.WRITE})
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
@@ -183,8 +194,8 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return the journal indices at which computation begins or a step ends; calls before and after these are not
-    grouped.
+    """Return the journal indices at which a forward or backward pass begins or a step ends. A call before such an index
+    and a call after it belong to different phases.
     """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
@@ -193,7 +204,9 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Group calls without a barrier between them; return the kinds, begin, end, and whether it is another thread."""
+    """Group the calls of the given kinds that have no barrier, such as a training step, between them. Return for each
+    group its kinds of calls, its begin, its end, and whether it is in another thread than the training.
+    """
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []
     for other in (False, True):
@@ -220,7 +233,7 @@ def _is_within(begin: int, end: int, spans: Iterable[Span]) -> bool:
 
 
 def _evaluating(marks: Marks) -> list[int]:
-    """Return the positions of the module calls that are evaluation.
+    """Return the positions of the module calls that belong to an evaluation.
 
     A call is evaluation if the module has trainable parameters and is in evaluation mode with gradients off. With
     gradients on, it is evaluation if the module is trained in training mode and no backward pass follows before the
@@ -246,13 +259,13 @@ def _evaluating(marks: Marks) -> list[int]:
 
 
 def _first_after(indices: Sequence[int], moment: int) -> int:
-    """Return the first index at or after `moment` in a list of ascending indices; `_NEVER` if there is none."""
+    """Return the first of the ascending `indices` that is not less than `moment`; `_NEVER` if all indices are less."""
     at = bisect_left(indices, moment)
     return indices[at] if at < len(indices) else int(_NEVER)
 
 
 def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
-    """Return the journal indices at which training's forward and backward passes begin.
+    """Return the journal indices at which forward and backward passes of the training begin.
 
     A backward pass inside an evaluation call is left out.
     """
@@ -267,7 +280,7 @@ def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
 
 
 def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
-    """Return the spans in which modules evaluate, outside of library calls that evaluate, generate or save as a whole.
+    """Return the phases in which modules evaluate. Leave out library calls that evaluate, generate or save as a whole.
 
     An evaluation lasts from its first module call until gradients are switched on again after its last module call.
     """
@@ -291,7 +304,9 @@ def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: It
 
 
 def _borders(entries: Entries) -> np.ndarray:
-    """Return the entries that cannot belong to an evaluation without gradients: training, or gradients are on."""
+    """Return the journal entries that cannot belong to an evaluation without gradients, because the script trains or
+    has switched gradients on.
+    """
     of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
     with_grad = (entries["flags"] & GRAD_ENABLED) != 0
     trains = (entries["phase"] == Phase.BACKWARD) | (entries["phase"] == Phase.OPTIMIZER)
@@ -299,7 +314,8 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return the spans of loading, the first step and the later steps, without the parts that belong to a named phase.
+    """Return where loading, the first step and the later steps begin and end, without the parts that belong to another
+    phase.
 
     Loading ends where the first forward pass of training begins.
     """
@@ -321,7 +337,9 @@ def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> l
 
 
 def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]:
-    """Return the parts of (low, high] outside of all given spans, which are in the order of their beginnings."""
+    """Return the parts of the interval (low, high] that are outside of all given intervals. The given intervals are in
+    the order of their beginnings.
+    """
     pieces = []
     for cut in cuts:
         if cut.begin >= high or cut.end <= low:
@@ -335,7 +353,9 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 
 
 def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
-    """Return the name of the phase at a journal index, innermost first; None during loading or a step."""
+    """Return the name of the phase at a journal index, such as "saving"; None during loading or a step. For nested
+    phases, the innermost is named first.
+    """
     names = [
         span.name.value
         for span in spans_of(marks, entries)

@@ -1,1 +1,1 @@
-"""Start and control of the process that runs a script, from the side of the parent process."""
+"""Start and control, in the parent process, the process that runs a script."""

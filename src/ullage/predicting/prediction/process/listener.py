@@ -1,4 +1,5 @@
-"""Receive the messages of a script's process, or of a command's processes, until there is a result or time is over.
+"""Receive the messages of a script's process, or of a command's processes, until there is a result or the time limit is
+reached.
 
 This module does not interpret the messages for the prediction.
 """
@@ -35,7 +36,9 @@ _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""The exceptions raised when a line is not a message, because the script itself has written to ullage's pipe."""
+"""The exceptions that Python raises when a line in ullage's pipe is not a message, because the script itself has
+written it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class ChildReport:
-    """The messages of a child process, and how the process ended."""
+    """A report of the messages that a child process sent, and of how the child process ended."""
 
     result: RunResult | None = None
     refused: Refusal | None = None
@@ -57,16 +60,16 @@ class ChildReport:
     """The traceback of an internal error of ullage in the child process."""
     started: bool = False
     hung: bool = False
-    """Whether the process had to be killed before it sent a final message."""
+    """Whether ullage had to kill the child process before it sent its final message."""
     exit_code: int | None = None
-    """The exit code of the process; a negative number is the signal that ended it."""
+    """The exit code of the child process. A negative number means that this signal ended the process."""
     output: str = ""
     """The last part of the output that the script printed."""
     name: str = ""
-    """The name of the program that the process runs, if it belongs to a command."""
+    """The name of the program that the process runs, if a predicted command started the process."""
     rank: int = 0
     workers: WorkersUse = field(default_factory=WorkersUse)
-    """The host memory of the processes that the script's process started."""
+    """The host memory of the processes that the script's process started, such as DataLoader workers."""
 
     @property
     def is_final(self) -> bool:
@@ -76,24 +79,28 @@ class ChildReport:
 
 @dataclass(slots=True)
 class _Voice:
-    """A process that sends messages: the script's process, or one process of a command."""
+    """A process that sends messages to ullage: the script's process, or one process of a predicted command."""
 
     descriptor: int
     report: ChildReport
     process: int
-    """The ID of the process that sends the messages."""
+    """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
     owner: socket.socket | None = None
-    """The connection of a command's process, which has to be closed at the end; None for a script."""
+    """The socket connection to a process of the predicted command, which ullage closes at the end; None if ullage runs
+    a script.
+    """
     pending: bytes = b""
     exiting: ExitReport | None = None
-    """The report that the process sent while exiting; its exit status follows."""
+    """The report that the process sent while it was exiting. The exit status of the process follows later."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.watch = HostWatch(self.process)
 
     def look_at_workers(self, *, now: bool = False) -> None:
-        """Measure the host memory of the processes that this process started, unless it has sent its final message."""
+        """Measure the host memory of the processes that the script's process started. Do nothing if the script's
+        process has already sent its final message.
+        """
         if not self.report.is_final:
             self.watch.look(now=now)
             self.report.workers = self.watch.use
@@ -101,8 +108,8 @@ class _Voice:
 
 @dataclass(slots=True)
 class Listener:
-    """A loop that receives messages and output until there is a result, the process ends, or the time limit is
-    reached.
+    """A loop that receives messages and output of the script. It ends when there is a result, the process ends, or the
+    time limit is reached.
     """
 
     process: ChildProcess
@@ -110,34 +117,38 @@ class Listener:
     progress: Progress
     cancelled: Callable[[], bool]
     door: socket.socket | None = None
-    """The socket on which processes of a command connect; None for a script."""
+    """The socket to which the processes of a predicted command connect; None if ullage runs a script."""
     hung: bool = False
-    """Whether the process had to be killed before it sent a final message."""
+    """Whether ullage had to kill the script's process before it sent a final message."""
     output: str = ""
-    """The last part of the output of the script or command."""
+    """The last part of the output that the script or the command printed."""
     reports: list[ChildReport] = field(default_factory=list)
-    """The reports of all processes that have sent a final message, in the order of these messages."""
+    """The reports of all processes that have sent a final message, in the order of these final messages."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which the current wait for messages times out."""
+    """The time at which ullage stops waiting for the next message of the script's process."""
     _asked: bool = False
     """Whether the script was asked to stop."""
     _has_started: bool = False
     _importing: int = 0
-    """The ID of the process whose import of torch currently extends the time limit; 0 if there is none."""
+    """The ID of the process that is importing torch and whose import extends the time limit; 0 if there is none."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _waiting_since: dict[int, float] = field(default_factory=dict)
-    """The processes that wait for a message from another rank, with the time at which each wait began."""
+    """The processes that wait for a message from another rank, each with the time at which its wait began."""
     _asked_ranks: set[int] = field(default_factory=set)
-    """The ranks already reported in progress messages as running for this one."""
+    """The other ranks that, according to a progress message already shown, run because this rank needs messages from
+    them.
+    """
     _done: str = "no step yet"
-    """The latest known progress of the script, such as "step 2 of 3"."""
+    """The script's progress in its last message, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
-        """Receive what a process writes to a file descriptor as messages for its report."""
+        """Receive the messages that a process writes to a file descriptor, and add them to the report about this
+        process.
+        """
         self._voices[descriptor] = _Voice(descriptor, report, process, owner)
         self._selector.register(descriptor, selectors.EVENT_READ)
 
@@ -147,7 +158,7 @@ class Listener:
         self._limit = now + self.request.limit_seconds
 
     def listen(self) -> None:
-        """Receive messages until nothing more is expected; the process may still be running afterwards."""
+        """Receive messages until ullage expects no more messages. The process may still be running afterwards."""
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
         self._limit = self._limit or time.monotonic() + START_SECONDS
@@ -178,7 +189,7 @@ class Listener:
                         voice.owner.close()
 
     def dismiss(self) -> None:
-        """Ask the processes to clean up and end, because their results are no longer needed."""
+        """Ask the script's processes to clean up and end, because ullage no longer needs their results."""
         processes = {voice.process for voice in self._voices.values()}
         launchers = processes & {starter for process in processes for starter in starters_of(process)}
         until = time.monotonic() + LEAVE_SECONDS
@@ -213,7 +224,9 @@ class Listener:
             self._take(self._voices[descriptor], data)
 
     def _let_in(self) -> None:
-        """Accept a connection from a process of the command; close connections of other users."""
+        """Accept a connection from a process of the predicted command. Close the connection if it comes from another
+        user.
+        """
         assert self.door is not None
         connection, _ = self.door.accept()
         process, user = peer_of(connection)
@@ -315,7 +328,7 @@ class Listener:
                 self._limit = now + UNWIND_SECONDS
 
     def _settle(self, voice: _Voice, status: int | None) -> None:
-        """Complete the report that a process sent while exiting with its exit status."""
+        """Complete the report that a process sent while it was exiting, with the exit status of the process."""
         if voice.exiting is not None:
             voice.report.result = voice.exiting.result_with(status)
             voice.exiting = None
@@ -323,7 +336,9 @@ class Listener:
                 self.reports.append(voice.report)
 
     def _why_further(self) -> str:
-        """Return the reason why more steps run than were requested, as text that follows the step number."""
+        """Return a text that says why ullage runs more steps than the user requested. The text follows the step
+        number.
+        """
         return (
             ""
             if self.request.options["batches"]
@@ -331,8 +346,8 @@ class Listener:
         )
 
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        """Exclude the import of torch from the time limit; if several processes import it at once, only the first one
-        counts.
+        """Exclude the import of torch from the time limit. If several processes import torch at once, exclude only the
+        first import.
         """
         if not self._importing:
             self._importing = voice.process

@@ -30,14 +30,16 @@ from ullage.predicting.prediction.request import Attachment, Request
 _HELPER_SECONDS: Final = 1.0  # for a rank whose messages are no longer needed to run its exit handlers
 _OUR_INPUT: Final = Path("/dev/fd/0")
 _ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
-"""Command-line arguments which mean that a command reads standard input."""
+"""The command-line arguments with which a command reads standard input, such as "-"."""
 _input_lock: Final = Lock()
 _input_piped: list[bytes] = []
-"""The content of the input pipe; kept because a pipe can be read only once, and a prediction may need several runs."""
+"""The content of the pipe at standard input. ullage keeps the content because a pipe can be read only once, and a
+prediction may need several runs.
+"""
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a separate process until it has sent its result, has ended, or is cancelled."""
+    """Run the script in a separate process until it has sent its result, has ended, or the caller cancels it."""
     report = ChildReport()
     channel, channel_end = new_pipe()
     try:
@@ -67,7 +69,7 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
 
 
 def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run a command, and listen to each of its processes that uses the GPU.
+    """Run a command, and receive messages from each of its processes that uses the GPU.
 
     Returns:
         The report of each process, the one with the highest memory use first. If no process reported anything, the list
@@ -116,7 +118,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
 
 
 def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
-    """Return the sort key of reports: out-of-memory failures first, then by reserved and by allocated memory.
+    """Return the sort key of reports. Out-of-memory failures are first, then the highest reserved and allocated memory.
 
     Reports with equal keys stay in the order in which the processes ended: a launcher fails after the process it
     started.
@@ -160,7 +162,7 @@ def _environment(request: Request) -> dict[str, str]:
 
 
 def _standard_input(words: Sequence[str]) -> BinaryIO | None:
-    """Open standard input for a run, from its beginning: a file, or a pipe if the command has the argument "-".
+    """Open the standard input of a run from its beginning. It is a file, or a pipe if the command has the argument "-".
 
     Returns: The open file, or None for empty input. A terminal is never read. A pipe is read only if the command
         mentions it.

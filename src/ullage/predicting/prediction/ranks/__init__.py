@@ -1,1 +1,1 @@
-"""Ranks that each run alone in a process, and the messages that they exchange."""
+"""Run each rank of a distributed script alone in a process, and let these processes exchange messages."""

@@ -23,41 +23,49 @@ MOST_HELPERS: Final = 64
 NO_ROOM: Final = "the host has too little free memory to run one more rank"
 TOO_MANY: Final = f"{MOST_HELPERS} ranks already run for other ranks"
 Start = Callable[[int, Callable[[], bool]], str | None]
-"""A function that runs a rank as a helper until it is no longer needed, and returns the reason if it failed."""
+"""A function that runs a rank as a helper process until it is no longer needed. It returns the reason if the rank
+failed.
+"""
 
 
 @dataclass(slots=True)
 class _Variant:
-    """The ranks of one run, which have the same script, settings and seed."""
+    """The state of all ranks of one distributed run. These ranks have the same script, settings and seed."""
 
     start: Start | None = None
-    """The function that runs another of these ranks as a helper; None until one of the ranks is measured."""
+    """The function that runs another rank of this run as a helper process; None until ullage measures one of the
+    ranks.
+    """
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
-    """The ranks whose memory is being measured now."""
+    """The ranks of the distributed script whose memory ullage measures now."""
     are_all_measured: bool = False
-    """Whether a launcher starts every rank, so that a rank that has not connected yet will connect later."""
+    """Whether a launcher starts every rank. If so, a rank that has not connected yet will connect later."""
     seen: set[int] = field(default_factory=set)
-    """The ranks that have connected to the message exchange."""
+    """The ranks of the distributed script whose processes have connected to the message exchange."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have or had a helper process, which runs only to send messages."""
+    """The ranks that have or had a helper process. A helper process runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
-    """The ranks whose helper process has ended."""
+    """The ranks of the distributed script whose helper process has ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks whose helper process failed, with the reason for each."""
+    """The ranks of the distributed script whose helper process failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """The rank that each waiting rank waits for, with the key of the message."""
+    """The rank from which each waiting rank awaits a message, with the key of that message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The messages that ranks wait for, by sending rank and key, with the number of waiting ranks."""
+    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Return whether no process runs a rank and none will start unless the exchange starts it."""
+        """Return whether the message exchange has to start a process for a rank, because no other process runs or will
+        run this rank.
+        """
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Return whether a rank waits, directly or through other ranks, for a rank that waits for it."""
+        """Return whether a rank would wait for itself: it waits, directly or through other ranks, for a rank that waits
+        for it.
+        """
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
             if other == rank:
@@ -67,27 +75,31 @@ class _Variant:
         return False
 
     def _waits_for(self, rank: int) -> int | None:
-        """Return the rank that `rank` waits for; None if it does not wait or if its message has just arrived."""
+        """Return the rank that the given rank waits for. Return None if it does not wait, or if its message has just
+        arrived.
+        """
         source, key = self.asks.get(rank, (None, ""))
         return source if key not in self.messages else None
 
 
 class Exchange:
-    """The message exchange of a prediction's ranks, used as a context manager."""
+    """The message exchange between the ranks of one prediction, used as a context manager."""
 
     def __init__(self, room: HostRoom | None = None) -> None:
-        """Store the object that decides whether the host has memory for one more rank."""
+        """Store the object that decides whether the host has enough free memory to run one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
-        """The name of the exchange's socket in the kernel's abstract namespace."""
+        """The name of the message exchange's socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """The reason why a rank that was needed was not run; None if every needed rank was run."""
+        """The reason why ullage did not run a rank from which another rank needed a message; None if ullage ran all
+        such ranks.
+        """
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
-        """The helper processes that were started and have not connected yet."""
+        """The helper processes that ullage has started and that have not connected to the message exchange yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -97,7 +109,7 @@ class Exchange:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """End the helper processes of ranks, and wait until they are gone."""
+        """End the helper processes that run ranks, and wait until these processes are gone."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -109,7 +121,7 @@ class Exchange:
 
     @contextmanager
     def measures(self, variant: str, rank: int, start: Start, *, are_all: bool = False) -> Iterator[None]:
-        """Register, for the duration of the context, that a rank of a run is measured.
+        """Register, for the duration of the context, that ullage measures a rank of a run.
 
         Args:
             variant: the name of the run; only ranks of the same run exchange messages.
@@ -138,7 +150,7 @@ class Exchange:
         thread.start()
 
     def _let_in(self) -> None:
-        """Accept connections from rank processes; close connections of other users."""
+        """Accept connections from the processes that run ranks. Close a connection if it comes from another user."""
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -150,7 +162,7 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the requests of one process, one JSON line each, until it closes the connection."""
+        """Answer the requests of one rank's process, one JSON line each, until the process closes the connection."""
         # `suppress` comes first: when the stream is closed it sends buffered data to a process that may be gone.
         with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
@@ -189,7 +201,9 @@ class Exchange:
             self._changed.notify_all()
 
     def _told(self, variant: str, rank: int, key: str, value: str, *, helps: bool) -> None:
-        """Store a message; a helper process waits here until a rank needs another message from it."""
+        """Store a rank's message. If a helper process sent it, the process waits here until a rank needs another
+        message from it.
+        """
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             mine.messages.setdefault(key, value)
@@ -203,7 +217,7 @@ class Exchange:
                 )
 
     def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
-        """Wait for a message.
+        """Wait for a message from another rank.
 
         Returns: The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was
             not run.
@@ -232,7 +246,7 @@ class Exchange:
             return mine.messages.get(key), mine.failures.get(source), refusal
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
-        """Run a rank as a helper, because another rank waits for its message."""
+        """Run a rank as a helper process, because another rank waits for its message."""
         mine.helpers.add(rank)
         start = mine.start
         if start is None:

@@ -1,4 +1,4 @@
-"""The messages that a rank running alone sends to and receives from other ranks, through
+"""Exchange messages between a rank that runs alone in this process and other ranks, through
 `prediction.ranks.exchange`.
 """
 
@@ -13,44 +13,48 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LARGEST_TEAM: Final = 8
-"""The largest group of ranks for which all ranks are run to collect what they gather: the number of GPUs in a
-machine.
+"""The size of the largest group for which ullage runs all ranks to collect the values that they gather. It is the
+number of GPUs in a machine.
 """
 
 
 @dataclass(slots=True)
 class LonePost:
-    """A rank's side of the message exchange, in the rank's process; it implements `Post` of
-    `ullage.gpu.values.ranks`.
+    """The part of the message exchange that runs in a rank's own process. It sends and receives the messages of this
+    rank, and implements `Post` of `ullage.gpu.values.ranks`.
     """
 
     address: str
     variant: str
     rank: int
     helps: bool
-    """Whether this process runs only because other ranks need its messages."""
+    """Whether this process runs its rank only because other ranks need messages from it."""
     note: Callable[..., None]
-    """A function called with "waits" and the awaited rank before a wait, and with "goes on" after the wait."""
+    """A function that the rank calls with "waits" and the awaited rank before it waits for a message, and with "goes
+    on" afterwards.
+    """
     largest_team: int = 0
-    """The largest group whose ranks are run to obtain what they gather, sum or exchange."""
+    """The size of the largest group for which ullage runs all ranks to get the values that they gather, sum or
+    exchange.
+    """
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
-    """The ranks from which this rank received messages."""
+    """The other ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks that failed although this rank needed their messages, with the reason for each."""
+    """The ranks that failed although this rank needed messages from them, each with the reason."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """The ranks that were not run although this rank needed their messages, with the reason for each."""
+    """The ranks that ullage did not run although this rank needed messages from them, each with the reason."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, key: str, value: bytes) -> None:
-        """Send a message to the exchange, where any rank that needs it can get it."""
+        """Send a message of this rank to the message exchange, which passes it to any rank that needs it."""
         with suppress(OSError):
             self._ask(key=key, value=base64.b64encode(value).decode())
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message from a rank and return it; return None if the message will not come."""
+        """Wait for a message from another rank, and return it. Return None if the message will not come."""
         value, failure, refusal = self._ask(key=key, source=source)
         if value is None:
             if failure is not None:
@@ -63,7 +67,7 @@ class LonePost:
         return base64.b64decode(value)
 
     def notes(self) -> list[str]:
-        """Return notes for the report about the other ranks that were run or failed."""
+        """Return notes for the report about the other ranks that ullage ran or that failed."""
         found = [f"{_named(self.sources)} run too, up to the messages that this rank needs"] if self.sources else []
         found += [
             f"rank {rank}, from which this rank needs messages, failed: {why}"
@@ -75,7 +79,9 @@ class LonePost:
         return found
 
     def connect(self) -> None:
-        """Connect to the exchange, so that other ranks know that this rank runs; a forked process connects again."""
+        """Connect to the message exchange, so that other ranks know that this rank runs. A forked process connects
+        again.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.connect("\0" + self.address)
         self._stream = connection.makefile("rwb")
@@ -84,7 +90,7 @@ class LonePost:
         self._say(variant=self.variant, rank=self.rank, helps=self.helps)
 
     def close(self) -> None:
-        """Close the connection to the message exchange; no message is sent or requested after this."""
+        """Close the connection to the message exchange. After this, the rank neither sends nor requests messages."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
@@ -110,6 +116,6 @@ class LonePost:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    """Return a list of ranks as the subject of a sentence, with "was" or "were"."""
+    """Return a text such as "ranks 1, 2 were" or "rank 1 was", which begins a sentence about these ranks."""
     one, *more = map(str, sorted(ranks))
     return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

@@ -17,11 +17,13 @@ from typing import Any, Final
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
 _NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
-"""Methods that PyTorch calls on Gloo groups and that its fake process group does not have (torch 2.11, 2.15)."""
+"""The methods that PyTorch calls on Gloo groups and that PyTorch's fake process group does not have (torch 2.11,
+2.15).
+"""
 
 
 def environment_of(rank: int, world_size: int) -> dict[str, str]:
-    """Return the environment variables that torchrun sets for a rank (torch 2.11), on nodes with 8 GPUs."""
+    """Return the environment variables that torchrun (torch 2.11) sets for a rank, if each node has 8 GPUs."""
     local = min(world_size, CARDS_OF_A_NODE)
     return {
         "RANK": str(rank),
@@ -42,12 +44,12 @@ def environment_of(rank: int, world_size: int) -> dict[str, str]:
 
 
 def announce(rank: int, world_size: int) -> None:
-    """Set the environment variables of torchrun, so that a script runs as if torchrun had started it."""
+    """Set the environment variables of torchrun in this process. The script then runs as if torchrun had started it."""
     os.environ |= environment_of(rank, world_size)
 
 
 def stand_in_for_the_others(torch: ModuleType) -> None:
-    """Make the process groups of torch.distributed work without the processes of other ranks."""
+    """Replace functions of torch.distributed, so that process groups work without the processes of other ranks."""
     if not torch.distributed.is_available():
         return
     # torch.distributed also has a function named `rendezvous`, so the module cannot be read as an attribute.
@@ -95,7 +97,7 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Replace `split_group`: create the subgroup with `new_group`."""
+    """Replace the function `split_group`: create the subgroup with `new_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:
@@ -147,7 +149,7 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A store in which the entries of all other ranks seem to exist: keys hold zeros, and counters are complete."""
+        """A torch.distributed store in which all other ranks seem to have set their keys (to zeros) and counters."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -208,8 +210,8 @@ def _store_type() -> type:
 class _TakenForGloo(type):
     """The metaclass of the class that replaces ProcessGroupGloo.
 
-    It makes PyTorch's `isinstance(..., ProcessGroupGloo)` true for the fake group, and gives the class the attributes
-    of Gloo's class, such as `create_device`.
+    It makes `isinstance(group, ProcessGroupGloo)` true for PyTorch's fake process group. It also gives the class the
+    attributes of Gloo's class, such as `create_device`.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -16,7 +16,9 @@ _POINTER_BYTES: Final = 8
 
 
 def stand_in_for_symmetric_memory() -> None:
-    """Replace the functions that create and exchange symmetric memory, so that they work without other ranks."""
+    """Replace the functions of PyTorch that create and exchange symmetric memory, so that they work without other
+    ranks.
+    """
     kind: Any = getattr(torch._C._distributed_c10d, "_SymmetricMemory", None)
     if kind is None or not hasattr(kind, "empty_strided_p2p"):
         return
@@ -50,13 +52,15 @@ class _Shared:
     """A buffer of symmetric memory (memory that the ranks of a machine share), with its process group."""
 
     group_name: Any
-    """The group for which the buffer was allocated, if the script named it."""
+    """The process group for which the script allocated the buffer, if the script named a group."""
     lists: list[torch.Tensor] = field(default_factory=list)
-    """The lists of buffer and signal addresses of all ranks, which PyTorch keeps in its caching allocator."""
+    """The lists of the buffer and signal addresses of all ranks. PyTorch keeps these lists in its caching allocator."""
 
 
 class LoneSymmetricMemory:
-    """A replacement for the handle through which a rank accesses a buffer on each GPU of its group."""
+    """A replacement for PyTorch's handle through which a rank accesses the symmetric memory of each rank in its
+    group.
+    """
 
     def __init__(self, tensor: torch.Tensor, rank: int, world_size: int) -> None:
         self._buffer = tensor
@@ -64,7 +68,7 @@ class LoneSymmetricMemory:
         self.world_size = world_size
 
     def get_buffer(self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
-        """Return this rank's own buffer, for any requested rank."""
+        """Return the buffer of this rank, whichever rank's buffer the script requests."""
         flat = torch.empty(0, dtype=dtype, device=self._buffer.device)
         return flat.set_(self._buffer.untyped_storage(), storage_offset, (math.prod(sizes),), (1,)).view(sizes)
 

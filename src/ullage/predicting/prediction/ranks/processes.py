@@ -1,4 +1,6 @@
-"""The processes that run ranks: which process is connected, which still runs, and whether the host can run one more."""
+"""Track the processes that run ranks: which processes are connected, which still run, and whether the host has memory
+for one more process.
+"""
 
 import os
 import socket
@@ -36,7 +38,7 @@ def starters_of(process: int) -> list[int]:
 
 
 def _status(process: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the process name (proc(5)); empty if the process is gone."""
+    """Return the fields of /proc/PID/stat that follow the process name (proc(5)); empty if the process is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -44,7 +46,7 @@ def _status(process: int) -> list[bytes]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the resident memory in bytes that a process does not share; 0 if the process is gone."""
+    """Return the bytes of resident memory that a process does not share with others; 0 if the process is gone."""
     with suppress(OSError, ValueError, IndexError):
         pages = Path(f"/proc/{process}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
@@ -52,28 +54,28 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """A count of the processes that run ranks, which decides whether the host has memory for one more."""
+    """A count of the processes that run ranks. It decides whether the host has memory for one more process."""
 
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes
     ) -> None:
-        """Store the functions that return the host's free memory (None if unknown) and a process's own memory, in
-        bytes.
+        """Store two functions: one returns the host's free memory in bytes (None if unknown), the other a process's own
+        memory in bytes.
         """
         self._available = available
         self._own = own
         self._processes: Counter[int] = Counter()
 
     def come(self, process: int) -> None:
-        """Count a connection of a process; a process may connect more than once."""
+        """Count one connection of a process that runs a rank. A process may connect more than once."""
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Remove one connection of a process from the count of processes that run ranks."""
+        """Remove one connection of a process from the count of the processes that run ranks."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:
-        """Return whether one more process fits and the same amount stays free in addition.
+        """Return whether the host has memory for one more process. The same amount must stay free in addition.
 
         Each process is assumed to grow to the size of the largest one now. A rank that has just started and later loads
         something large into host memory is not predicted.

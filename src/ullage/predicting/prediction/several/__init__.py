@@ -1,1 +1,1 @@
-"""Predictions that need several runs of one script."""
+"""Make predictions that need several runs of one script."""

@@ -1,4 +1,6 @@
-"""Predict a script whose memory depends on unknown values: run it with several seeds, and report the range of peaks."""
+"""Predict a script whose memory depends on values that are not known: run it with several seeds, and report the range
+of memory peaks.
+"""
 
 import math
 import tempfile
@@ -104,7 +106,9 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
 def _others(
     request: Request, snapshots: Path | None, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> list[tuple[int, Prediction | ScriptError]]:
-    """Predict with each further seed; a failure of the script with a seed is returned as an error."""
+    """Return the predictions with each further seed. If the script fails with a seed, return the error in place of the
+    prediction.
+    """
     stop = threading.Event()
     plain = request.with_options(values=_later(request), output=False)
 
@@ -124,8 +128,8 @@ def _others(
 
 @contextmanager
 def _snapshots_beside(snapshot: Path | None) -> Iterator[Path | None]:
-    """Create a temporary folder for the snapshots of further seeds, next to the requested snapshot; None if not
-    requested.
+    """Create a temporary folder, next to the requested memory snapshot, for the snapshots of further seeds. Return None
+    if no snapshot was requested.
     """
     if snapshot is None:
         yield None
@@ -144,7 +148,9 @@ def _snapshot_of(seed: int, folder: Path) -> Path:
 
 
 def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
-    """Move the snapshot of the reported run to the requested path, in place of the first seed's snapshot."""
+    """Move the memory snapshot of the reported run to the path that the user requested. It replaces the first seed's
+    snapshot.
+    """
     assert request.snapshot is not None
     if fullest.snapshot_error is not None:
         request.snapshot.unlink(missing_ok=True)
@@ -157,8 +163,8 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
 
 
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
-    """Add a note about the seeds that failed; if random values may have caused a failure, make the verdict
-    uncertain.
+    """Add a note about the seeds with which the script failed. If random values may have caused a failure, make the
+    verdict uncertain.
     """
     seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)
@@ -176,7 +182,8 @@ def _later(request: Request) -> ValuesMode:
 
 
 def together(runs: list[Prediction]) -> Prediction:
-    """Combine the predictions of several seeds: the figures of the fullest run, and the range and verdict of all runs.
+    """Combine the predictions for several seeds. The figures are those of the run with the most memory; the range and
+    the verdict are for all runs.
 
     The range holds the peak of one more run in 95 of 100 cases (`interval_of_peaks`), so it is wider than the runs.
     """

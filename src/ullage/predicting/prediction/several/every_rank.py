@@ -1,5 +1,5 @@
-"""Predict every rank of a distributed script, each alone in a process, and return the prediction of the fullest
-rank.
+"""Predict every rank of a distributed script, each alone in a process, and return the prediction of the rank that uses
+the most memory.
 """
 
 import threading
@@ -17,7 +17,8 @@ MOST: Final = 64
 
 
 def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict each rank of the request's world, two at a time, and return the prediction of the fullest rank.
+    """Predict each rank of a distributed script, two at a time. Return the prediction of the rank that uses the most
+    memory.
 
     Raises:
         UsageError: the request has no world size, or a world size above 64.

@@ -1,4 +1,4 @@
-"""Run several predictions for one command, two at a time, without repeating a run."""
+"""Run several predictions for one ullage command, two at a time, and run no prediction twice."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,15 +12,18 @@ from ullage.predicting.prediction.several.draws import at_once, predict_with_dra
 
 @dataclass(slots=True)
 class ParallelRuns:
-    """A runner of predictions, two at a time, that remembers the results and does not repeat a run."""
+    """A runner of predictions that runs two at a time. It remembers each result, so that it runs no prediction
+    twice.
+    """
 
     progress: Callable[[str], None]
-    """A function called with a short text before and after each run."""
+    """A function that the runner calls with a short text before and after each prediction."""
     _known: dict[str, Prediction] = field(default_factory=dict)
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run the requests, two at a time; if a script fails, its error takes the place of its prediction.
+        """Run the prediction requests, two at a time. If a script fails, the result has its error in place of its
+        prediction.
 
         Args:
             requests: the runs.
@@ -29,7 +32,9 @@ class ParallelRuns:
         return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 
     def known(self, request: Request) -> Prediction | None:
-        """Return the prediction of a request that has already run; None if it has not run or has failed."""
+        """Return the prediction of a request that has already run. Return None if the request has not run or has
+        failed.
+        """
         return self._known.get(repr(request))
 
     def _run(self, request: Request, label: str) -> Prediction | UllageError:

@@ -1,4 +1,6 @@
-"""Predict a script with two runs: with and without torch.compile, or until it has saved and again when it resumes."""
+"""Predict a script with two runs: with and without torch.compile, or one that saves a checkpoint and one that resumes
+from it.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 
 def arguments_of(text: str) -> tuple[str, ...]:
-    """Split a text into arguments as a shell does.
+    """Split a text into command-line arguments as a shell does.
 
     Raises:
         UsageError: the text has no argument, or a quotation mark is not closed.
@@ -72,7 +74,7 @@ def predict_resumed(
 
 
 def _resuming(run: Prediction) -> PhaseUse:
-    """Return a resumed run as a single phase: loading the checkpoint, and the first steps after it."""
+    """Return a resumed run as a single phase: loading the checkpoint, and the first training steps after it."""
     highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
     return PhaseUse(
         name=PhaseName.RESUMING.value,
@@ -87,7 +89,8 @@ def _resuming(run: Prediction) -> PhaseUse:
 
 
 def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict a script; if it used torch.compile, predict it again without, to show how compilation changes its memory.
+    """Predict a script. If it used torch.compile, predict it again without torch.compile, to show how compilation
+    changes its memory.
 
     Raises:
         UllageError: as `predict` does. If only the run without torch.compile fails, that is a note of the prediction.

@@ -1,1 +1,1 @@
-"""The verdict of a prediction: its reasons, and the memory outside PyTorch's allocator."""
+"""Decide the verdict of a prediction, give its reasons, and report the memory outside PyTorch's allocator."""

@@ -1,4 +1,6 @@
-"""Compute the range that contains the figure of one more run, from runs with random values of several seeds."""
+"""Compute a range that probably contains the memory peak of one more run, from runs with random values of several
+seeds.
+"""
 
 import math
 import statistics
@@ -10,7 +12,9 @@ _QUANTILES: Final = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom; the last one is used above 30."""
+"""The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom. The last quantile is also used for
+more than 30.
+"""
 
 
 _MODEL_ERROR: Final = 0.005

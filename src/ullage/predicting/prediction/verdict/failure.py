@@ -1,4 +1,4 @@
-"""Errors for runs without a verdict: the process ended without a result, or the script failed."""
+"""Make the errors for runs without a verdict: the process ended without a result, or the script failed."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ _NOT_ASKED: Final = (
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The exception types that a distributed script cannot raise because of other ranks' values."""
+"""The exception types that missing values of other ranks cannot cause in a distributed script."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
@@ -34,7 +34,7 @@ _WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to run the script without tor
 
 
 def result_of(request: Request, told: ChildReport) -> RunResult:
-    """Return the result that a process has sent.
+    """Return the result that the script's process has sent.
 
     Raises:
         UllageError: the process sent no result, or its torch cannot run on the GPU.
@@ -61,15 +61,15 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Return whether a rank may have failed because its own values replaced those of other ranks, which could be run
-    too.
+    """Return whether a rank may have failed because ullage used the rank's own values in place of other ranks' values,
+    and whether ullage could run those ranks.
     """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def failure_of(request: Request, result: RunResult, told: ChildReport) -> ScriptError:
-    """Return the error for a script that failed for a reason other than memory."""
+    """Return the error for a script that failed for another reason than too little memory."""
     text = _error_text(request, result.outcome, told)
     if result.largest_not_asked > LARGEST_TEAM and result.outcome.type not in _OF_THE_SCRIPT:
         text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
@@ -108,7 +108,7 @@ def _death_text(request: Request, told: ChildReport) -> str:
 
 
 def _command_text(request: Request, told: ChildReport) -> str:
-    """Return the error text for a command of which no process used the GPU."""
+    """Return the error text for a predicted command of which no process used the GPU."""
     name, code = request.name, told.exit_code or 0
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; allow more time with seconds="
@@ -126,7 +126,9 @@ def _command_text(request: Request, told: ChildReport) -> str:
 
 
 def _crash_place(output: str) -> str:
-    """Return the innermost user line in the output of Python's faulthandler, as " at line N of FILE"; else empty."""
+    """Return the innermost line of the user's code in the output of Python's faulthandler, as " at line N of FILE".
+    Return an empty text if the output does not have such a line.
+    """
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
         if is_users(file):
             return f" at line {line} of {file}"

@@ -1,4 +1,4 @@
-"""Decide whether a run fits, from the range of memory that the driver would report as used at the peak."""
+"""Decide whether a script fits on a GPU, from the range of used memory that the driver would report at the peak."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUse:
-    """The expected use of GPU memory in bytes: the range that decides, and its parts."""
+    """The expected use of GPU memory in bytes: the range that decides the verdict, and the parts of the memory."""
 
     total_bytes: int
     context_bytes: int
@@ -36,7 +36,9 @@ class ExpectedUse:
 
 
 def expected_use_of(request: Request, result: RunResult, measured: Measured) -> ExpectedUse:
-    """Return the memory that a real GPU would use, according to what was measured."""
+    """Return the GPU memory that the run would use on a real GPU, computed from the measurements of the emulated
+    run.
+    """
     profile, given = profile_of(request.gpu), request.context_bytes
     low_context = profile.context_low_bytes if given is None else given
     high_context = profile.context_high_bytes if given is None else given
@@ -59,7 +61,7 @@ def expected_use_of(request: Request, result: RunResult, measured: Measured) -> 
 
 
 def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict and its reason; if a whole epoch was analysed, they are those of the epoch."""
+    """Return the verdict of a prediction and its reason. If ullage analysed a whole epoch, both are about the epoch."""
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
@@ -72,7 +74,7 @@ def judgement_of(request: Request, result: RunResult, measured: Measured, use: E
 
 
 def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict on the steps that were run, and its reason."""
+    """Return the verdict on the training steps that ullage ran, and the reason for the verdict."""
     spare = spare_of(measured)
     timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
     if result.outcome.kind == "oom":
@@ -93,7 +95,8 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Return the result with the epoch's reserved memory in place of that of the steps that were run, if it is known.
+    """Return the result with the epoch's reserved memory, if it is known, in place of the reserved memory of the steps
+    that ran.
 
     The steps of a run are in another order than the batches of the epoch, which changes reserved memory.
     """
@@ -129,7 +132,9 @@ def with_epoch(result: RunResult) -> RunResult:
 
 
 def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
-    """Return the memory growth over the epoch; steps run in another order would show growth by chance."""
+    """Return the growth of memory over the epoch. The steps of the run do not show it, because they are in another
+    order than the batches of the epoch.
+    """
     if not epoch.growth_bytes_per_batch:
         return None
     if of_the_run is not None:

@@ -31,7 +31,9 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
 
 
 def part_of(outside: Outside) -> SizedPart | None:
-    """Return the part of GPU memory that was taken outside PyTorch's allocator; None if there is none."""
+    """Return the report's part for GPU memory that libraries took outside PyTorch's allocator; None if they took
+    none.
+    """
     if not outside.peak_bytes:
         return None
     names = ", ".join(use.library for use in outside.uses[:2]) + (", ..." if len(outside.uses) > 2 else "")
@@ -40,7 +42,7 @@ def part_of(outside: Outside) -> SizedPart | None:
 
 
 def rows_of(outside: Outside) -> tuple[Within, ...]:
-    """Return one row for each library with the memory that it requested."""
+    """Return one row of the report for each library that requested memory from the driver itself."""
     rows = []
     for use in outside.uses:
         parts = [text_of_bytes(use.peak_bytes)] if use.peak_bytes else []

@@ -1,4 +1,6 @@
-"""The reason for a prediction's verdict: the missing memory, the uncertainty that decides, and both as a sentence."""
+"""Explain the verdict of a prediction in a sentence: how much memory is missing, or what makes the verdict
+uncertain.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from ullage.recorded.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARG
 
 
 def growth_text(growth: Growth | None, free: int) -> str:
-    """Return a text about the memory that every step leaks, and the number of steps until memory runs out."""
+    """Return a text about the memory that every training step leaks, and the number of steps until memory runs out."""
     if growth is None:
         return ""
     each = growth.bytes_per_step
@@ -21,7 +23,9 @@ def growth_text(growth: Growth | None, free: int) -> str:
 
 
 def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
-    """Return the places where a value with one of these certainties may have decided a tensor size or a branch."""
+    """Return the source lines at which a value with one of the given certainties may have decided a tensor size or a
+    branch.
+    """
     places = [
         f"{read.op} at {Line(read.file, read.line)}" if read.file and read.line else read.op
         for read in reads
@@ -31,7 +35,7 @@ def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
 
 
 def reason_of_unknown(reads: Sequence[HostRead]) -> str:
-    """Return the reason that unknown values may have decided a tensor size or a branch."""
+    """Return a reason for the verdict: values that are not known may have decided a tensor size or a branch."""
     places = deciding(reads, "unknown")
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return (
@@ -41,8 +45,8 @@ def reason_of_unknown(reads: Sequence[HostRead]) -> str:
 
 
 def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
-    """Return the bytes that were missing when memory ran out: what PyTorch would request from the driver, less what was
-    free.
+    """Return the number of bytes that were missing when memory ran out. It is the memory that PyTorch would request
+    from the driver, minus the free memory.
 
     If no details were recorded, return the total memory of the GPU.
     """
@@ -54,7 +58,8 @@ def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
 
 
 def limit_that_refused(at_oom: AtOom) -> int | None:
-    """Return the process's own limit if that limit refused the request; None if there is none or the GPU was full.
+    """Return the limit that the script set for its own reserved memory, if that limit refused the request. Return None
+    if the script set no limit or the GPU was full.
 
     PyTorch compares its limit with its reserved memory, and does not ask the driver for memory beyond the limit.
     """
@@ -63,8 +68,8 @@ def limit_that_refused(at_oom: AtOom) -> int | None:
 
 
 def _driver_bytes(requested: int) -> int:
-    """Return the bytes that PyTorch requests from the driver for a request that its cache cannot serve, with default
-    settings.
+    """Return the bytes that PyTorch requests from the driver, with default settings, for an allocation that its cache
+    cannot serve.
 
     The rule is get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
     """
@@ -103,7 +108,9 @@ def reason_of_ending(
 
 
 def _phase_text(at_oom: AtOom, result: RunResult) -> str:
-    """Return the phase in which memory ran out, and the source line, if the phase is not a step."""
+    """Return a text with the phase in which memory ran out, and with the source line; empty if memory ran out in a
+    step.
+    """
     if at_oom.phase is None:
         return ""
     outcome = result.outcome
@@ -112,7 +119,9 @@ def _phase_text(at_oom: AtOom, result: RunResult) -> str:
 
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
-    """Return a text with the requested and the free memory, and what to try if memory is fragmented."""
+    """Return a text with the requested and the free memory at an out-of-memory error. If the free memory is fragmented,
+    the text says what to try.
+    """
     levels, limit = at_oom.levels, limit_that_refused(at_oom)
     free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes
     cached = levels.reserved_bytes - levels.allocated_bytes

@@ -29,7 +29,7 @@ _LABELS: Final = {
 
 
 def cudnn_of(measured: Measured) -> CudnnUse:
-    """Return the cuDNN operations of a run, with the range of their workspaces."""
+    """Return the cuDNN operators of a run, with the possible range of their workspace sizes."""
     plans = measured.cudnn.by_source
     tried = plans.get("cudnn")
     below, above = workspace_range({source: figures for source, figures in plans.items() if source != "cudnn"})
@@ -56,7 +56,7 @@ def _above_trials(measured: Measured, above: int) -> int:
 
 
 def guesses_of(measured: Measured) -> list[Guess]:
-    """Return the estimated sizes of library workspaces in a run."""
+    """Return the estimated sizes of the library workspaces in a run."""
     return [
         Guess(
             kind=kind,
@@ -70,7 +70,7 @@ def guesses_of(measured: Measured) -> list[Guess]:
 
 
 def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
-    """Return how many bytes less and how many bytes more than counted a real GPU may use for workspaces.
+    """Return how many bytes less and how many bytes more than ullage counted a real GPU may use for library workspaces.
 
     The bounds of all kinds are summed, because all kinds may be at their bounds at the same time.
     """
@@ -90,7 +90,9 @@ def spare_of(measured: Measured) -> int:
 
 
 def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
-    """Return one row for each kind of workspace: its size, the source of that size, and the range on a real GPU."""
+    """Return one row of the report for each kind of library workspace: its size, the source of that size, and the range
+    on a real GPU.
+    """
     rows = [Within(label="cuDNN workspaces", text=_plans_text(cudnn))] if cudnn.problems else []
     for guess in guesses:
         ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real GPU"
@@ -104,14 +106,16 @@ def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
 
 
 def less_or_more(below_bytes: int, above_bytes: int) -> str:
-    """Return the possible error of a figure, such as "2.0 MiB less or 1.0 MiB more"; empty if the figure is exact."""
+    """Return a text with the possible error of a memory size, such as "2.0 MiB less or 1.0 MiB more"; empty if the size
+    is exact.
+    """
     ends = ((below_bytes, "less"), (above_bytes, "more"))
     return " or ".join(f"{text_of_bytes(size)} {word}" for size, word in ends if size)
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
-    """Return notes on why workspaces are not cuDNN's own answers (the first few reasons), or on a different cuDNN
-    version.
+    """Return notes for the report: the first few reasons why workspace sizes are not cuDNN's own answers, or that the
+    cuDNN version differs.
     """
     notes = []
     if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
