@@ -67,11 +67,11 @@ HABITS = """
 
 The column *calls* has the number of driver calls per step that allocate or release memory (cudaMalloc, cudaFree, or
 mapping and unmapping of pages). The column *reads* has the number of values per step that the script reads from the
-GPU; each read waits for the GPU. The column *grows* has the number of bytes by which allocated memory rises from the end
-of one step to the end of the next step. The column *host time* has the CPU time of the process, divided by the CPU time
-of the loop without the habit; 0.8 to 1.2 is within noise, and an empty cell means that the CPU time could not be
-measured in one process. On a real GPU, driver calls and reads cost more time than these figures show, because cudaFree
-and reads wait until the GPU has finished all queued work.
+GPU; each read waits for the GPU. The column *grows* has the bytes by which allocated memory rises from the end of one
+step to the end of the next step. The column *host time* has the CPU time of the process, divided by the CPU time of the
+loop without the habit; 0.8 to 1.2 is within noise, and an empty cell means that the CPU time could not be measured in
+one process. On a real GPU, driver calls and reads cost more time than these figures show, because cudaFree and reads
+wait until the GPU has finished all queued work.
 """
 HABIT_TITLES = (
     "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | effect | better |\n"
@@ -80,7 +80,8 @@ HABIT_TITLES = (
 SETTINGS = """
 ## Allocator settings, with batches of 64 to 1,024 tokens per item
 
-The column *calls* has the number of driver calls per batch, over 64 batches. See also [variable lengths](variable_lengths.md).
+The column *calls* has the number of driver calls per batch, over 64 batches. See also
+[variable lengths](variable_lengths.md).
 
 | setting | allocated, GiB | reserved, GiB | calls | verdict |
 |---|---|---|---|---|"""
@@ -279,7 +280,7 @@ class Page:
 
     def endings(self) -> None:
         self.tell("\n## Memory that is left after training\n")
-        self.tell("Sizes in MiB, after the action in the first column and then `gc.collect()` and `empty_cache()`.\n")
+        self.tell("Sizes are in MiB, after the action in the first column and `gc.collect()` and `empty_cache()`.\n")
         self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)
 

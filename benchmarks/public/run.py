@@ -133,8 +133,8 @@ def main() -> int:
         "Yes. The table shows predictions of unmodified public training scripts, at the commits listed in",
         "`benchmarks/public/scripts.toml`, with generated data. `ullage predict` made these predictions with torch "
         f"{importlib.metadata.version('torch')} on a",
-        "machine without a GPU. Each cell of the table has the verdict, the peak of allocated memory, and the time that",
-        "`ullage predict` took.",
+        "machine without a GPU. Each cell of the table has the verdict, the peak of allocated memory, and the time",
+        "that `ullage predict` took.",
         "",
         "| script | " + " | ".join(CARDS) + " |",
         "|---" * (1 + len(CARDS)) + "|",
