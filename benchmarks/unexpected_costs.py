@@ -67,7 +67,7 @@ class Row:
     @property
     def text(self) -> str:
         """Return the list item with the reason and the change."""
-        said = f"* **{self.name}**: {self.what} To save this memory, {CHANGES[self.name]}."
+        said = f"* **{self.name}**: {self.what.removesuffix('.')}; to save this memory, {CHANGES[self.name]}."
         return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
