@@ -58,7 +58,7 @@ fit on the GPU, the loop is run again on the same GPU with 64 GiB, to measure ho
 
 An emulated GPU computes nothing, so it cannot measure *time*. For advice that changes the amount of computation, the
 column has the time of one step of a small model on one CPU thread, divided by the time of the loop without the change:
-1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU, the ratio of the times differs. An empty cell means
+1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU, this ratio differs. An empty cell means
 that only a real GPU can measure the time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
