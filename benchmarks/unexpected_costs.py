@@ -30,9 +30,9 @@ CHANGES = {
 TITLE = "# Which ordinary lines of PyTorch code need unexpected memory?"
 PAGE = """{title}
 
-The table lists short scripts in examples/unexpected_costs. `ullage predict` ran each of them on an emulated {gpu}
-(torch {torch}), once as it is and once with the change described below. The peaks of allocated memory are in
-MiB. To try a script:
+The table lists nine short scripts in examples/unexpected_costs, each with one such line, and their peaks of allocated
+memory in MiB. `ullage predict` ran each script on an emulated {gpu} (torch {torch}), once unchanged and once with the
+change that the list below the table describes. These commands run the first script without and with its change.
 
 ```
 ullage predict examples/unexpected_costs/{first}.py --gpu {gpu}
@@ -45,8 +45,8 @@ ullage predict examples/unexpected_costs/{first}.py changed --gpu {gpu}
 
 {texts}
 
-The shapes are small, and the ratios are those of these scripts. `ullage predict` on your own script shows which of
-these lines it has, and `ullage advise` tries the changes that apply to it.
+The scripts use small tensors, and the ratio is different in other scripts. `ullage predict` shows which of these costs
+your own script has, and `ullage advise` tries the changes that apply to your script.
 """
 
 
@@ -67,7 +67,7 @@ class Row:
     @property
     def text(self) -> str:
         """Return the list item with the reason and the change."""
-        said = f"* **{self.name}**: {self.what} The change: {CHANGES[self.name]}."
+        said = f"* **{self.name}**: {self.what.removesuffix('.')}; to save this memory, {CHANGES[self.name]}."
         return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 

@@ -22,8 +22,8 @@ WIDTH = 120
 LEFT_OUT = {"symbols", "__pycache__", "lib"}
 """Folders with nothing but lists and what was built."""
 INTRODUCTION = """
-The first sentence of each file below `src/ullage/`, written by `python tools/every_file.py`. A folder is described by
-the first sentence of its package.
+This section has the first sentence of each file below `src/ullage/`, and of the package of each folder.
+`python tools/every_file.py` writes this section.
 """
 
 

@@ -7,16 +7,16 @@ from benchmarks.advise.row import AdvisedRow
 
 PAGE: Final = """# Advised scripts
 
-Each script was given to [`ullage advise`](advise.md) with a GPU on which it does not fit. Git applied the diff to a
-copy of the script, and `ullage predict` ran the copy on the same GPU without hooks (torch {torch}). "Verified" means
-that the edited copy fits there, and allocates and reserves exactly as many bytes as `ullage advise` promised. {proved}
-of {count} are verified.{others}
+This table lists scripts that do not fit on a GPU, and the change that [`ullage advise`](advise.md) found for each
+script. Git applied the diff of the change to a copy of the script, and `ullage predict` ran the edited copy on the same
+GPU without hooks (torch {torch}). "Verified" means that the edited copy fits on the GPU, and allocates and reserves
+exactly as many bytes as `ullage advise` reported. {proved} of {count} changes are verified.{others}
 
 | script | GPU (its memory) | without changes | advised change | with it | gradients | more computation | verified |
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Sizes are peaks of used GPU memory in GiB, including the CUDA context. The column
+The sizes in the table are peaks of used GPU memory in GiB, including the CUDA context. The column
 "gradients" compares the gradients of the edited script with those of the original script.
 """
 

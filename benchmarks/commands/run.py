@@ -26,13 +26,13 @@ from .cases import HERE, SCRIPTS, Case, cases
 ROOT: Final = HERE.parents[1]
 _BEGIN, _END = "<!-- commands -->\n", "<!-- end of commands -->"
 TABLE: Final = """
-On an emulated {gpu} with torch {torch}:
+The commands of this table ran on an emulated {gpu} with torch {torch}.
 
 | command | ranks | allocated | reserved | compared with the script |
 |---|---|---|---|---|
 {rows}
 
-{equal} of {count} are equal to the byte.
+For {equal} of {count} commands, both peaks are equal to those of the plain script, to the byte.
 
 """
 FIGURES: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "world_size", "torch")

@@ -130,10 +130,11 @@ def main() -> int:
     lines = [
         "# Do unmodified public scripts run on an emulated GPU?",
         "",
-        "Yes. The table shows predictions of public training scripts, unmodified, at the commits listed in",
-        "`benchmarks/public/scripts.toml`, with generated data. They were made with torch "
-        f"{importlib.metadata.version('torch')} on a machine",
-        "without a GPU. Each cell has the verdict, the peak of allocated memory, and the time that the command took.",
+        "Yes. The table shows predictions of unmodified public training scripts, at the commits listed in",
+        "`benchmarks/public/scripts.toml`, with generated data. `ullage predict` made these predictions with torch "
+        f"{importlib.metadata.version('torch')} on a",
+        "machine without a GPU. Each cell of the table has the verdict, the peak of allocated memory, and the time",
+        "that `ullage predict` took.",
         "",
         "| script | " + " | ".join(CARDS) + " |",
         "|---" * (1 + len(CARDS)) + "|",

@@ -1,4 +1,4 @@
-"""In each step, a foreach optimizer copies all parameters at once; a loop over them makes only small copies."""
+"""In each step, a foreach optimizer copies all parameters at once; a for-loop optimizer makes only small copies."""
 
 import sys
 

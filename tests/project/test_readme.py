@@ -25,30 +25,30 @@ class Figure:
 
 
 FIGURES = (
-    Figure(r"One rank of (\d+) runs", "docs/layouts.md", r"--world-size (\d+)"),
+    Figure(r"one rank of (\d+), ullage runs", "docs/layouts.md", r"--world-size (\d+)"),
     Figure(r"layout fits on (\d+) GPUs", "docs/layouts.md", r"--cards (\d+)"),
     Figure(
-        r"In (\d+ of \d+) published fine-tunings on a T4 without quantized weights",
+        r"For (\d+ of \d+) published fine-tunings on a T4 without quantized weights",
         "docs/accuracy.md",
         r"without quantised weights, every figure to the byte: (\d+ of \d+)",
     ),
     Figure(
-        r"(\d+ of \d+) runs at the edge of the memory fit or fail as they did",
+        r"(\d+ of \d+) runs that need almost all memory of a GPU",
         "docs/accuracy.md",
         r"runs near the memory limit with the verdict of the real GPU: (\d+ of \d+)",
     ),
     Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a mean error of ([\d.]+ %)", is_cited=True),
     Figure(
-        r"(?P<all>[\d,]+) allocations become (?P<few>\d+)",
+        r"with (?P<few>\d+) instead of (?P<all>[\d,]+) allocations",
         "docs/why.md",
         r"(?P<few>\d+) allocations, of (?P<all>[\d,]+) in the recording",
     ),
     Figure(
-        r"([\d.]+ MiB) +graph +(who_holds_what\.py:\d+ global 'losses')",
+        r"([\d.]+ MiB) in the autograd graphs of the global variable",
         "docs/release.md",
-        r"([\d.]+ MiB) +graph +(who_holds_what\.py:\d+ global 'losses')",
+        r"([\d.]+ MiB) +graph +who_holds_what\.py:\d+ global 'losses'",
     ),
-    Figure(r"([\d.]+ MiB) freed", "docs/release.md", r"([\d.]+ MiB) freed"),
+    Figure(r"that you pass: ([\d.]+ MiB)", "docs/release.md", r"([\d.]+ MiB) freed"),
     Figure(r"Python (\d\.\d+) or newer", "pyproject.toml", r'requires-python = ">=(\d\.\d+)"'),
 )
 SAID_AGAIN = {
