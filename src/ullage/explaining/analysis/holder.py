@@ -56,8 +56,8 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return, for blocks that backward allocated, the forward line whose operation caused the allocation, if it is
-    known.
+    """Return the forward source line for blocks that were allocated in backward: the line whose operation caused the
+    allocation. Blocks without a known line are left out.
     """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of

@@ -226,9 +226,10 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict if memory outside PyTorch would have been enough for the request; otherwise None.
+    """Return the verdict that memory outside PyTorch is the cause, if this memory would have been enough for the
+    request; otherwise None.
 
-    With `most`, that memory must also exceed PyTorch's own.
+    With `most`, it must also be more than PyTorch's own memory.
     """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
@@ -264,8 +265,8 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
 
 def _numbers(message: Message, account: Account) -> str:
-    """Return the IDs of other processes in brackets, ordered by their memory, largest first; empty if none are
-    listed.
+    """Return the process IDs of other processes as text in brackets, ordered by memory, largest first; an empty string
+    if the message lists no processes.
     """
     listed = [process for process in message.other_processes if process.number != account.own_number]
     listed.sort(key=lambda process: -process.used_bytes)
