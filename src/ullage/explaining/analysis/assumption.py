@@ -38,7 +38,9 @@ _MOST_ENTRIES_BACK: Final = 4
 from the trace entry at which the replay and the recording differ.
 """
 _MOST_POOLS: Final = 8
-"""The largest number of private pools that the search tries for one request or one segment."""
+"""The largest number of private pools that the search for unrecorded properties tries for one request or one
+segment.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the replay of a recorded history with these assumed values. If `closest` has already made this replay,
-        it is reused.
+        """Return the replay of a recorded history, with assumed values for its unrecorded properties. If `closest` has
+        already made this replay, it is reused.
 
         The arguments must be the same as in the call of `closest`.
         """
@@ -85,7 +87,7 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Return the allocator program that is reconstructed from a recorded history with these assumed values. The
+        """Return the allocator program of a recorded history, with assumed values for its unrecorded properties. The
         keyword arguments are those of `rebuild.program_of`.
         """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
@@ -266,7 +268,9 @@ class _AssumptionSearch:
         return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield assumed values that may correct the first difference between the replay and the recording."""
+        """Yield assumptions about unrecorded properties that may correct the first difference between the replay and
+        the recording.
+        """
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
@@ -409,7 +413,9 @@ class _AssumptionSearch:
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
-    """Return a hashable value that is equal for equal assumed values."""
+    """Return a hashable value that identifies the values assumed for unrecorded properties; it is equal if the values
+    are equal.
+    """
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
     return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 

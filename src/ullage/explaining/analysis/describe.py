@@ -32,7 +32,9 @@ _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
-"""The least share of a role's bytes that must have one degree of certainty for the report to show that degree."""
+"""A share of a role's bytes: the report shows a degree of certainty only if the degree applies to at least this
+share.
+"""
 _OF_THE_RUN = "The recorded run"
 _MORE = "All changes, segments and notes: --all, or --html PAGE"
 

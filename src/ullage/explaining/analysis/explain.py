@@ -139,7 +139,7 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """Return the data of a segment with a part of its live blocks: those in the smallest set of blocks that
+        """Return the JSON data of a segment with a part of its live blocks: those in the smallest set of blocks that
         prevents the request, or those outside that set.
         """
         chosen = {block.key for block in self.pinning_set}

@@ -278,8 +278,8 @@ class StepGrowth:
     """
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """The blocks that each step keeps, as one pair for each step: the operation at which the step ends, and the keys of
-    the blocks from any source line that stay alive.
+    """One pair for each training step: the operation that ends the step, and the keys of the blocks that the step
+    allocated and that stay allocated.
     """
 
 

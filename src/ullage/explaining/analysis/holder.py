@@ -43,7 +43,9 @@ class StreamMemory:
 
 
 def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
-    """Return the lines that held memory, largest first."""
+    """Return the source lines that held memory at the failed request or at the peak, ordered by their bytes, largest
+    first.
+    """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     held = recording.held()
@@ -70,7 +72,9 @@ def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:
-    """Return the memory of each stream and pool, largest first."""
+    """Return the memory of each stream and pool at the failed request or at the peak, ordered by bytes, largest
+    first.
+    """
     blocks = recording.moment.blocks
     state = np.where(np.isin(blocks.key, list(recording.held_back)), State.WAITING, blocks.state)
     sizes: dict[tuple[int, int], Counter[State]] = {}

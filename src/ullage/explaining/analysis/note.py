@@ -1,5 +1,5 @@
-"""The notes of an explanation: what was inferred, how well the replay agrees with the recording, and what the recording
-does not contain.
+"""The notes of an explanation: properties that were inferred, how well the replay agrees with the recording, and what
+the recording does not contain.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _REPLAY_DIFFERS: Final = "the replay differs"
 _ALL_RESERVED_BEFORE: Final = "all memory of the run"
 _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
-"""The first words of notes that say why replays prove less than usual."""
+"""The first words of each note that says why the replays of this run prove less than usual."""
 MOST_OF_IT: Final = 0.9
 """A share of peak reserved memory: if at least this much was reserved before recording began, replays under other
 settings prove little.

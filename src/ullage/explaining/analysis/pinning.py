@@ -86,8 +86,8 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the blocks without those that need not be freed for the request to succeed. A replay decides about each
-    block, the largest block first.
+    """Return the smallest part of the given blocks that must be freed for the request to succeed. Replays decide for
+    each block, the largest first, whether it can be left out.
     """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
@@ -98,8 +98,8 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in one stretch of a segment. Among the stretches of at least `wanted` bytes, it is the
-    stretch with the fewest live bytes.
+    """Return the live blocks in the stretch of a segment that is cheapest to free: at least `wanted` bytes long, with
+    the fewest live bytes.
     """
     best: list[HeldBlock] = []
     best_cost: int | None = None

@@ -75,8 +75,8 @@ def short_line(frame: Frame) -> str:
 
 
 def placed(line: str) -> str:
-    """Return "at LINE" for a line of user code. For a label in brackets that replaces a line, return a phrase that fits
-    in a sentence.
+    """Return a phrase for a source line: "at LINE" or, if the argument is a label in brackets because no source line is
+    known, the words of the label.
     """
     if line == NO_STACK:
         return "where no stack was recorded"
@@ -86,8 +86,8 @@ def placed(line: str) -> str:
 
 
 def allocated_by(line: str, what: str = "from") -> str:
-    """Return "from LINE" for a line of user code. For a label in brackets that replaces a line, return a phrase that
-    fits in a sentence.
+    """Return a phrase for a source line: "from LINE" or, if the argument is a label in brackets because no source line
+    is known, "allocated" and the label.
     """
     return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
@@ -175,8 +175,8 @@ class Recording:
 
     @property
     def is_of_everything(self) -> bool:
-        """Whether the replay `done` covers the complete recording. Only the free of the failed request may be
-        missing.
+        """Whether the replay `done` replays all recorded operations. Only the free that belongs to the failed request
+        may be missing.
         """
         rest = slice(len(self.program), None)
         whole = self.rebuilt.program

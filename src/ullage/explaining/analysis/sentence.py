@@ -110,7 +110,7 @@ def sentence_of(
             )
         case Cause.ADDRESS_SPACE:
             return (
-                f"Addresses ran out or a limit was reached, not the GPU's memory size: "
+                "The GPU had free memory, but addresses ran out or a limit was reached: "
                 f"{text_of_bytes(free_when_refused(evidence))} were free on the GPU when expandable_segments could not "
                 f"map {size['requested_bytes']} more."
             )

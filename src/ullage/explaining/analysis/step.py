@@ -101,7 +101,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
 
 
 def _ended(program: Program, start: int) -> Program:
-    """Return the program with more frees at its end: one for each block that is allocated at operation `start` or later
+    """Return the program with additional frees at its end, for the blocks that are allocated from operation `start` on
     and never freed.
     """
     tail = slice(start, None)

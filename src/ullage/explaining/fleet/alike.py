@@ -18,8 +18,8 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""A gap that divides ranks into groups: the largest difference between neighboring peaks of one group, as a fraction of
-the larger peak.
+"""A threshold for dividing ranks into groups: neighboring peaks in one group differ by at most this fraction of the
+larger peak.
 """
 _MOST_KINDS: Final = 16
 """The largest number of groups into which ranks with equal peaks are divided because different source lines hold their

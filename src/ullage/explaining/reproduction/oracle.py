@@ -58,7 +58,7 @@ class Oracle:
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """The rules for the addresses of new segments with which the sketch of the whole run fails."""
+    """The rules for the addresses of new segments with which a replay of the whole run fails."""
     expandable_helps: bool
 
     @classmethod
@@ -85,14 +85,14 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a sketch fails as the recorded run did, with every rule in `placements`. Expandable segments
-        must prevent the failure of the sketch exactly if they do so for the run.
+        """Return whether a list of operations fails as the recorded run did, with every rule in `placements`.
+        Expandable segments must prevent this failure exactly if they prevent the failure of the run.
         """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Return the replay of a sketch with the run's capacity, up to the first request that fails."""
+        """Return the replay of a list of operations, with the run's capacity, up to the first request that fails."""
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,

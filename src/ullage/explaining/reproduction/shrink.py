@@ -48,21 +48,23 @@ class Sketch:
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations in the sketch, including the allocation that fails."""
+        """The number of allocations in this list of operations, including the allocation that fails."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return a sketch with only some of the operations. `rows` has their indices, or a boolean for each
-        operation.
+        """Return a list with only some of the operations. `rows` has the indices of these operations, or a boolean for
+        each operation.
         """
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return a sketch without the operations that have one of the given keys."""
+        """Return the list of operations without the operations that have one of the given keys."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return a sketch in which the allocation with the given key requests `size_bytes`."""
+        """Return the list of operations with a new size for one allocation: the allocation with the given key requests
+        `size_bytes`.
+        """
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
@@ -70,7 +72,7 @@ class Sketch:
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return the sketch as a `Program` for replay; its keys are renumbered from 0."""
+        """Return these operations as a `Program` that can be replayed; keys are renumbered from 0."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -84,14 +86,14 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The result of a search for the smallest sketch that still fails as required."""
+    """The result of a search for the shortest list of operations that still fails as required."""
 
     sketch: Sketch
     trials: int
-    """The number of sketches that were tested."""
+    """The number of lists of operations that the search tested."""
     finished: bool
-    """Whether the search for a smaller sketch finished before the time limit. If it did, no single allocation can be
-    left out.
+    """Whether the search for a shorter list of operations finished before the time limit. If it did, no single
+    allocation can be left out.
     """
 
 
@@ -118,11 +120,11 @@ def shrink(
 
 
 class _LateError(Exception):
-    """The exception that ends the search for a smaller sketch when the time limit is reached."""
+    """The exception that ends the search for a shorter list of operations when the time limit is reached."""
 
 
 class _Search:
-    """A search that makes a failing sketch smaller step by step; `best` is the smallest failing sketch so far."""
+    """A search that shortens a failing list of operations step by step; `best` is the shortest failing list so far."""
 
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
@@ -130,14 +132,14 @@ class _Search:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the time limit ended the search for a smaller sketch."""
+        """Whether the time limit ended the search for a shorter list of operations."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps that make the sketch smaller, until none of them succeeds."""
+        """Repeat all steps that shorten the list of operations, until no step succeeds."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -153,8 +155,8 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Return whether a candidate fails as required. If it does, the candidate becomes the smallest sketch so
-        far.
+        """Return whether a candidate list of operations fails as required. If it does, the candidate becomes the
+        shortest list so far.
         """
         now = time.monotonic()
         if now > self._deadline:
@@ -169,8 +171,8 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave operations out of the sketch: first in large chunks, then in chunks of half the size, and finally one
-        by one, until every remaining allocation is needed.
+        """Leave out operations: first in large chunks, then in chunks of half the size, and finally one by one, until
+        every remaining allocation is needed for the failure.
         """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
@@ -206,7 +208,7 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Replace any two allocations of the sketch by a single allocation of their total size."""
+        """Replace any two allocations of the list of operations by a single allocation of their total size."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -227,11 +229,11 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of the allocations that can be left out of the sketch."""
+        """Return the keys of the allocations that can be left out of the list of operations."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove each free from the sketch without which the sketch still fails."""
+        """Remove each free without which the list of operations still fails."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 

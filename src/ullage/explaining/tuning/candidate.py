@@ -64,8 +64,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A source of the candidates that make sense for a run, given its torch version, the options that stay the same,
-    and whether the capacity is known.
+    """The candidates (sets of allocator options) that make sense for a run, given its torch version, the options that
+    stay the same, and whether the capacity is known.
     """
 
     version: Version

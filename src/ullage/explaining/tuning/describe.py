@@ -173,8 +173,8 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the replays that the report shows: the best, the present, those that are unbeaten in bytes and driver
-    calls, and improvements with other options.
+    """Return the replays that the report shows: those with the best and the present settings, those that no other
+    replay beats in both bytes and driver calls, and other improvements.
     """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)

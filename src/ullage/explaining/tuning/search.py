@@ -24,8 +24,8 @@ _GAIN_ENOUGH_BYTES: Final = GIB // 2
 hide a useful saving.
 """
 _GAINS_PER_OPTION: Final = 2
-"""A factor for the smallest useful saving: each further option must save at least this many times as much, which is 2 %
-or, if that is less, 1 GiB.
+"""The saving that each further allocator option must bring, as a multiple of the smallest useful saving. It equals 2 %
+of the reserved bytes or, if that is less, 1 GiB.
 """
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
@@ -139,7 +139,7 @@ class SettingsSearch:
 
     def _needs_many_calls(self, trial: Trial) -> bool:
         """Return whether a replay makes far more driver calls than the replay with the present settings: over twice as
-        many, and over one more per 100 requests.
+        many, and more than one additional call per 100 requests.
         """
         assert self.present is not None
         now = self.present.driver_calls

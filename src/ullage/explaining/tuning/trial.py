@@ -54,7 +54,9 @@ class RecordedRun:
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
-        """Return the run for the program that was reconstructed from a recording."""
+        """Return a run that can be replayed, made from the allocator program that was reconstructed from a
+        recording.
+        """
         program = rebuilt.program
         return cls(
             program=program,

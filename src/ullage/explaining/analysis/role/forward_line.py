@@ -60,8 +60,8 @@ class _Matching:
         self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, forward stack, certainty) for the blocks of every backward pass in which one of the operations
-        `moments` lies.
+        """Yield (block, stack of its forward operation, certainty) for the blocks of each backward pass that contains
+        one of the operations `moments`.
         """
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
@@ -77,8 +77,8 @@ class _Matching:
     def _of_span(
         self, forward: Sequence[int], inside: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, forward stack, certainty) for one backward pass. If checkpointing reruns a part of forward,
-        this part is matched with the backward blocks that follow the rerun.
+        """Yield (block, stack of its forward operation, certainty) for the blocks of one backward pass. Blocks after a
+        forward part that checkpointing reruns are matched with that part first.
         """
         again: list[int] = []
         backward: list[int] = []
@@ -129,7 +129,9 @@ class _Matching:
                 yield key, told[known[at - 1]], Sureness.GUESS
 
     def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """Return (operation, key) pairs, in order, for the forward blocks that are freed during backward."""
+        """Return the frees in a backward pass of blocks that forward allocated: pairs of the operation and the key of
+        the block, in order.
+        """
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
@@ -159,8 +161,8 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Return groups of adjacent blocks that belong to one operation name. With `is_split`, a new group starts when
-        a stack repeats or when the source line changes.
+        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a new group
+        begins when a stack repeats or when the source line changes.
         """
         found: list[list[int]] = []
         is_open = False

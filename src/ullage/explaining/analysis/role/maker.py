@@ -24,7 +24,7 @@ class Pass(IntEnum):
     UNKNOWN = 0
     """No stacks were recorded."""
     OUTSIDE = 1
-    """Allocations by user code outside of modules, of backward and of optimizers."""
+    """Allocations by user code that is called neither by a module nor by backward or an optimizer."""
     FORWARD = 2
     BACKWARD = 3
     RECOMPUTED = 4
@@ -187,8 +187,8 @@ def _code_of(frame: Frame) -> int:
 
 
 def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
-    """Return a flag for each stack frame inside `Module._apply` that moves a parameter or a buffer, by row of the frame
-    table.
+    """Return a dictionary from rows of the frame table to flags. The flags mark lines of `Module._apply` that move a
+    parameter or a buffer.
 
     The first recorded line of the function is nearly always its recursive call for submodules.
     """

@@ -33,14 +33,14 @@ class Sureness(IntEnum):
     """The degree of certainty of a role."""
 
     CERTAIN = 0
-    """The degree for a role that PyTorch's own functions on the stack show, in agreement with the lifetime of the
-    block.
+    """A degree of certainty: PyTorch's own functions are on the stack that allocated the block, and the block's
+    lifetime agrees with the role.
     """
     LIKELY = 1
-    """The degree for a role that only the lifetime and the size of the block indicate."""
+    """A degree of certainty: the lifetime and the size of the block indicate its role, but its stack does not."""
     GUESS = 2
-    """The degree for a role that only the size of the block indicates, or whose block has an incompletely recorded
-    lifetime.
+    """A degree of certainty: only the size of the block indicates its role, or the block's lifetime was not recorded
+    completely.
     """
 
     @property
@@ -308,8 +308,8 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """Return the oldest of the chosen blocks. For each size, at most as many blocks are returned as there are
-        parameters of this size without a gradient.
+        """Return the oldest of the chosen blocks: for each size in bytes, as many blocks as there are parameters of
+        this size that have no gradient yet.
         """
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
@@ -320,8 +320,8 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first of the given blocks for each size, as many as the counter `left` has for this size. The
-        counts in `left` are reduced accordingly.
+        """Return the first of the given blocks: for each size, as many blocks as the counter `left` has for this size.
+        The counter is reduced accordingly.
         """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):

@@ -99,7 +99,7 @@ def _room(message: Message) -> int:
 
 
 def _without_free(message: Message, requested: int) -> TextVerdict:
-    """Return the verdict on a message without the free memory of the GPU."""
+    """Return the verdict on a message that does not say how much GPU memory was free."""
     total, held = message.total_bytes, _held(message)
     if total is None:
         return _bare(message)
@@ -117,7 +117,7 @@ def _without_free(message: Message, requested: int) -> TextVerdict:
         cause=Cause.CANNOT_TELL,
         sentence=(
             f"A request for {text_of_bytes(requested)} was refused on a GPU with {text_of_bytes(total)}{had}; the "
-            "message does not contain the free memory."
+            "message does not say how much memory was free."
         ),
         notes=(
             "check for other programs on the GPU, for WSL or Windows, which provide less than the GPU has, and for "

@@ -113,7 +113,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank from its own message; empty if there is only one rank."""
+    """Return the verdict for each rank, based on the rank's own error message; empty if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()

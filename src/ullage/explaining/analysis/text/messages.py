@@ -48,7 +48,7 @@ class Messages:
     rest: Unread = _NOTHING_UNREAD
     """The number of failures and warnings in the log that were counted, but not parsed."""
     mention: Mention | None = None
-    """A line of the log that mentions an out-of-memory error in a form that ullage does not know."""
+    """A line of the log that mentions an out-of-memory error, but has a form that ullage cannot parse."""
 
     @classmethod
     def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
