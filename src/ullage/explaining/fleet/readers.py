@@ -195,7 +195,7 @@ class _Budget:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until this number of bytes of the budget is free, or until no other reader uses the budget."""
+        """Wait until this many bytes of the shared memory budget are free, or until no other reader uses the budget."""
         size_bytes = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._used + size_bytes <= self._total)
