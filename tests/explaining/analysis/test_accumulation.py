@@ -254,4 +254,4 @@ def test_hundreds_of_steps_that_keep_something_are_a_leak_however_it_ends(tmp_pa
     assert explanation.cause is Cause.LEAK
     assert explanation.sentence.startswith("Memory grows: every step keeps 8.0 MiB more")
     assert "export" not in explanation.sentence
-    assert "Free them" in explanation.sentence
+    assert "Free these blocks" in explanation.sentence

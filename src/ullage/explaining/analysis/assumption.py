@@ -28,30 +28,38 @@ from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
-"""The largest number of replays in one search."""
+"""The largest number of replays that one search for unrecorded properties of a run may make."""
 _MOST_ENTRIES: Final = 2_000_000
-"""The largest total number of trace entries that all replays of one search may have; at least one replay is made."""
+"""A limit on one search for unrecorded properties of a run: the trace entries of all its replays together may not
+exceed this number. One replay is always made.
+"""
 _MOST_ENTRIES_BACK: Final = 4
-"""The number of trace entries that return memory to the driver for which a reason is sought, counted backwards from the
-entry at which a replay differs.
+"""The number of recorded returns of memory to the driver that the search tries to explain. The search goes backwards
+from the trace entry at which the replay and the recording differ.
 """
 _MOST_POOLS: Final = 8
-"""The largest number of private pools that are tried for a request or a segment."""
+"""The largest number of private pools that the search for unrecorded properties tries for one request or one
+segment.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """The properties that a recording lacks, as assumed in the replay that reproduces the recording most closely."""
+    """The assumed values of properties that a snapshot does not record, such as private pools. With these values, the
+    replay is closest to the recording.
+    """
 
     semantics: str | None = None
-    """The allocator version, from `settings.SEMANTICS`; None if the default version reproduces the recording as closely
-    as any.
+    """The allocator version, a key of `settings.SEMANTICS`; None if no other version reproduces the recording more
+    closely than the default version.
     """
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """The object that reconstructed the replayed programs; it keeps the last program."""
+    """The object that reconstructs allocator programs from the recording; it caches the program that it reconstructed
+    last.
+    """
     recording: Recording | None = field(default=None, repr=False, compare=False)
-    """The closest replay of the complete recording at the run's own capacity."""
+    """The replay that is closest to the recording, made for the complete recording and the run's own capacity."""
 
     def recording_of(
         self,
@@ -61,9 +69,10 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the replay of a history under these assumptions; a replay that `closest` has already made is reused.
+        """Return the replay of a recorded history, with assumed values for its unrecorded properties. If `closest` has
+        already made this replay, it is reused.
 
-        The arguments must be those that `closest` was called with.
+        The arguments must be the same as in the call of `closest`.
         """
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
@@ -78,8 +87,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Reconstruct the program of a history under these assumptions; the arguments are those of
-        `rebuild.program_of`.
+        """Return the allocator program of a recorded history, with assumed values for its unrecorded properties. The
+        keyword arguments are those of `rebuild.program_of`.
         """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
         rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
@@ -146,18 +155,20 @@ def closest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guessed:
-    """The assumptions of a replay, and the distance of the replay from the recording."""
+    """The result of one replay: the assumed values of unrecorded properties, and how much the replay differs from the
+    recording.
+    """
 
     order: tuple[int, int]
     unrecorded: Unrecorded
     has_all_places: bool
-    """Whether addresses were compared and all of them equal the recorded addresses."""
+    """Whether the recording contains addresses, and every address in the replay equals the recorded address."""
     recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplayWithGuesses:
-    """A replay together with the assumptions under which it was made."""
+    """A replay, together with the values that were assumed for the properties that the recording does not contain."""
 
     unrecorded: Unrecorded
     recording: Recording
@@ -165,7 +176,9 @@ class _ReplayWithGuesses:
 
     @property
     def guessed(self) -> _Guessed:
-        """The assumptions of the replay, and the distance of the replay from the recording."""
+        """The result of this replay: the assumed values of unrecorded properties, and how much the replay differs from
+        the recording.
+        """
         fidelity = self.comparison.fidelity
         return _Guessed(
             order=(fidelity.departures, fidelity.displaced),
@@ -176,8 +189,8 @@ class _ReplayWithGuesses:
 
     @property
     def reached(self) -> float:
-        """The index of the trace entry at which the replay first differs from the recording; infinity if it never
-        does.
+        """The index of the first trace entry at which the replay differs from the recording; infinity if the replay
+        never differs.
         """
         first = self.comparison.first_difference
         return float("inf") if first is None else float(self.comparison.rebuilt.row_of_op[first])
@@ -185,18 +198,22 @@ class _ReplayWithGuesses:
 
 @dataclass(slots=True, kw_only=True)
 class _AssumptionSearch:
-    """The search for assumptions that let a replay follow the recording further, one differing entry at a time."""
+    """The search for values of unrecorded properties with which a replay agrees with the recording. The search corrects
+    one difference after another.
+    """
 
     rebuilder: Rebuilder
     semantics: str | None
-    """The allocator version; None for the default version, which the program's notes then name."""
+    """The allocator version; None for the default version. With None, a note of the report names the default
+    version.
+    """
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
 
     @property
     def history(self) -> History:
-        """The recording that the replays are compared with."""
+        """The recording that the search compares each replay with."""
         return self.rebuilder.history
 
     def nearest(self) -> "_Guessed":
@@ -251,7 +268,9 @@ class _AssumptionSearch:
         return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield assumptions that may explain why a replay differs from the recording at its first difference."""
+        """Yield assumptions about unrecorded properties that may correct the first difference between the replay and
+        the recording.
+        """
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
@@ -285,9 +304,7 @@ class _AssumptionSearch:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
     def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
-        """Return whether a replay returns memory to the driver at an operation at which the recorded run returned
-        none.
-        """
+        """Return whether an operation returns memory to the driver in the replay, but not in the recording."""
         calls = trial.comparison.done.calls
         assert calls is not None
         gives = (calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))
@@ -312,10 +329,11 @@ class _AssumptionSearch:
             yield replace(trial.unrecorded, beyond_room_bytes=int(beyond.min()))
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
-        """Yield the opposite assumption on whether the program or the allocator emptied the cache at an entry or
-        shortly before.
+        """Yield the opposite assumption about who returned cached memory to the driver before a recorded request: the
+        program (`empty_cache`) or the allocator.
 
-        After emptying the cache itself, the allocator searches for a place differently, which may show only later.
+        After the allocator has emptied the cache itself, it chooses memory for the request in a different way; the
+        effect may show only later.
         """
         rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
         gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
@@ -327,8 +345,8 @@ class _AssumptionSearch:
                 yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
 
     def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield pools for the segments that a replay returns to the driver at an operation although the recorded run
-        keeps them.
+        """Yield private pools for segments that an operation returns to the driver in the replay, but that the recorded
+        run keeps.
         """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
@@ -348,8 +366,8 @@ class _AssumptionSearch:
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
     def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield a request's pool for segments that the recorded run, but not the replay, returned to the driver for the
-        request.
+        """Yield private pools for segments that a request returned to the driver in the recording, but not in the
+        replay.
 
         If memory is short, the allocator returns the cached segments of the pool that the request belongs to.
         """
@@ -379,15 +397,15 @@ class _AssumptionSearch:
             )
 
     def _first_move(self, row: int) -> int:
-        """Return the first entry of the uninterrupted series of driver calls that ends just before `row`; `row` if
-        there is none.
+        """Return the index of the first trace entry in the uninterrupted series of driver calls just before the entry
+        `row`. Without such a series, return `row`.
         """
         is_moved = is_one_of(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
-        """Return whether a segment was returned to the driver between the entry `since` and the driver calls that
-        follow `row`.
+        """Return whether a segment was returned to the driver between the trace entry `since` and the end of the driver
+        calls that follow the entry `row`.
         """
         moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
@@ -395,7 +413,9 @@ class _AssumptionSearch:
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
-    """Return a hashable value that identifies a set of assumptions."""
+    """Return a hashable value that identifies the values assumed for unrecorded properties; it is equal if the values
+    are equal.
+    """
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
     return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 

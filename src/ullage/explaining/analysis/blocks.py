@@ -1,6 +1,7 @@
 """The data of the interactive memory picture: every block of a recorded run with its lifetime, source line and stack.
 
-A moment is the state after one operation of the program. Moment 0 is the state before the first operation.
+A moment is the state of the allocator after one operation of the program. Moment 0 is the state before the first
+operation.
 """
 
 from collections import Counter
@@ -27,7 +28,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
-    """Return the blocks and segments of a run as picture data; if `roles` is given, blocks can be coloured by role."""
+    """Return the data for the picture of a run's blocks and segments. If `roles` is given, the picture can show each
+    block in the colour of its role.
+    """
     program, rebuilt = recording.program, recording.rebuilt
     done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
     assert done.places is not None
@@ -63,7 +66,7 @@ def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> 
 
 
 def _failure(recording: Recording) -> str:
-    """Return a phrase for the size and the line of the request that failed; empty if no request failed."""
+    """Return a phrase with the size of the failed request and its source line; an empty string if no request failed."""
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
@@ -72,7 +75,9 @@ def _failure(recording: Recording) -> str:
 
 
 def _times(recording: Recording) -> Column:
-    """Return the time of every moment in microseconds since the first moment; empty if a time is missing."""
+    """Return the time after each allocator operation, in microseconds since the first operation; an empty array if the
+    recording lacks a time.
+    """
     if not len(recording.history):
         return np.zeros(0, np.int64)
     rows = np.maximum(
@@ -87,8 +92,8 @@ def _times(recording: Recording) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _LivesOfKeys:
-    """The lifetimes of blocks, in the order of allocation: the moments of allocation, of the free, and of being
-    reusable.
+    """The lifetimes of blocks, one row per block: when the block was allocated, when it was freed, and when its memory
+    became reusable. Times are numbers of operations.
     """
 
     born: Column
@@ -100,7 +105,7 @@ class _LivesOfKeys:
 
 
 def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
-    """Return the keys and the lifetimes of all blocks in the order of their allocation."""
+    """Return the identifying number and the lifetime of every block, in the order of allocation."""
     program, rebuilt = recording.program, recording.rebuilt
     born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
     for segment in program.start:
@@ -124,7 +129,9 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Yield each block that other streams used, with the moment at which those streams had finished."""
+    """Yield (block, operation) for each block that other streams used; after this operation, all other streams have
+    finished with the block.
+    """
     program = recording.program
     held: dict[int, int] = {}
     rows = np.flatnonzero(is_one_of(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
@@ -139,8 +146,8 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
 
 
 def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
-    """Yield the properties that blocks can be coloured by: the line of user code, and stream and private pool if there
-    are several.
+    """Yield the properties by which the picture can colour blocks: the line of user code and, if there are several, the
+    stream and the private pool.
     """
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
@@ -174,8 +181,8 @@ def _pool_of_rows(recording: Recording) -> Column:
 
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
-    """Return the roles of blocks as a property for colouring; the roles with the most memory at the failed request or
-    the peak come first.
+    """Return the roles of blocks as a property by which the picture can colour them. The roles with the most memory at
+    the failed request, or else at the peak, come first.
     """
     held = [share.role for share in role_shares(recording, roles)]
     order = [*held, *(role for role in ROLES if role not in held)]
@@ -193,7 +200,9 @@ def _name(title: str, value: int) -> str:
 
 
 def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
-    """Return the stacks that blocks have, and the index into them for each block; -1 means no stack."""
+    """Return the different stacks that allocated blocks, and for each block the index of its stack; the index is -1 for
+    a block without a stack.
+    """
     stacks = recording.history.stacks
     used, where = np.unique(np.append(-1, np.maximum(stack, -1)), return_inverse=True)
     begins, ends = stacks.starts[used[1:]], stacks.starts[used[1:] + 1]
@@ -212,7 +221,9 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The description of a piece of memory: a segment, or pages that were mapped together."""
+    """The properties of a range of GPU memory: one segment, or the pages of an expandable segment that were mapped
+    together.
+    """
 
     born: int
     kind: str
@@ -221,7 +232,9 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class _ExtentLife:
-    """A piece of memory and its lifetime, up to the moment when it was returned to the driver (-1: never)."""
+    """A range of GPU memory and the period for which the allocator held it. `gone` is -1 if the memory was never
+    returned to the driver.
+    """
 
     address: int
     size_bytes: int
@@ -230,11 +243,12 @@ class _ExtentLife:
 
 
 def segments_of(recording: Recording, calls: Calls) -> SegmentColumns:
-    """Return every segment with its lifetime in moments; pages of an expandable segment are separate entries.
+    """Return every segment with the period for which the allocator held it; pages of an expandable segment are separate
+    entries.
 
     Args:
         recording: the run.
-        calls: the driver calls of the run's replay.
+        calls: the driver calls in the replay of the run.
     """
     moments = len(recording.program) + 1
     lives = list(_extent_lives(recording, calls))
@@ -255,7 +269,9 @@ def _column(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
-    """Yield the pieces of memory: first those that were returned to the driver, then those that were kept."""
+    """Yield every range of memory that the allocator held: first the ranges that it returned to the driver, then the
+    ranges that it kept.
+    """
     held: Ranges[_Extent] = Ranges()
     naming = _Naming(recording)
     for segment in recording.program.start:
@@ -283,14 +299,18 @@ def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
 
 
 class _Naming:
-    """The labels that distinguish segments: by block size, and by pool and stream if these are not 0."""
+    """A function object that names kinds of segments: by the size of their blocks and, if it is not 0, by the private
+    pool and the stream.
+    """
 
     def __init__(self, recording: Recording) -> None:
         self._program = recording.program
         self._pools = recording.pool_of_ops()
 
     def kind_of(self, op: int, size: int) -> str:
-        """Return the label for a segment or page of this size that an operation obtained from the driver."""
+        """Return the label for a segment (or page) of `size` bytes that the allocator obtained from the driver in the
+        given operation.
+        """
         is_request = self._program.op[op] == Op.ALLOCATE
         pool = int(self._pools[op]) if is_request else 0
         return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)

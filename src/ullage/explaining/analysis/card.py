@@ -12,7 +12,7 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, TAKEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCard:
-    """The figures of one GPU in a snapshot that need no replay; sizes in bytes."""
+    """The memory figures of one GPU that can be read from a snapshot without a replay; sizes in bytes."""
 
     device: int
     entries: int
@@ -52,10 +52,9 @@ def recorded_card(history: History) -> RecordedCard:
 
 
 def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]:
-    """Return the figures of every GPU in a snapshot, ordered by device index, without GPUs that have neither entries
-    nor memory.
+    """Return the figures of every GPU in a snapshot, ordered by device index.
 
-    If no GPU has entries or memory, all are returned.
+    GPUs without trace entries and without memory are left out, unless no GPU has any.
     """
     cards = tuple(recorded_card(histories[device]) for device in sorted(histories))
     used = tuple(card for card in cards if card.failures or card.peak_reserved_bytes)
@@ -65,8 +64,7 @@ def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]
 def card_to_explain(cards: Iterable[RecordedCard]) -> int:
     """Return the device index of the GPU that is explained by default.
 
-    That is the GPU with a failed request; if several have one, the GPU whose request failed last. If none failed, it is
-    the GPU that reserved the most memory.
+    This is the GPU whose request failed last. If no request failed, it is the GPU that reserved the most memory.
     """
 
     def rank(card: RecordedCard) -> tuple[bool, int, int, int, int]:

@@ -12,15 +12,19 @@ from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]
-"""The figures of an explanation by name; each is in bytes unless its name says otherwise."""
+"""The figures of an explanation: a dictionary from the name of a figure to its value. Values are in bytes unless the
+name says otherwise.
+"""
 _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
-"""An upper bound in bytes: GPU memory counts as full if packing all blocks without gaps would leave fewer bytes than
-this and less than `_FULL_SHARE` of the capacity.
+"""A limit in bytes on free memory, for the decision whether a GPU is full. The GPU is full if packing all blocks
+without gaps would leave less than this, and less than `_FULL_SHARE` of the capacity.
 """
 
 _LEAST_KEPT_BLOCKS: Final = 100
-"""The least number of blocks kept by a growing line for which fragmentation counts as a consequence of that growth."""
+"""A number of blocks that one source line keeps. With at least this number of blocks, growing memory explains the
+failure even if memory is fragmented too.
+"""
 
 
 class Cause(StrEnum):
@@ -29,7 +33,7 @@ class Cause(StrEnum):
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Memory was fragmented, and a single segment had enough free bytes for the request in total."""
+    """Memory was fragmented, and the free blocks of one single segment add up to at least the requested size."""
     LEAK = "leak"
     ACCUMULATION = "accumulation"
     """A loop allocates blocks at one line and keeps them all. The loop need not contain optimizer steps."""
@@ -67,17 +71,18 @@ _HEADINGS: Final = {
 
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Return whether memory counts as full if packing all blocks without gaps would leave `left_bytes` of the
-    capacity.
+    """Return whether a GPU counts as full: whether `left_bytes`, the free memory after packing all blocks without gaps,
+    is only a very small part of the capacity.
     """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 
 
 def evidence_of(recording: Recording) -> Evidence:
-    """Return the figures at the failed request, or at the memory peak if no request failed; in bytes unless a name says
-    otherwise.
+    """Return the allocator's figures at the failed request or, if no request failed, at the memory peak. Figures are in
+    bytes unless a name says otherwise.
 
-    The figures satisfy allocated + pending + cached = reserved. If the capacity is known, reserved + free = capacity.
+    Allocated, pending and cached bytes add up to the reserved bytes. If the capacity is known, reserved and free bytes
+    add up to the capacity.
     """
     done, moment = recording.done, recording.moment
     now = moment.now
@@ -153,6 +158,6 @@ def cause_of(
 
 
 def _most_free_in_one(blocks: BlockColumns) -> int:
-    """Return the largest total of free bytes found within a single segment."""
+    """Return the free bytes of the segment that has the most free bytes in total."""
     free = blocks.state == State.FREE
     return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

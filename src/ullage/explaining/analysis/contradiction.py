@@ -1,5 +1,5 @@
-"""A check of a trace for entries that contradict each other. No allocator produces such a trace, so it proves
-nothing.
+"""A check for trace entries that contradict each other. No allocator produces contradicting entries, so nothing can be
+concluded from a trace that has them.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,25 @@ from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.ranges import Ranges
 
 _MOST_ENTRIES: Final = 300_000
-"""The largest number of trace entries for which every block is tracked individually."""
+"""The length of a trace up to which the check for overlapping blocks is made, in trace entries."""
 _ROUNDING_BYTES: Final = 20 * MIB
-"""The largest difference in bytes between the sizes in the entries of a block's allocation and free. The allocation
-entry may have the requested size, and the free entry the block size."""
+"""The largest accepted difference, in bytes, between the size in the trace entry of an allocation and the size in the
+entry of the free.
+
+The allocation may be recorded with the requested size, and the free with the size of the block.
+"""
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 def check(history: History, rebuilt: Rebuilt) -> None:
-    """Raise UsageError if a recording contradicts itself."""
+    """Raise UsageError if the trace entries of a recording contradict each other."""
     found = contradiction_of(history, rebuilt, is_exact=False)
     if found is not None:
         raise UsageError(sentence_of_contradiction(found))
 
 
 def sentence_of_contradiction(contradiction: str) -> str:
-    """Return the error message for a file with this contradiction."""
+    """Return the text of the error that is raised for a file with contradicting trace entries."""
     return f"the file contradicts itself: {contradiction}; nothing can be concluded from it"
 
 
@@ -52,7 +55,9 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
 
 
 def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
-    """Yield the blocks that are outside all segments, if the file lists its segments at the end."""
+    """Yield a phrase for each block that is outside all segments and for each segment that overlaps another segment, if
+    the snapshot lists its segments.
+    """
     if not history.segments:
         return
     rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # lookups in sorted order are faster
@@ -70,7 +75,9 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
 
 
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
-    """Yield blocks that are allocated or freed twice, and frees whose size differs from the size that was allocated."""
+    """Yield a phrase for trace entries that allocate or free a block twice, and for frees whose size differs from the
+    allocated size.
+    """
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     is_free = is_one_of(lives.action, frees)
     twice = (lives.action == Action.ALLOC) & (lives.previous == Action.ALLOC)
@@ -89,7 +96,7 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
 
 
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
-    """Yield allocations that overlap a block that is still alive."""
+    """Yield a phrase for each allocation that overlaps a block that has not been freed."""
     alive: Ranges[int] = Ranges()
     rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])

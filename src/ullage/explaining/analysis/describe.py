@@ -1,4 +1,4 @@
-"""Conversion of an explanation into a report: the order of its sections, and their titles."""
+"""Conversion of an explanation into a printed report: the sections of the report, their order and their titles."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,9 @@ _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
-"""The least share of a role's bytes that must have a degree of certainty for the report to name that degree."""
+"""A share of a role's bytes: the report shows a degree of certainty only if the degree applies to at least this
+share.
+"""
 _OF_THE_RUN = "The recorded run"
 _MORE = "All changes, segments and notes: --all, or --html PAGE"
 
@@ -130,7 +132,9 @@ def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
 
 
 def _sureness(share: RoleShare) -> str:
-    """Return how certain a role is: one degree for all of its bytes, or the bytes of each degree."""
+    """Return a phrase that says how certain the role of some memory is. If the certainty differs, the phrase has the
+    number of bytes for each degree.
+    """
     if share.role is Role.UNKNOWN:
         return "not known"
     parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
@@ -141,7 +145,7 @@ def _sureness(share: RoleShare) -> str:
 
 
 def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
-    """Return the largest holders, followed by one entry that sums up all remaining ones."""
+    """Return the source lines that hold the most memory, followed by one entry for the sum of all other lines."""
     rest = holders[_HOLDERS_SHOWN:]
     if len(rest) < 2:
         return list(holders)
@@ -245,7 +249,9 @@ def _helps(explanation: Explanation) -> Table:
 
 
 def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
-    """Yield lines that count and name the remaining changes: those that help, and those that do not."""
+    """Yield sentences about the changes that the table of remedies leaves out: the number and the names of those that
+    help, and of those that do not help.
+    """
     others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
     if others:
         yield f"{len(others)} more {'change helps' if len(others) == 1 else 'changes help'}: {_names(others)}"
@@ -255,7 +261,7 @@ def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[st
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Return the names of remedies, separated by commas; several values of one setting are joined by "|"."""
+    """Return the names of remedies as text, separated by commas. Several values of one setting are joined by "|"."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
@@ -279,7 +285,9 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
 
 
 def _alternatives(explanation: Explanation) -> Section:
-    """Return the table for a run without a failed request: what it would have reserved with other settings."""
+    """Return the table for a run without a failed request: the memory that the run would have reserved with other
+    settings.
+    """
     now = explanation.evidence["peak_reserved_bytes"]
     if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
         return Remarks(

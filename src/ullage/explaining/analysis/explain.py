@@ -36,23 +36,25 @@ SCHEMA: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run recorded by `ullage run`, as far as its explanation shows it."""
+    """The summary of a run that `ullage run` recorded, as an explanation shows it."""
 
     name: str
     """The name of the run folder."""
     evidence: str | None
-    """The evidence folder that is explained; None if the run left nothing to explain."""
+    """The path of the evidence folder that the explanation reads; None if the run wrote no evidence."""
     summary: tuple[str, ...]
     """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
-    """Sentences about the failure: the process, its step and line, differences between its ranks, and its settings."""
+    """Sentences about the failure: the process, its training step and source line, the differences between its ranks,
+    and its settings.
+    """
     beside: int = 0
-    """The number of runs in the given folder, if the newest of them is explained; 0 if a run folder itself was
-    given.
+    """The number of runs in the given folder, of which the newest run is explained; 0 if the given folder is a
+    single run.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys and values that a recorded run adds to the JSON of an explanation."""
+        """Return the entries that a run folder adds to an explanation's JSON data."""
         if self.evidence is None:
             return {"summary": list(self.summary)}
         return {"run": {"evidence": self.evidence, "summary": list(self.summary)}}
@@ -64,15 +66,15 @@ class ExplanationPicture:
 
     blocks: BlockHistory
     tree: tuple[tuple[tuple[str, ...], int, int], ...]
-    """The memory in use at the time shown: tuples of (lines from the outermost to the innermost call, bytes,
-    blocks).
+    """The allocated memory at the time that the picture shows: tuples of (source lines from the outermost to the
+    innermost call, bytes, number of blocks).
     """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Answer):
-    """The explanation of a run; every figure in `evidence` is in bytes unless its name says otherwise."""
+    """The explanation of a recorded run. Every figure in `evidence` is in bytes unless its name says otherwise."""
 
     described_in: ClassVar[str] = "ullage.explaining.analysis.describe"
 
@@ -89,7 +91,9 @@ class Explanation(Answer):
     """
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates at one line and keeps; None if growth from step to step explains them."""
+    """The blocks that a loop allocates at one source line and keeps; None if growth from step to step explains the
+    failure.
+    """
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
@@ -99,25 +103,25 @@ class Explanation(Answer):
     device: int | None = None
     """The device index of the GPU that is explained; None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All GPUs of the snapshot that were used; empty if only one GPU was used."""
+    """All GPUs of the snapshot that were used; empty if the run used only one GPU."""
     roles: tuple[RoleShare, ...] = ()
-    """The roles of the memory at the failed request or at the peak, largest first; empty if no stacks were recorded."""
+    """The memory of each role at the failed request or at the peak, largest first; empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
     """The memory of each stream and private pool at the failed request or at the peak."""
     others: tuple["Explanation", ...] = ()
     """The explanations of the other GPUs, if the explanation of all GPUs was requested."""
     headline: str = ""
-    """The verdict in a few words, if it differs from the cause's heading."""
+    """The verdict of the explanation in a few words; an empty string if the cause's heading is used as the verdict."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """The summary and the remarks of a run folder; None if a file was explained."""
+    """The summary and remarks of the run folder that is explained; None if a single file is explained."""
 
     def _shown(self) -> Sequence[Answer]:
-        """Return this explanation, followed by those of the snapshot's other GPUs."""
+        """Return this explanation, followed by the explanations of the other GPUs in the snapshot."""
         return (self, *self.others)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the explanation as plain data for `json.dumps`, with the schema version first."""
+        """Return the explanation as plain data for `json.dumps`; the first key is the schema version."""
         plain = asdict(replace(self, picture=None, accumulation=None, others=(), run=None))
         own = {field.name for field in fields(Explanation)} - {"run"}
         return {
@@ -135,8 +139,8 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """Return the data of a segment with those of its blocks that do (or do not) belong to the smallest pinning
-        set.
+        """Return the JSON data of a segment with a part of its live blocks: those in the smallest set of blocks that
+        prevents the request, or those outside that set.
         """
         chosen = {block.key for block in self.pinning_set}
         return {
@@ -235,8 +239,8 @@ def explain(
 
 
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Compare the recording with a replay at the run's own capacity; at a capacity given by the user the replay would
-    differ.
+    """Return the comparison of the recording with a replay that has the run's own capacity. With a capacity that the
+    user gives, the replay would differ from the recording.
     """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
@@ -245,8 +249,8 @@ def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
 def _judged(
     recording: Recording, evidence: Evidence, contradiction: str | None
 ) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
-    """Return the cause, the growth per step and the accumulation; for a self-contradictory file only that the cause is
-    unknown.
+    """Return the cause of the failure, the growth per step, and the blocks that a loop keeps. For a file that
+    contradicts itself, the cause is `CANNOT_TELL`, and growth and blocks are None.
     """
     if contradiction is not None:
         return Cause.CANNOT_TELL, None, None
@@ -263,7 +267,9 @@ def _contradicted(contradiction: str) -> str:
 def _pinning_set(
     recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
 ) -> tuple[HeldBlock, ...]:
-    """Return the smallest set of blocks that made a request fail, if fragmentation is the cause; otherwise nothing."""
+    """Return the smallest set of blocks that prevented the failed request, if the cause is fragmentation; otherwise an
+    empty tuple.
+    """
     if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         return ()
     progress("searching for the blocks that pin memory")

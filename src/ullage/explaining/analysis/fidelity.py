@@ -1,4 +1,6 @@
-"""The comparison of the recording with a replay under the run's own settings. The proofs by replay depend on it."""
+"""The comparison of a recording with a replay under the run's own settings. It shows how reliable the other replays of
+an explanation are.
+"""
 
 from dataclasses import dataclass
 
@@ -11,8 +13,8 @@ from ullage.recorded.program import Column, Op
 from ullage.recorded.rebuild import Rebuilt
 
 Driven = tuple[tuple[str, int], ...]
-"""The driver calls of an operation in order, as ("take", bytes) for memory obtained and ("give", bytes) for memory
-returned.
+"""The driver calls of one allocator operation, in order. ("take", bytes) is memory that the allocator obtained from the
+driver, ("give", bytes) is memory that it returned.
 """
 
 
@@ -23,18 +25,20 @@ class Fidelity:
     operations: int
     """The number of operations that call the driver or fail, in the recording or in the replay."""
     departures: int
-    """The number of operations with different driver calls, or that fail only in the recording or only in the
-    replay.
+    """The number of operations whose driver calls differ between the recording and the replay, or that fail in only one
+    of the two.
     """
     placements: int
-    """The number of recorded allocations, each of which has an address."""
+    """The number of recorded allocations whose addresses are compared with the replay."""
     displaced: int
-    """The number of allocations that have another address in the replay. Segments are matched by the first block in
-    each, because the driver chooses the addresses of segments.
+    """The number of allocations whose address in the replay differs from the recorded address.
+
+    The driver chooses the addresses of segments. Addresses are therefore compared relative to the first block of each
+    segment.
     """
     address_ties: int
-    """The number of choices between equally large free blocks that depend on an address missing from the recording
-    (torch up to 2.11).
+    """The number of times that the allocator chose between free blocks of equal size by an address that the recording
+    does not contain (torch up to 2.11).
     """
 
     @property
@@ -45,14 +49,14 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A replay under the run's own settings, compared with the recording."""
+    """A replay under the run's own settings, and the result of comparing it with the recording."""
 
     rebuilt: Rebuilt
     done: Replay
     fidelity: Fidelity
     first_difference: int | None
     """The first operation whose driver calls, failure or address differ between the replay and the recording; None if
-    there is none.
+    no operation differs.
     """
 
 
@@ -98,8 +102,8 @@ def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
-    """Return the operations that allocate blocks with a recorded address, and for each whether the replay's address
-    differs.
+    """Return the operations that allocate a block with a recorded address, and for each of them whether the block has a
+    different address in the replay.
     """
     assert done.places is not None
     program = rebuilt.program
@@ -120,8 +124,8 @@ def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Col
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:
-    """Return the memory that each operation of a replay obtains from the driver and returns; `done` must include driver
-    calls.
+    """Return the driver calls of each operation in a replay: the memory obtained from the driver and the memory
+    returned to it. The replay `done` must have been made with `calls=True`.
     """
     assert done.calls is not None
     names = {int(Call.MALLOC): "take", int(Call.MAP): "take", int(Call.FREE): "give", int(Call.UNMAP): "give"}

@@ -25,40 +25,50 @@ from ullage.recorded.program import Column, Op
 
 _LEAST_BLOCKS: Final = 32
 _LEAST_SHARE_OF_ALLOCATED: Final = 0.5
-"""The least share of the allocated bytes that the blocks kept by a loop must hold."""
+"""A threshold for a memory leak in a loop: the blocks that the loop keeps must hold at least this share of all
+allocated bytes.
+"""
 _TIMES_OTHER_BLOCKS: Final = 10
-"""The least ratio of blocks kept by a loop to all other blocks without optimizer state. One training step of a net
-keeps at most about five blocks for each parameter.
+"""A threshold for a memory leak in a loop: the loop must keep at least this many times as many blocks as all other code
+(without optimizer state).
+
+One training step of a net keeps at most about five blocks for each parameter.
 """
 _TIMES_FREED_BLOCKS: Final = 3
-"""The least ratio of the blocks that a line keeps to the most blocks of that line that were ever freed together."""
+"""A threshold for a memory leak in a loop: a source line must keep at least this many times as many blocks as it ever
+freed together.
+"""
 _MOST_LINES_TRIED: Final = 3
 _SECTIONS: Final = 4
 _KEEP_ONE_IN: Final = 8
 _LEAST_FREED_BLOCKS: Final = 8
-"""The least number of blocks of a line that must be freed together to show that the line frees its blocks."""
+"""The number of blocks that a source line must have freed together to show that the code at this line frees its
+blocks.
+"""
 _MADE_ONCE: Final = re.compile(r"^(__init__|_apply|_?load_.*|from_pretrained|to_empty|reset_parameters)$")
 """The functions that create or move parameters or load data once. Blocks allocated in them are meant to stay."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _OF_THE_LEVEL: Final = 200
-"""A divisor: growth is ignored if its sum is below this fraction of the memory in use, because it explains no
-failure.
+"""A divisor. Growth over the run is ignored if it is below the memory in use divided by this number, because such small
+growth explains no failure.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """The blocks that a loop keeps at one line, and the blocks allocated together with them; sizes in bytes after
-    rounding.
+    """The blocks that a loop allocates at one source line and keeps, and the blocks that other lines allocated in the
+    same loop. Sizes are in bytes after rounding.
     """
 
     line: str
     called_at: str
-    """The line of user code that calls the code of `line`; equal to `line` without a separate calling line."""
+    """The line of user code that calls the outermost module, if `line` is inside of modules; otherwise equal to
+    `line`.
+    """
     blocks: int
     bytes: int
     other_blocks: int
-    """The number of blocks that other lines allocated together with the kept blocks."""
+    """The number of blocks that other source lines allocated in the same loop and that are still alive."""
     other_bytes: int
     seconds: float | None
     """The seconds from the allocation of the first kept block to the failure; None if times were not recorded or if
@@ -67,19 +77,23 @@ class Accumulation:
     is_older: bool
     """Whether some of the kept blocks were allocated before recording began."""
     keys: tuple[int, ...]
-    """The keys of the kept blocks and of the blocks allocated together with them, oldest first."""
+    """The keys of all blocks that the loop keeps, including the blocks of other source lines, oldest first."""
     frees: tuple[tuple[int, int], ...]
-    """The frees, as pairs (operation, block), that would leave only the newest eighth of the kept blocks alive."""
+    """The frees that would leave only the newest eighth of the kept blocks alive, as pairs (operation before which the
+    block is freed, key of the block).
+    """
 
     @property
     def round_bytes(self) -> int:
-        """The average number of bytes that the loop allocates for each additional block of the line."""
+        """The average number of bytes that the loop allocates, at all source lines, for each block allocated at
+        `line`.
+        """
         return (self.bytes + self.other_bytes) // self.blocks
 
 
 def accumulation_of(recording: Recording) -> Accumulation | None:
-    """Return the blocks kept by a loop that hold most of the memory when a request fails; None if no loop keeps
-    blocks.
+    """Return the blocks that a loop keeps, if they hold most of the memory when a request fails; None if no loop keeps
+    that much.
     """
     if recording.failing_op is None:
         return None
@@ -103,7 +117,9 @@ class _AliveAtFailure:
     """The operation that allocated each block; -1 if the block was allocated before the recording."""
     stack: Column
     lines: dict[int, str]
-    """The line of user code for each stack that allocates repeatedly; stacks that allocate once are left out."""
+    """The line of user code for each stack, without the stacks of code that runs only once, such as `__init__`
+    functions and loading of data.
+    """
 
     @classmethod
     def of(cls, recording: Recording) -> "_AliveAtFailure":
@@ -125,7 +141,7 @@ class _AliveAtFailure:
         return cls(key=key, size=size, born=born, stack=stack, lines=lines)
 
     def by_size(self) -> list[str]:
-        """Return the lines, ordered by the bytes that they hold, largest first."""
+        """Return the source lines, ordered by the bytes that their live blocks hold, largest first."""
         sizes: Counter[str] = Counter()
         for stack, size in zip(self.stack.tolist(), self.size.tolist(), strict=True):
             if stack in self.lines:
@@ -133,7 +149,7 @@ class _AliveAtFailure:
         return [line for line, _ in sizes.most_common()]
 
     def rows_of(self, line: str) -> Column:
-        """Return the indices of the blocks that a line allocated."""
+        """Return the row numbers of the live blocks that were allocated at a source line."""
         return np.flatnonzero(np.isin(self.stack, [stack for stack, one in self.lines.items() if one == line]))
 
 
@@ -143,12 +159,16 @@ def _is_made_once(recording: Recording, stack: int) -> bool:
 
 
 def is_optimizers(recording: Recording, stack: int) -> bool:
-    """Return whether a stack is inside a PyTorch optimizer; `stack` is a value of `Recording.stack_of`."""
+    """Return whether a stack contains a function of torch.optim; `stack` is a value that `Recording.stack_of`
+    returns.
+    """
     return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
 def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
-    """Return the blocks that a loop keeps at a line; None if the line keeps no blocks."""
+    """Return the blocks that a loop allocates at one source line and keeps; None if no loop keeps blocks of this
+    line.
+    """
     end = len(recording.program) - 1
     own = _without_stragglers(alive.rows_of(line), alive.born, end)
     first = max(0, int(alive.born[own[0]]))
@@ -186,7 +206,9 @@ def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> 
 
 
 def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
-    """Return the rows without the few blocks that something else allocated at the same line long before the loop."""
+    """Return the given blocks without the oldest few, if these were allocated at the same source line long before the
+    loop began.
+    """
     for number in range(len(rows) // _SECTIONS**2):
         at, following = born[rows[number : number + 2]].tolist()
         if at < 0 or 2 * (following - at) <= end - at:
@@ -195,8 +217,8 @@ def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
 
 
 def _most_freed_together(recording: Recording, line: str) -> int:
-    """Return the largest number of blocks of a line that were alive together and of which at least half were freed
-    afterwards.
+    """Return the largest number of blocks of one source line that were alive at the same time and of which at least
+    half were freed afterwards.
     """
     program = recording.program
     made = np.unique(recording.rebuilt.stack_of_key)
@@ -241,26 +263,30 @@ def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """The bytes that every step keeps in addition to the previous step, and the line that allocated most of them."""
+    """The growth of memory from step to step: the bytes that every step keeps, and the source line that allocated most
+    of them.
+    """
 
     bytes_per_step: int
     steps: int
     line: str
     line_bytes_per_step: int
-    """The part of `bytes_per_step` that `line` allocated, in bytes."""
+    """The bytes that every step keeps of those that the source line `line` allocated."""
     line_blocks: int
-    """The number of blocks of the line that are alive at the failed request or at the peak, including blocks from
-    before the recording if their line is known.
+    """The number of blocks allocated at `line` that are alive at the failed request or at the peak. Blocks from before
+    the recording count if their source line is known.
     """
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """One pair for each step: the operation at which the step ends, and the keys of the blocks that the step allocated
-    at any line and that stay alive.
+    """One pair for each training step: the operation that ends the step, and the keys of the blocks that the step
+    allocated and that stay allocated.
     """
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:
-    """Return the growth over the recorded steps by the rule of `ullage.base.growth`; None if memory does not grow."""
+    """Return the growth of memory over the recorded steps, by the rule in `ullage.base.growth`; None if memory does not
+    grow.
+    """
     ends = recording.step_ops()
     if len(ends) < 2:
         return None
@@ -295,7 +321,9 @@ def growth_of(recording: Recording) -> StepGrowth | None:
 
 
 def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
-    """Return the bytes alive after each operation, including blocks that were allocated before the first operation."""
+    """Return the allocated bytes after each operation, including blocks that were allocated before the first
+    operation.
+    """
     changes = np.zeros(length + 1, np.int64)
     np.add.at(changes, np.maximum(born, 0), sizes)
     np.add.at(changes, np.minimum(died, length), -sizes)
@@ -303,7 +331,7 @@ def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
 
 
 def _step_blocks(recording: Recording, ends: list[int], born: Column, died: Column) -> list[StepBlock[str]]:
-    """Return the blocks that were alive at the end of the step that allocated them, without optimizer state.
+    """Return the blocks that were still alive when the step that allocated them ended. Optimizer state is left out.
 
     An optimizer creates the state of a parameter when the parameter gets its first gradient, in any step.
     """

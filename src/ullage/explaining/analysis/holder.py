@@ -43,7 +43,9 @@ class StreamMemory:
 
 
 def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
-    """Return the lines that held memory, largest first."""
+    """Return the source lines that held memory at the failed request or at the peak, ordered by their bytes, largest
+    first.
+    """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     held = recording.held()
@@ -56,8 +58,8 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return, for blocks that backward allocated, the forward line whose operation caused the allocation, if it is
-    known.
+    """Return the forward source line for blocks that were allocated in backward: the line whose operation caused the
+    allocation. Blocks without a known line are left out.
     """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of
@@ -70,7 +72,9 @@ def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:
-    """Return the memory of each stream and pool, largest first."""
+    """Return the memory of each stream and pool at the failed request or at the peak, ordered by bytes, largest
+    first.
+    """
     blocks = recording.moment.blocks
     state = np.where(np.isin(blocks.key, list(recording.held_back)), State.WAITING, blocks.state)
     sizes: dict[tuple[int, int], Counter[State]] = {}

@@ -1,4 +1,6 @@
-"""The notes of an explanation: inferred properties, the comparison with the recording, and what the recording lacks."""
+"""The notes of an explanation: properties that were inferred, how well the replay agrees with the recording, and what
+the recording does not contain.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,7 +19,7 @@ _REPLAY_DIFFERS: Final = "the replay differs"
 _ALL_RESERVED_BEFORE: Final = "all memory of the run"
 _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
-"""The first words of the notes that weaken what a replay proves."""
+"""The first words of each note that says why the replays of this run prove less than usual."""
 MOST_OF_IT: Final = 0.9
 """A share of peak reserved memory: if at least this much was reserved before recording began, replays under other
 settings prove little.
@@ -32,8 +34,8 @@ def notes_of(
     *,
     assumed_version: str | None,
 ) -> tuple[str, ...]:
-    """Return the notes, one sentence each; `assumed_version` is the allocator version if it was inferred from
-    replays.
+    """Return the notes of an explanation, one sentence each. `assumed_version` is the torch version if it was inferred
+    from replays, otherwise None.
     """
     return (
         *_assumptions(recording, assumed_version),
@@ -53,7 +55,9 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Yield how much of the recording was compared with the replay, and whether the two agree."""
+    """Yield a sentence that says how many driver calls and addresses were compared, and whether recording and replay
+    agree.
+    """
     if not len(recording.history):
         yield (
             "the recording has no memory requests, only the final state: call "

@@ -30,8 +30,8 @@ class Pin:
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Return the segments that have both free memory and live blocks when the program ends, the most free memory
-    first.
+    """Return the segments that have both free memory and live blocks when the program ends, ordered by free memory,
+    largest first.
     """
     blocks = recording.done.blocks
     held: dict[int, list[HeldBlock]] = {}
@@ -86,7 +86,9 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the blocks that are needed for the request to succeed, trying to leave out the largest blocks first."""
+    """Return the smallest part of the given blocks that must be freed for the request to succeed. Replays decide for
+    each block, the largest first, whether it can be left out.
+    """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
         without = [other for other in kept if other is not block]
@@ -96,7 +98,9 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in the part of a segment with at least `wanted` bytes that has the fewest live bytes."""
+    """Return the live blocks in the stretch of a segment that is cheapest to free: at least `wanted` bytes long, with
+    the fewest live bytes.
+    """
     best: list[HeldBlock] = []
     best_cost: int | None = None
     blocks = recording.done.blocks
@@ -127,7 +131,9 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of the emptiest segments that must be returned to the driver to free `wanted` bytes."""
+    """Return the live blocks of those segments that would have to be returned to the driver to free `wanted` bytes.
+    Segments with the smallest share of live bytes are chosen first.
+    """
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
     chosen: list[HeldBlock] = []
     for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):

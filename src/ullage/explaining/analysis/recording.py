@@ -33,7 +33,9 @@ _KINDS: Final = (
     ),
     (re.compile(r"\bautograd::Engine::"), "(backward)"),
 )
-"""Pairs (pattern of a C++ frame, label for an allocation with such a frame); the most specific pattern comes first."""
+"""Pairs of a pattern for C++ frame names and a label for allocations whose stack has such a frame. The most specific
+pattern comes first.
+"""
 _OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
 
@@ -68,12 +70,14 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def short_line(frame: Frame) -> str:
-    """Return the file and line of a stack frame, with the last two parts of its path."""
+    """Return the file and line of a stack frame as text; of the file's path, only the last two parts are shown."""
     return short_place(frame.file, frame.line)
 
 
 def placed(line: str) -> str:
-    """Return "at LINE" for a line of user code; for a label in brackets, a phrase that fits in a sentence."""
+    """Return a phrase for a source line: "at LINE" or, if the argument is a label in brackets because no source line is
+    known, the words of the label.
+    """
     if line == NO_STACK:
         return "where no stack was recorded"
     if line == NO_LINE:
@@ -82,14 +86,16 @@ def placed(line: str) -> str:
 
 
 def allocated_by(line: str, what: str = "from") -> str:
-    """Return "from LINE" for a line of user code; for a label in brackets, a phrase that fits in a sentence."""
+    """Return a phrase for a source line: "from LINE" or, if the argument is a label in brackets because no source line
+    is known, "allocated" and the label.
+    """
     return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlock:
-    """A block that is alive at the failed request or at the peak: its key in the program, its size after rounding, its
-    line.
+    """A block that is alive at the failed request or at the peak, with its address, its size after rounding and the
+    source line that allocated it.
     """
 
     key: int
@@ -102,25 +108,30 @@ class HeldBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A history, the program reconstructed from it, and the replay of that program under the run's own settings."""
+    """A recorded history of allocations, the allocator program reconstructed from it, and the replay of this program
+    under the run's own settings.
+    """
 
     history: History
     rebuilt: Rebuilt
     program: Program
-    """The operations up to and including the last failed request; all operations if no request failed."""
+    """The operations of the program up to and including the last failed request; all operations if no request
+    failed.
+    """
     failing_op: int | None
     done: Replay
     """The replay of the whole program under the run's own settings."""
     moment: Replay
     """The replay up to the failed request; if no request failed, up to the peak of allocated memory."""
     refused_bytes: int = 0
-    """The number of bytes that the driver had free in addition to those requested when it refused. Above 0, a limit is
-    below the GPU's memory size, or no address range was left.
+    """The excess of the GPU's free bytes over the segment size that the failed request needed. If it is above 0, a
+    limit refused the request, or the address space was full.
     """
     held_back: frozenset[int] = frozenset()
-    """The keys of blocks that were freed but not yet reusable when the request failed. PyTorch waits for other streams
-    before a request fails, but not during a graph capture. These blocks stay alive in the program and belong to no
-    line.
+    """The keys of blocks that were freed but not yet reusable when the request failed. The replay keeps these blocks
+    alive, and they are counted for no source line.
+
+    PyTorch waits for other streams before a request fails, but not during a graph capture.
     """
 
     @classmethod
@@ -164,7 +175,9 @@ class Recording:
 
     @property
     def is_of_everything(self) -> bool:
-        """Whether `done` replays the complete recording: at most the failed request's free is left out."""
+        """Whether the replay `done` replays all recorded operations. Only the free that belongs to the failed request
+        may be missing.
+        """
         rest = slice(len(self.program), None)
         whole = self.rebuilt.program
         if self.failing_op is None or self.held_back:
@@ -180,8 +193,8 @@ class Recording:
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
-        """Return the stack that allocated a block: -1 if no stack was recorded, -2 if the block is older than the
-        recording.
+        """Return the number of the stack that allocated a block. -1 means that no stack was recorded, -2 that the block
+        is older than the recording.
         """
         if key < 0:
             return -1
@@ -189,18 +202,22 @@ class Recording:
         return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
 
     def line_of(self, key: int) -> str:
-        """Return the line of user code that allocated a block, with the last two parts of its path."""
+        """Return the line of user code that allocated a block, as text; of the file's path, only the last two parts are
+        shown.
+        """
         return self.line_of_stack(self.stack_of(key))
 
     def line_of_stack(self, stack: int) -> str:
-        """Return the line of user code on a stack; `stack` is a value of `stack_of`."""
+        """Return the line of user code on a stack, as text; `stack` is a value that `stack_of` returns."""
         if stack < 0:
             return "(before recording began)" if stack == -2 else NO_STACK
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
-        """Return the lines of user code on a stack from the outermost to the innermost, at most the innermost eight."""
+        """Return the lines of user code on a stack, from the outermost to the innermost. Only the innermost eight lines
+        are returned.
+        """
         if stack < 0:
             return (self.line_of_stack(stack),)
         own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
@@ -252,14 +269,16 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def pool_of_ops(self) -> Column:
-        """Return the private pool that requests belong to at each operation; 0 is the default pool."""
+        """Return, for each operation, the private pool that a request at this point belongs to; 0 is the default
+        pool.
+        """
         program = self.program
         begins = program.op == Op.BEGIN_POOL
         last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
         return np.where((last >= 0) & begins[last], program.key[last], 0)
 
     def step_ops(self) -> list[int]:
-        """Return the last operation of each step that the recording shows."""
+        """Return the indices of the operations that end the training steps of this recording."""
         return step_ops(self.history, self.rebuilt, len(self.program))
 
 
@@ -292,8 +311,8 @@ def _fails(done: Replay, op: int) -> bool:
 
 
 def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
-    """Return whether the first failed request of a replay also failed in the recording; at a smaller capacity others
-    fail.
+    """Return whether the first failed request of a replay also failed in the recording. With too small a capacity, a
+    different request fails first.
     """
     first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
     return bool(rebuilt.row_of_op[first] in failed)
@@ -324,8 +343,8 @@ def cut(program: Program, length: int) -> Program:
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:
-    """Return a program with operations inserted; `before` maps the index of an operation to the (op, key) pairs
-    before it.
+    """Return a copy of a program with additional operations. `before` maps the index of an operation to the (op, key)
+    pairs that are inserted before it.
     """
     at, ops, keys = [], [], []
     for index, added in sorted(before.items()):

@@ -34,7 +34,7 @@ _Arguments = TypeVarTuple("_Arguments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change to a run, with its effect on peak reserved bytes and on the number of driver calls."""
+    """One change to a run, and its effect on the peak of reserved memory and on the number of driver calls."""
 
     setting: str | None = None
     """The allocator option that is changed, such as "expandable_segments:True"; None if the remedy is an action."""
@@ -49,7 +49,9 @@ class Remedy:
     """The number of driver calls with the change, minus the number without it."""
     remark: str = ""
     alloc_conf: str | None = None
-    """The complete value of PYTORCH_CUDA_ALLOC_CONF that was replayed: the run's own options plus this one."""
+    """The value of PYTORCH_CUDA_ALLOC_CONF with which the run was replayed: the run's own options and the option of
+    this remedy.
+    """
 
     @property
     def name(self) -> str:
@@ -58,8 +60,18 @@ class Remedy:
 
     @property
     def short_name(self) -> str:
-        """The setting or the action, without the explanation that follows a comma or bracket."""
+        """The name of the setting or the action, without the explanation that follows after a comma or a bracket."""
         return self.name.partition(", ")[0].partition(" (")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RemedyTrial:
+    """One change to a recorded run, before it is replayed."""
+
+    setting: str | None = None
+    action: str | None = None
+    settings: Settings
+    program: Program
 
 
 class RemedySearch:
@@ -70,11 +82,11 @@ class RemedySearch:
     """
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Start the replays of all changes that require only the recording.
+        """Start the replays of all changes that depend on nothing but the recording.
 
         Args:
             recording: the run.
-            progress: called with a short text before every replay.
+            progress: a function that is called with a short text before every replay.
         """
         self._recording = recording
         self._progress = progress
@@ -98,7 +110,9 @@ class RemedySearch:
 
     @property
     def is_of_a_replay(self) -> bool:
-        """Whether the recording contains operations to replay; without them the search finds no remedies."""
+        """Whether the recording contains operations that can be replayed. Without operations, the search finds no
+        remedies.
+        """
         rebuilt, done = self._recording.rebuilt, self._recording.done
         has_moved = rebuilt.is_whole or done.driver_calls or self._recording.failing_op is not None
         return bool(len(self._recording.history) and has_moved)
@@ -133,10 +147,8 @@ class RemedySearch:
             ),
         )
 
-    def _begin(
-        self, change: "Callable[[Recording, *_Arguments], _RemedyTrial | None]", *arguments: *_Arguments
-    ) -> None:
-        """Apply a change and replay the run in a thread of the pool."""
+    def _begin(self, change: Callable[[Recording, *_Arguments], _RemedyTrial | None], *arguments: *_Arguments) -> None:
+        """Apply a change to the run, and replay the changed run in a thread of the thread pool."""
 
         def run() -> Remedy | None:
             trial = change(self._recording, *arguments)
@@ -148,19 +160,9 @@ class RemedySearch:
         self._replayed.append(self._pool.submit(run))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RemedyTrial:
-    """One change to a recorded run, before it is replayed."""
-
-    setting: str | None = None
-    action: str | None = None
-    settings: Settings
-    program: Program
-
-
 def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
-    """Return the run with an additional option; None if the run already has it or if it conflicts with the run's own
-    options.
+    """Return the run with one more allocator option; None if the run already has the option or if the option conflicts
+    with the run's own options.
     """
     own = recording.rebuilt.settings
     try:
@@ -171,7 +173,9 @@ def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
 
 
 def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
-    """Return the run with garbage collection below a memory limit; None if the run's capacity is not known."""
+    """Return the run with a memory limit below its capacity, and with garbage collection of cached memory; None if the
+    capacity is not known.
+    """
     if recording.rebuilt.room_bytes >= UNBOUNDED_BYTES:
         return None
     threshold, share = _GARBAGE_COLLECTION
@@ -185,7 +189,9 @@ def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
 
 
 def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyTrial | None:
-    """Return the run with `torch.cuda.empty_cache()` after every `every` steps; None if the run has too few steps."""
+    """Return the run with a call of `torch.cuda.empty_cache()` after every `every` steps; None if the run has too few
+    steps.
+    """
     marks = steps[every - 1 :: every]
     if not marks:
         return None
@@ -206,14 +212,14 @@ def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | Non
 
 
 def _freed_at_steps(recording: Recording, growth: StepGrowth) -> _RemedyTrial:
-    """Return the run with the memory that every step keeps freed at the end of that step."""
+    """Return a changed run: the blocks that each step would keep are freed when the step ends."""
     action = f"free the {text_of_bytes(growth.bytes_per_step)} that each step keeps at the end of the step"
     frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, frees))
 
 
 def _freed_in_the_loop(recording: Recording, accumulation: Accumulation) -> _RemedyTrial:
-    """Return the run with the blocks that a loop keeps freed while the loop runs."""
+    """Return a changed run: most of the blocks that a loop would keep are freed while the loop runs."""
     freed: dict[int, list[tuple[Op, int]]] = {}
     for op, key in accumulation.frees:
         freed.setdefault(op, []).append((Op.FREE, key))
@@ -237,16 +243,16 @@ def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:
 
 
 def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
-    """Return the settings of a process that starts with an option added to the run's own; the memory limit is that of
-    the replay.
+    """Return the allocator settings of a new process that has the run's own options and one more option. The memory
+    fraction of the replay is kept.
     """
     changed = parse_settings(with_options(own_text, option), semantics=own.semantics)
     return replace(changed, per_process_memory_fraction=own.per_process_memory_fraction)
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return the remedies that a replay cannot prove: how much less the run would have to hold, or to request at
-    once.
+    """Return the remedies that a replay cannot prove: by how much the run would have to reduce its memory, or the size
+    of the failed request.
     """
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
@@ -265,8 +271,8 @@ def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, roo
 
 
 def higher_limit(free_bytes: int) -> Remedy:
-    """Return the remedy for a limit below the GPU's memory size; `free_bytes` is the memory that was free on the
-    GPU.
+    """Return the remedy for a memory limit that is too low: raise the limit. `free_bytes` is the memory that was free
+    on the GPU.
     """
     action = "raise the limit (torch.cuda.set_per_process_memory_fraction, or the system's limit)"
     return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the GPU")

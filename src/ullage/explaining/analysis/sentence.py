@@ -1,4 +1,4 @@
-"""The heading and the first sentence of an explanation: the cause as a text, with its figures."""
+"""The heading and the first sentence of an explanation, which state the cause and its figures."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -25,15 +25,15 @@ _RECORD: Final = (
 
 
 _UNPRINTED_BYTES: Final = 1 << 62
-"""A size in bytes: the report does not print the exact size of requests this large."""
+"""A size in bytes. If a request is at least this large, the report does not print its exact size."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 _FREE_THEM: Final = (
-    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), or empty "
-    "the list or cache that holds them. If the loop trains, call backward() more often."
+    "\nFree these blocks: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), or "
+    "empty the list or cache that holds them. If the loop trains, call backward() more often."
 )
 _HOLDERS_NAMED: Final = 3
 _WORTH_NAMING: Final = 0.02
-"""A share of peak reserved memory: the report names a setting only if the setting lowers the peak by at least this
+"""A share of peak reserved memory: the report advises a setting only if the setting lowers the peak by at least this
 share.
 """
 
@@ -110,7 +110,7 @@ def sentence_of(
             )
         case Cause.ADDRESS_SPACE:
             return (
-                f"Addresses ran out or a limit was reached, not the GPU's memory size: "
+                "The GPU had free memory, but addresses ran out or a limit was reached: "
                 f"{text_of_bytes(free_when_refused(evidence))} were free on the GPU when expandable_segments could not "
                 f"map {size['requested_bytes']} more."
             )
@@ -123,8 +123,8 @@ def sentence_of(
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Return whether a free block was large enough but not usable for the request, or other pools held the missing
-    bytes.
+    """Return whether enough memory was free but unusable for the request: a block on another stream or in another pool,
+    or the cached memory of other pools.
     """
     if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
         return True
@@ -163,7 +163,9 @@ def went_on(recording: Recording) -> str:
 def cure_of(
     cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: StepGrowth | Accumulation | None
 ) -> str:
-    """Return what to do: the line to paste, if a replay proves that a setting lets the request succeed lastingly."""
+    """Return advice for the reader of a report: the shell line that applies a setting, if a replay proves that the
+    setting prevents the failure and does not only delay it.
+    """
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
@@ -179,11 +181,13 @@ def cure_of(
         if done is None and less is not None and cause is Cause.TRULY_FULL:
             return f"\nThis would be enough: {less.name}."
         return f"\n{_no_setting(cause)}: {done.name} (replayed)." if done is not None else ""
-    thin = " The step had not ended: a smaller batch is safer." if is_full(evidence["room_bytes"], left) else ""
+    thin = (
+        " The training step had not ended: a smaller batch is safer." if is_full(evidence["room_bytes"], left) else ""
+    )
     if isinstance(growth, StepGrowth):
         thin = (
             f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly "
-            f"{allocated_by(growth.line, 'at')}, so this only delays the failure {_by(left, growth)}."
+            f"{allocated_by(growth.line, 'at')}, so this setting only delays the failure {_by(left, growth)}."
         )
     return (
         f"\n{_this_setting(cause)}: {best.setting}, with {text_of_bytes(left)} left (replayed).{thin} "
@@ -206,7 +210,9 @@ def _empty_first(recording: Recording) -> str:
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    """Return a phrase with the number of further steps or blocks that fit into `left_bytes`."""
+    """Return a phrase that says how many more steps or blocks fit into `left_bytes`, such as "by about 3 more
+    steps".
+    """
     each, what = (growth.round_bytes, "block") if isinstance(growth, Accumulation) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
     return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what}"
@@ -217,11 +223,10 @@ def _grown(growth: StepGrowth, evidence: Evidence) -> str:
     kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
     such = "such blocks" if growth.line.startswith("(") else "blocks of that line"
     part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
-    return (
-        f"Memory grows: every step keeps {kept} more, {part} ({most}) {allocated_by(growth.line)}{ran_out}. "
-        f"{growth.line_blocks:,} {such} are alive and hold {text_of_bytes(growth.line_bytes)} of the "
-        f"{text_of_bytes(evidence['allocated_bytes'])} allocated."
-    )
+    source = f"{part} ({most}) {allocated_by(growth.line)}{ran_out}"
+    held = f"{text_of_bytes(growth.line_bytes)} of the {text_of_bytes(evidence['allocated_bytes'])} allocated"
+    grows = f"Memory grows: every step keeps {kept} more, {source}."
+    return f"{grows} {growth.line_blocks:,} {such} are alive and hold {held}."
 
 
 def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
@@ -239,12 +244,10 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
         if accumulation.other_blocks
         else ""
     )
-    held = text_of_bytes(accumulation.bytes)
-    return (
-        f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated {placed(accumulation.line)}{called} are still "
-        f"alive and hold {held} of the "
-        f"{text_of_bytes(evidence['allocated_bytes'])} allocated. They were allocated{since}{others}."
-    )
+    where = f"{placed(accumulation.line)}{called}"
+    held = f"{text_of_bytes(accumulation.bytes)} of the {text_of_bytes(evidence['allocated_bytes'])} allocated"
+    keeps = f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated {where} are still alive and hold {held}."
+    return f"{keeps} They were allocated{since}{others}."
 
 
 def free_when_refused(evidence: Evidence) -> int:
@@ -317,7 +320,7 @@ def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
 
 
 def _when(recording: Recording) -> str:
-    """Return a phrase for the point in time at which the most memory was allocated."""
+    """Return a phrase that says when the most memory was allocated, such as "in step 3 of 8"."""
     op = recording.done.peak_allocated_op
     if op < recording.program.setup:
         return "when recording began"
@@ -333,8 +336,8 @@ def _when(recording: Recording) -> str:
 
 
 def lower_with(remedies: Sequence[Remedy], evidence: Evidence) -> str:
-    """Return advice to use the setting that would have lowered the peak of reserved memory most, for a run without
-    failed requests; empty if no setting lowers it.
+    """Return advice for a run without failed requests: the setting that lowers the peak of reserved memory most. The
+    result is empty if no setting lowers the peak.
     """
     now = evidence["peak_reserved_bytes"]
     settings = [remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits]

@@ -36,7 +36,7 @@ class Moment(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """The kind of change of a source line between two runs."""
+    """The kind of change in the memory of a source line between two runs."""
 
     SAME = "same"
     MOVED = "moved"
@@ -49,7 +49,9 @@ class LineChange:
     """The memory of one source line or annotation in both runs: bytes after rounding, and number of blocks."""
 
     name: str
-    """The line's name in the second run; for a line that holds memory only in the first run, its name there."""
+    """The name of the source line in the second run; for a line that holds memory only in the first run, the name in
+    the first run.
+    """
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -66,7 +68,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A total of the allocator in both runs, in bytes or as a number of segments."""
+    """One figure of the allocator in both runs, such as the reserved bytes or the number of segments."""
 
     name: str
     before: int
@@ -77,7 +79,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """The comparison of two runs; the lines that grew most come first."""
+    """The comparison of the memory of two recorded runs. The source lines whose memory grew most come first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -90,13 +92,15 @@ class Difference(Answer):
     levels: tuple[Level, ...]
     """The allocator's totals at the compared point in time: allocated, pending, cached, reserved, segments."""
     overall: tuple[Level, ...]
-    """Allocated and reserved memory when the snapshots were taken, and allocated memory at the peaks, whatever `moment`
-    is. The peaks are left out if a run cannot be replayed, or if neither run has a trace.
+    """Totals that do not depend on `moment`: allocated and reserved bytes at the end of each run, and allocated bytes
+    at each peak.
+
+    The peaks are left out if a run cannot be replayed, or if neither run has a trace.
     """
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return this comparison as plain data for `json.dumps`; the first key is the schema version."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
@@ -175,7 +179,7 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return a mapping from places of the first run to the corresponding places of the second."""
+    """Return a dictionary that maps source lines of the first run to the same lines of code in the second run."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -188,8 +192,10 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
 
 
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Match a function's lines. Lines that moved by the same distance are matched together, the largest group first;
-    among groups of equal size, lines that did not move come first.
+    """Return a dictionary that maps a function's line numbers in the first run to those in the second run.
+
+    Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
+    shortest distance comes first.
     """
     found: dict[int, int] = {}
     before, after = set(before), set(after)
@@ -230,7 +236,7 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most bytes that each run had allocated, summed over each device's own peak; empty if a peak is
+    """Return the most allocated bytes of each run, as the sum of the peaks of its devices; an empty list if a peak is
     unknown.
     """
     if not any(len(history) for history in (*before, *after)):

@@ -20,8 +20,8 @@ UNNAMED: Final = "(no annotation)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of the user's code: the last two parts of its path, and the function. If the line number is 0, no line is
-    known.
+    """A line of the user's code: the last two parts of the file's path, the function and the line number. The line
+    number is 0 if the line is not known.
     """
 
     file: str
@@ -51,8 +51,8 @@ class MomentHolding:
 
     places: dict[Place, HeldBytes]
     annotations: dict[str, HeldBytes]
-    """Bytes by annotation: the label that the program gave the allocation or, without a label, the innermost named
-    range; empty if the run has neither labels nor named ranges.
+    """The allocated bytes by annotation: the label that the program gave an allocation or, without a label, the
+    innermost open named range. Empty if the run has neither labels nor named ranges.
     """
     allocated_bytes: int
     pending_bytes: int
@@ -72,7 +72,9 @@ def holding_at_end(histories: Iterable[History]) -> MomentHolding:
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return the memory that was allocated at the peak, summed over each device's own peak, by replaying the run."""
+    """Return the memory that each device had allocated at its own peak, summed over all devices, by replaying the
+    run.
+    """
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
@@ -164,7 +166,7 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 def _annotation_of(history: History) -> Callable[[int], str]:
     """Return the label of the trace entry that allocated a block: the entry's own metadata or, without metadata, the
-    innermost open range.
+    innermost named range that was open.
     """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
@@ -181,7 +183,7 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the innermost open range at each point in time where it changes."""
+    """Return the innermost open named range of the program, for each point in time at which that range changes."""
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

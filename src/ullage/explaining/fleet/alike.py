@@ -18,17 +18,23 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""The largest difference between two neighboring peaks of one group, as a fraction of the larger peak."""
+"""A threshold for dividing ranks into groups: neighboring peaks in one group differ by at most this fraction of the
+larger peak.
+"""
 _MOST_KINDS: Final = 16
-"""The largest number of groups that ranks with equal peaks are divided into by their source lines."""
+"""The largest number of groups into which ranks with equal peaks are divided because different source lines hold their
+memory.
+"""
 _LINES_SHARE: Final = 0.05
-"""The largest difference between the source lines of two ranks of one group, as a fraction of the allocated memory."""
+"""The largest difference in memory, summed over source lines, between two ranks of one group; as a fraction of the
+allocated memory.
+"""
 _KIND_SHARE: Final = 0.05
-"""The smallest fraction of all ranks that makes a group a kind of rank; ranks of smaller groups are reported as
+"""The smallest group that counts as usual, as a fraction of all ranks. The ranks of smaller groups are reported as
 different.
 """
 _WORTH: Final = 0.2
-"""The smallest fraction of a difference in memory that a source line or a role must account for to be named."""
+"""A report names a source line or a role only if it accounts for at least this fraction of a difference in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +47,12 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """A group of ranks that use memory alike, ordered from the most reserved memory to the least."""
+    """A group of ranks that use memory alike. The rank with the most reserved memory comes first."""
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to be a kind of rank, such as a pipeline stage. The ranks of a smaller group
-    are reported as different.
+    """Whether the group is large enough to count as usual, such as the ranks of a pipeline stage. The ranks of a
+    smaller group are reported as different.
     """
 
     @property
@@ -84,7 +90,9 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return the properties that all ranks of a group share and that are not measured amounts."""
+    """Return the properties that must be equal for all ranks of a group: whether the last request failed, the cause,
+    the growing line, the settings and the cuBLAS workspace.
+    """
     return (
         summary.failed,
         summary.cause,
@@ -95,7 +103,9 @@ def _end_of(summary: RankSummary) -> Hashable:
 
 
 def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int]) -> list[list[RankFigures]]:
-    """Divide ranks into groups where the sorted values of a figure leave a gap."""
+    """Return groups of ranks with similar values of a figure. Wherever the sorted values leave a gap, a new group
+    begins.
+    """
     groups: list[list[RankFigures]] = []
     before = 0
     for one in sorted(ranks, key=figure):
@@ -108,8 +118,8 @@ def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int])
 
 
 def _by_lines(ranks: Sequence[RankFigures]) -> list[list[RankFigures]]:
-    """Divide ranks by the source lines that hold memory, because ranks of different pipeline stages may have equal
-    peaks.
+    """Return groups of ranks whose memory is held by the same source lines. Ranks of different pipeline stages may have
+    equal peaks, but their source lines differ.
     """
     groups: list[list[RankFigures]] = []
     for one in ranks:

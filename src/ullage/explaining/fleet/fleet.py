@@ -22,7 +22,7 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _MOST_EXPLAINED: Final = 16
-"""The largest number of different ranks that are each explained; if more ranks differ, only their figures are
+"""The largest number of different ranks that are explained one by one. If more ranks differ, only their figures are
 reported.
 """
 _TOLD_EVERY: Final = 16
@@ -50,7 +50,9 @@ class FleetExplanation(Answer):
     groups: tuple[RankGroup, ...]
     """Groups of ranks that use memory alike, the largest group first."""
     different: tuple[DifferentRank, ...]
-    """The ranks that belong to no kind of rank, the fullest first."""
+    """The ranks that are not in any group that counts as usual, ordered by reserved memory; ranks that ran out of
+    memory come first.
+    """
     fullest: Explanation | None
     """The explanation of the fullest rank: the first rank that ran out of memory or, if no rank did, the rank that
     reserved the most.
@@ -59,16 +61,16 @@ class FleetExplanation(Answer):
     unreadable: tuple[tuple[str, str], ...]
     """The names of the ranks whose snapshots cannot be read, each with the reason."""
     missing: tuple[int, ...]
-    """The ranks that have no snapshot although a higher rank has one."""
+    """The numbers of ranks without a snapshot, although a rank with a higher number has a snapshot."""
     notes: tuple[str, ...]
 
     @property
     def kinds(self) -> tuple[RankGroup, ...]:
-        """The groups that are kinds of ranks, such as pipeline stages."""
+        """The groups that are large enough to count as usual, such as one group for each pipeline stage."""
         return tuple(group for group in self.groups if group.is_kind)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return this comparison of ranks as plain data for `json.dumps`; the first key is the schema version."""
         return {
             "schema": SCHEMA,
             "folder": self.folder,
@@ -191,7 +193,9 @@ def _fullness(rank: RankFigures) -> tuple[bool, int]:
 def _different(
     groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
 ) -> tuple[DifferentRank, ...]:
-    """Return the ranks that belong to no kind of rank, each compared with the kind that is most similar."""
+    """Return the ranks that are not in any group that counts as usual. Each of them is compared with the most similar
+    of these groups.
+    """
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
@@ -207,7 +211,9 @@ def _different(
 
 
 def _usual(rank: RankFigures, kinds: Sequence[RankGroup]) -> RankSummary:
-    """Return the figures of a typical rank of the kind whose peak is nearest."""
+    """Return the figures of the middle rank of a group. Of the groups that count as usual, the one with the nearest
+    peak is chosen.
+    """
 
     def distance(group: RankGroup) -> int:
         return abs(group.middle.summary.peak_allocated_bytes - rank.summary.peak_allocated_bytes)

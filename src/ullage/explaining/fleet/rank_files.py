@@ -20,8 +20,8 @@ from ullage.base.errors import UsageError
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A number that is unique only within one machine, such as a local rank. If the files of several machines share it, it
-is not the rank.
+"""A pattern for a local rank in a file name. A local rank is unique only within one machine, so files of several
+machines may have the same one.
 """
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?<![a-z])(?:iteration|iter|global[-_]?step|step|epoch)[-_=]?(\d+)", re.IGNORECASE)
@@ -39,7 +39,9 @@ class RankFile:
     path: Path
     rank: int | None
     name: str
-    """The name in a report: "rank 3", or the path below the folder without the part that all names share."""
+    """The name of the rank in a report: "rank 3" or, without a known rank number, the path of the file below the
+    folder, without its suffix.
+    """
     size_bytes: int
     older: int = 0
     """The number of this rank's snapshots of earlier steps, which are skipped."""
@@ -75,18 +77,18 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
 
 
 def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the snapshots in a folder of several ranks; empty if it has fewer than two.
+    """Return the latest snapshot of each rank in a folder; empty if the folder has fewer than two ranks.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the folder cannot be read.
     """
     files = rank_files(folder)
     return files if len(files) > 1 else ()
 
 
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return files with the names of their ranks; if two files have the same rank, as from two machines, neither gets a
-    rank.
+    """Return the files with a name for each rank. If several files have the same rank number, for example files of two
+    machines, these files get no rank.
     """
     files = list(files)
     count = Counter(file.rank for file in files)
@@ -100,8 +102,8 @@ def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
 
 
 def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, int, float]]:
-    """Yield (path, size, time) of each file that looks like a snapshot; a path of None if `ullage run` has written this
-    folder.
+    """Yield (path, size in bytes, time of change) for each file whose name looks like a snapshot. For a folder that
+    `ullage run` has written, the path is None.
     """
     count = 0
     with os.scandir(folder) as entries:
@@ -120,8 +122,8 @@ def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, i
 
 
 def _ranks(paths: list[Path]) -> list[int | None]:
-    """Return the rank in each path: a number after a word such as "rank", or the only number in which the names
-    differ.
+    """Return the rank number in each path: the number after a word such as "rank" or, without such a word, the only
+    number in which the names differ.
     """
     told = [_rank_by_word(path) for path in paths]
     if any(rank is not None for rank in told) or any(_LOCAL_RANK.search(str(path)) for path in paths):

@@ -1,4 +1,4 @@
-"""The summary of one rank's snapshot: the few figures that are kept in memory while the other ranks are read."""
+"""The summary of one rank's snapshot: a few figures that stay in memory while the snapshots of other ranks are read."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +26,9 @@ OTHER_LINES: Final = "(other lines)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """The figures of a rank's snapshot; sizes in bytes after rounding, when the last request failed or at the peak."""
+    """The figures of one rank's snapshot, in bytes after rounding. They are from the time of the last failed request
+    or, if no request failed, from the peak.
+    """
 
     device: int
     cause: str
@@ -42,7 +44,7 @@ class RankSummary:
     failing_line: str | None
     retries: int
     growth_bytes: int
-    """The growth of allocated memory from each step to the next, in bytes."""
+    """The bytes by which allocated memory grows from each step to the next."""
     growth_line: str | None
     entries: int
     settings: str | None
@@ -51,11 +53,13 @@ class RankSummary:
     allocated.
     """
     lines: dict[str, tuple[int, int]]
-    """The bytes and the number of blocks allocated at each line of the user's code."""
+    """The allocated bytes and the number of blocks, for each line of the user's code."""
     roles: dict[str, int]
     headline: str = ""
     sentence: str = ""
-    """The one-sentence result of `ullage explain`; "" if it was not requested."""
+    """The first sentence of the explanation that `ullage explain` gives for this snapshot; "" if no explanation was
+    requested.
+    """
 
     @property
     def failed(self) -> bool:
@@ -63,24 +67,24 @@ class RankSummary:
         return self.requested_bytes is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain data for `json.dumps`."""
+        """Return the figures of this rank as plain data for `json.dumps`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the summary from the data that `to_json` returned."""
+        """Return the figures of a rank from the data that `to_json` returned."""
         return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
 
 
 def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
-    """Read the snapshot of one rank, and return its figures.
+    """Return the figures of one rank, read from its snapshot.
 
     Args:
         path: the snapshot file.
         is_whole: whether to explain the snapshot too, which takes several more replays.
 
     Raises:
-        UllageError: it cannot be read.
+        UllageError: the snapshot cannot be read.
     """
     snapshot = load_snapshot(path)
     device = card_to_explain(recorded_cards(snapshot.devices))

@@ -16,9 +16,13 @@ from ullage.explaining.fleet.rank_summary import RankSummary
 MOST_WORKERS: Final = 8
 _PIECES_A_WORKER: Final = 4
 _MOST_IN_A_PIECE: Final = 64
-"""The largest number of ranks in one task of an execution engine whose workers must first start a process."""
+"""The largest number of ranks in one task for an execution engine. An engine's workers first have to start a process
+for each task.
+"""
 _BUDGET_BYTES: Final = 1 << 30
-"""The memory in bytes that all readers together may use; a file that needs more is read while no other file is."""
+"""The memory in bytes that all reader processes together may use. A file that needs more memory is read while no other
+file is being read.
+"""
 _TIMES: Final = {False: 6, True: 60}
 """The memory that reading a file needs, as a multiple of its size: for an uncompressed file, and for a compressed
 one.
@@ -26,7 +30,9 @@ one.
 
 
 def default_workers() -> int:
-    """Return how many processes read at the same time: one for each core that this process may use."""
+    """Return the number of reader processes that run at the same time: one for each core that this process may use, but
+    at most `MOST_WORKERS`.
+    """
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
@@ -61,8 +67,8 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return what `read_ranks` returns, but read the files on the workers of an execution engine, which see the same
-    paths.
+    """Return the result of `read_ranks`, with the files read by the workers of an execution engine. The workers must
+    see the files at the same paths.
 
     Raises:
         EngineError: the engine no longer responds.
@@ -102,7 +108,7 @@ def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: b
 
 
 class _Reader:
-    """A process that reads snapshots, and the pipes to it."""
+    """A child process that reads snapshots, with the pipes for requests and responses."""
 
     def __init__(self) -> None:
         requests_end, requests = new_pipe()
@@ -121,8 +127,8 @@ class _Reader:
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
         self.is_broken = False
-        """Whether the process has ended without a response. The kernel may report that slightly later than it closes
-        the pipe.
+        """Whether the reader process has ended without a response. The kernel may report the end slightly after it
+        closes the pipe.
         """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
@@ -160,7 +166,7 @@ class _Readers:
 
     @contextmanager
     def one(self) -> Iterator[_Reader]:
-        """Give a reader process to one thread until the `with` block ends."""
+        """Yield a reader process that only one thread uses until the `with` block ends."""
         with self._lock:
             reader = self._waiting.pop() if self._waiting else None
             if reader is None:
@@ -178,8 +184,8 @@ class _Readers:
 
 
 class _Budget:
-    """The budget in bytes that readers share. A reader that needs more than the whole budget waits until it can run
-    alone.
+    """The memory budget in bytes that reader processes share. A reader that needs more than the whole budget waits
+    until no other reader runs.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -189,7 +195,7 @@ class _Budget:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until this number of bytes is free, or until no bytes are in use."""
+        """Wait until this many bytes of the shared memory budget are free, or until no other reader uses the budget."""
         size_bytes = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._used + size_bytes <= self._total)

@@ -1,1 +1,1 @@
-"""The generation of a short script that runs out of memory in the same way as a recorded run."""
+"""The generator of a short script that runs out of memory in the same way as a recorded run."""

@@ -1,7 +1,6 @@
 """The test of whether a sketch (a short list of allocations and frees) fails as a recorded run did.
 
-The generated script limits itself to the capacity that the run had, with PyTorch's memory fraction; every replay here
-has the same limit.
+The generated script sets a memory limit that equals the run's capacity; every replay in this module has the same limit.
 """
 
 from collections.abc import Iterator
@@ -22,9 +21,10 @@ _PAGES_TRIED: Final = 100
 
 
 def as_a_script_sets_them(settings: Settings) -> Settings:
-    """Return a run's settings for a script, which always sets a memory limit.
+    """Return the allocator settings that a generated script uses for a run. A script always sets a memory limit.
 
-    With a limit, PyTorch collects garbage in the cache; a run without a limit collects none.
+    With a memory limit, PyTorch collects garbage in its cache. Garbage collection is therefore switched off if the run
+    had no limit.
     """
     collects = settings.per_process_memory_fraction < 1
     return replace(
@@ -50,20 +50,21 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """A function object that decides whether a sketch fails as the run did: at its last request, for the same cause,
-    and with the same capacity.
+    """A function object that decides whether a sketch (a short list of allocations and frees) fails as the recorded run
+    did: at its last request, for the same cause, with the same capacity.
     """
 
     recording: Recording
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """The rules of segment placement under which the whole run fails."""
+    """The rules for the addresses of new segments with which a replay of the whole run fails."""
     expandable_helps: bool
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Create the test for one run that failed, from the recording and the run rewritten as a script can execute it.
+        """Return the test for one recorded run that failed. `sketch` is the whole run as a list of operations that a
+        script can execute.
 
         Raises:
             UsageError: the request does not fail in a script, or it fails for another cause.
@@ -84,14 +85,14 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a sketch fails as the run did under every placement rule, and whether expandable segments
-        prevent the failure exactly when they do so for the run.
+        """Return whether a list of operations fails as the recorded run did, with every rule in `placements`.
+        Expandable segments must prevent this failure exactly if they prevent the failure of the run.
         """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Replay a reduced program with the run's capacity, up to the first request that fails."""
+        """Return the replay of a list of operations, with the run's capacity, up to the first request that fails."""
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
@@ -108,11 +109,13 @@ class Oracle:
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
 
     def evidence(self, done: Replay) -> dict[str, int]:
-        """Return the allocator's figures at the point where a replay failed."""
+        """Return the allocator's figures at the request that failed in a replay."""
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with this replay instead of the run's; the failing request stays the recorded one."""
+        """Return the recording with the given replay in place of the recording's replay. The failed request is the
+        recorded request in both cases.
+        """
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 

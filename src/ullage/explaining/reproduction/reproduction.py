@@ -31,13 +31,17 @@ _OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this s
 Row = tuple[int, int, int, int]
 """An allocator operation, as (op, key, bytes, stream)."""
 _Piece = tuple[int, int, int]
-"""A piece of a segment, as (bytes, requested bytes, key); the key is -1 for a hole."""
+"""A block or a hole in a segment, as (bytes, requested bytes, key of the block). For a hole, which is free memory, the
+key is -1.
+"""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A sketch that fails as a recorded run did, with the allocator's figures when it fails; sizes in bytes."""
+    """A sketch (a short list of allocations and frees) that fails as a recorded run did, and the allocator's figures at
+    the failure; sizes in bytes.
+    """
 
     sketch: Sketch
     settings: Settings
@@ -53,7 +57,7 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """The number of allocations in the generated script, including the one that fails."""
+    """The number of allocations in the generated script, including the allocation that fails."""
     recorded_allocations: int
     """The number of allocations in the recording up to and including the failing request, plus the number of blocks
     that existed when recording began.
@@ -62,11 +66,13 @@ class Reproduction:
     """Whether expandable segments prevent the failure both in the run and in the generated script."""
     trials: int
     finished: bool
-    """Whether the search for a shorter script finished in time; if so, no further allocation can be left out."""
+    """Whether the search for a shorter script finished before the time limit. If it did, no single allocation can be
+    left out of the script.
+    """
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return this reproduction as plain data for `json.dumps`; the first key is the schema version."""
         names = [field.name for field in fields(self) if field.name not in ("sketch", "settings")]
         told = {name: getattr(self, name) for name in names}
         return {"schema": SCHEMA, **told, "cause": self.cause.value, "notes": list(self.notes)}
@@ -195,10 +201,9 @@ def _recorded_allocations(recording: Recording) -> int:
 
 
 def sketch_of(recording: Recording) -> Sketch:
-    """Return a run that fails as a list of allocations, frees and `empty_cache` calls that begins with an empty
-    allocator.
+    """Return a failed run as a list of allocations, frees and `empty_cache` calls that starts with an empty allocator.
 
-    A block that is still in use on another stream when the request fails remains allocated.
+    A block that another stream still uses when the request fails is not freed.
     """
     program, settings = recording.program, recording.rebuilt.settings
     op, key = program.op.copy(), program.key.copy()
@@ -227,7 +232,9 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Free a block at the point where its memory became reusable, after other streams had finished with it."""
+    """Replace operations by frees, for blocks that several streams used: each of these blocks is freed where the other
+    streams had finished with it.
+    """
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
         stream = int(streams[row])
@@ -271,7 +278,9 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Return whether a request for the first block alone would allocate a different segment."""
+    """Return whether a segment must be requested as a whole, because a request for its first block would allocate a
+    segment of a different size.
+    """
     if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
     first = pieces[0][0]
@@ -279,7 +288,7 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield, in address order, the blocks of a segment and the temporary blocks that fill its holes."""
+    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as temporary blocks."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

@@ -26,15 +26,16 @@ _PROGRESS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A list of operations that can be left out: ALLOCATE, FREE and EMPTY_CACHE, each with a key.
+    """A list of allocator operations, each with a key: ALLOCATE, FREE and EMPTY_CACHE. All but the last can be left
+    out; the last is the request that fails.
 
-    A key identifies an allocation and its free, or one EMPTY_CACHE. The last operation is the request that fails.
+    A key identifies an allocation and its free, or one EMPTY_CACHE.
     """
 
     op: Column
     key: Column
     size: Column
-    """The requested bytes of each operation; used by ALLOCATE only."""
+    """The number of bytes that each ALLOCATE requests. For other operations, the number has no meaning."""
     stream: Column
 
     def __len__(self) -> int:
@@ -42,32 +43,36 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys of the operations that can be left out, in order."""
+        """The keys of all allocations and EMPTY_CACHE operations except the last operation, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations in the reduced program, including the one that fails."""
+        """The number of allocations in this list of operations, including the allocation that fails."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return a reduced program with only the given rows: row indices, or a boolean for each row."""
+        """Return a list with only some of the operations. `rows` has the indices of these operations, or a boolean for
+        each operation.
+        """
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return a reduced program without the operations of the given keys."""
+        """Return the list of operations without the operations that have one of the given keys."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return a reduced program in which one allocation has a new size."""
+        """Return the list of operations with a new size for one allocation: the allocation with the given key requests
+        `size_bytes`.
+        """
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the bytes that the allocation with a key requests; 0 for an EMPTY_CACHE."""
+        """Return the number of bytes that the allocation with the given key requests; 0 for an EMPTY_CACHE."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Convert the sketch to a `Program` whose keys count from 0."""
+        """Return these operations as a `Program` that can be replayed; keys are renumbered from 0."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -81,13 +86,15 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing program that was found."""
+    """The result of a search for the shortest list of operations that still fails as required."""
 
     sketch: Sketch
     trials: int
-    """The number of candidate programs that were tested."""
+    """The number of lists of operations that the search tested."""
     finished: bool
-    """Whether the search for a smaller program finished in time; if so, no single allocation can be left out."""
+    """Whether the search for a shorter list of operations finished before the time limit. If it did, no single
+    allocation can be left out.
+    """
 
 
 def shrink(
@@ -113,11 +120,11 @@ def shrink(
 
 
 class _LateError(Exception):
-    """Raised when the time limit ends the search."""
+    """The exception that ends the search for a shorter list of operations when the time limit is reached."""
 
 
 class _Search:
-    """The smallest failing program so far, and the steps that try to shrink it."""
+    """A search that shortens a failing list of operations step by step; `best` is the shortest failing list so far."""
 
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
@@ -125,14 +132,14 @@ class _Search:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the time limit has ended the search for a smaller program."""
+        """Whether the time limit ended the search for a shorter list of operations."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all shrinking steps until no step makes the program smaller."""
+        """Repeat all steps that shorten the list of operations, until no step succeeds."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -148,7 +155,9 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Replace the smallest program by a candidate if the candidate fails as required."""
+        """Return whether a candidate list of operations fails as required. If it does, the candidate becomes the
+        shortest list so far.
+        """
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -162,7 +171,9 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave operations out in chunks of halving size, finally singly, until every allocation left is needed."""
+        """Leave out operations: first in large chunks, then in chunks of half the size, and finally one by one, until
+        every remaining allocation is needed for the failure.
+        """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -184,7 +195,9 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Merge consecutive allocations into a single allocation, at the position of the first or the last of them."""
+        """Replace several consecutive allocations by a single allocation of their total size, at the position of the
+        first or the last of them.
+        """
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -195,7 +208,7 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Merge any two allocations of the program into a single one."""
+        """Replace any two allocations of the list of operations by a single allocation of their total size."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -216,16 +229,16 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of the allocations that can be left out of the program."""
+        """Return the keys of the allocations that can be left out of the list of operations."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove frees that the failure does not need."""
+        """Remove each free without which the list of operations still fails."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Round the sizes of allocations, the largest allocations first."""
+        """Replace the sizes of allocations by rounder sizes, beginning with the largest allocation."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -235,7 +248,9 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield rounder sizes near the given size in bytes, the roundest first."""
+    """Yield sizes in bytes that are close to the given size and are multiples of a larger unit; the largest unit comes
+    first.
+    """
     for unit in _UNITS:
         if size % unit == 0:
             return

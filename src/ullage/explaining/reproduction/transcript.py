@@ -74,7 +74,7 @@ _CHECK: Final = """\
 
 
 def script_of(reproduction: Reproduction) -> str:
-    """Return a reproduction as the source text of a script.
+    """Return the source code of a script that reproduces the failure.
 
     Raises:
         UsageError: the script would need more streams than torch has.
@@ -137,7 +137,7 @@ def statement_of(reproduction: Reproduction) -> str:
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Return how many allocations of the recording are left, as text."""
+    """Return how many of the recorded allocations the script still contains, as text."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
@@ -172,7 +172,9 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
-    """Return the lines of all operations except the last, the last line, and the number of streams needed."""
+    """Return the script's lines for all operations except the last operation, the line for the last operation, and the
+    number of streams that the script needs.
+    """
     sketch = reproduction.sketch
     names: dict[int, str] = {}
     streams: dict[int, int] = {}

@@ -28,32 +28,34 @@ _SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """The options to set when the process starts: the searched options, and the run's other options, which remain."""
+    """A set of allocator options that a process can be started with: the options that the search varies, and the run's
+    other options, which stay the same.
+    """
 
     options: tuple[tuple[str, str], ...] = ()
-    """The searched allocator options, as (name, value) in the order of `_CHOICES`."""
+    """The allocator options that the search varies, as (name, value) in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """The settings of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
+        """The allocator options of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
         pairs = [*self.options, *self.kept]
         if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
             pairs.append((_FRACTION, "0.95"))  # Without a memory limit PyTorch does not collect garbage.
         return ",".join(f"{name}:{value}" for name, value in pairs)
 
     def value_of(self, name: str) -> str | None:
-        """The value of a searched allocator option; None if the option is not set."""
+        """Return the value that this candidate gives to an allocator option; None if the option is not set."""
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return a candidate with a new value for one allocator option; None removes the option."""
+        """Return a candidate with a new value for one allocator option. The value None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """Return the candidate as allocator settings; None if PyTorch would reject them."""
+        """Return this candidate's allocator options as parsed settings; None if PyTorch would reject the options."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -62,23 +64,25 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """All candidates that are useful for a run, given its torch version, its fixed options, and whether its capacity is
-    known.
+    """The candidates (sets of allocator options) that make sense for a run, given its torch version, the options that
+    stay the same, and whether the capacity is known.
     """
 
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether the allocator's capacity is known; options that are a fraction of the capacity need it."""
+    """Whether the allocator's capacity is known. Options that set a fraction of the capacity make sense only with a
+    known capacity.
+    """
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield the candidate without searched options, then each option alone."""
+        """Yield a candidate that sets none of the varied options, then candidates that set one option each."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield every candidate that differs from the given one in one option."""
+        """Yield every candidate that differs from the given candidate in one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -95,7 +99,7 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return values near the present value of an allocator option in MiB."""
+    """Return numbers of MiB that are close to the present value of an allocator option."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()
@@ -104,7 +108,9 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return the settings of a run as a candidate: the searched options, and the options that remain unchanged."""
+    """Return the allocator settings of a run as a candidate: the options that the search varies, and the options that
+    stay the same.
+    """
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}
     kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)
@@ -112,6 +118,6 @@ def candidate_of(text: str) -> Candidate:
 
 
 def version_of(text: str) -> Version:
-    """Return the first two numbers of a version that `semantics_of` accepts."""
+    """Return the major and minor number of a torch version."""
     major, minor = re.findall(r"\d+", text)[:2]
     return int(major), int(minor)

@@ -52,15 +52,15 @@ def _tone(tuning: Tuning) -> Tone:
 
 
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Return whether the failing request succeeds with almost no memory left, although the training step was not
-    finished.
+    """Return whether the best settings let the failed request succeed with almost no memory left, although the training
+    step had not ended.
     """
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
-    """Return whether the run reserved no more memory than it had reserved when recording began."""
+    """Return whether the run reserved no memory in addition to the memory that was reserved when recording began."""
     return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
 
 
@@ -89,7 +89,7 @@ def _gain(tuning: Tuning, best: Trial) -> str:
     if not now.fits:
         room = f" of {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes is not None else ""
         thin = (
-            " Little memory is left, and the step was not finished, so a smaller batch is safer."
+            " Little memory is left, and the training step had not ended, so a smaller batch is safer."
             if _is_thin(tuning, best)
             else ""
         )
@@ -129,8 +129,8 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
 
 
 def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
-    """Return the table that compares the present with the best settings. If the run fails with the present settings,
-    the peaks are not compared.
+    """Return the table that compares the run's present settings with the best settings. If the run fails with the
+    present settings, the peaks are not compared.
     """
     more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
     rows = [
@@ -173,8 +173,8 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the trials to show: the best, the present, the frontier, and for each set of options the best trial if it
-    improves on the present.
+    """Return the replays that the report shows: those with the best and the present settings, those that no other
+    replay beats in both bytes and driver calls, and other improvements.
     """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)
@@ -214,7 +214,9 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
 
 
 def _shown_text(trial: Trial) -> str:
-    """Return the settings with spaces, so that a narrow terminal breaks lines between options."""
+    """Return the settings of a replay as text, with spaces between options so that a narrow terminal breaks lines
+    there.
+    """
     return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
 
 

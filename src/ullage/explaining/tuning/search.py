@@ -24,7 +24,9 @@ _GAIN_ENOUGH_BYTES: Final = GIB // 2
 hide a useful saving.
 """
 _GAINS_PER_OPTION: Final = 2
-"""The number of smallest savings that each further option must bring to be included: 2 %, or 1 GiB if that is less."""
+"""The saving that each further allocator option must bring, as a multiple of the smallest useful saving. It equals 2 %
+of the reserved bytes or, if that is less, 1 GiB.
+"""
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
@@ -32,7 +34,9 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """The replays that were tried so far, one for each settings value, and the choice of what to try next."""
+    """A search for the best allocator settings: all replays that were made so far, and the choice of the settings to
+    replay next.
+    """
 
     run: RecordedRun
     space: Space
@@ -47,14 +51,14 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Replay the run with its present settings, and start the clock."""
+        """Start the time limit, and return the replay of the run with its present settings."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Try each option alone, then vary the best few candidates one option at a time until no change improves
-        them.
+        """Replay the run with each option alone. Then vary the best candidates, one option at a time, until no change
+        improves them.
         """
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
@@ -68,7 +72,9 @@ class SettingsSearch:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay the candidates that have not been tried yet, in parallel, until the time limit."""
+        """Replay the run with all candidates that have not been replayed yet, several in parallel, until the time
+        limit.
+        """
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
             settings = candidate.settings(self.semantics)
@@ -99,7 +105,7 @@ class SettingsSearch:
         self.progress(f"{len(self.trials)} settings replayed; best so far: {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return the settings that a trial was replayed with."""
+        """Return the allocator settings with which a replay was made."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -107,7 +113,7 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best settings so far, one candidate for each set of options."""
+        """Return the best candidates so far, at most one candidate for each set of option names."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -116,8 +122,8 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return the sort key: trials that fit come first, then those without many more driver calls, then the least
-        reserved bytes.
+        """Return a sort key that orders replays: first those without failed requests, then those without many
+        additional driver calls, then those with the fewest reserved bytes.
         """
         assert self.present is not None
         if not trial.fits:
@@ -132,20 +138,20 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a trial makes far more driver calls than the present settings: over twice as many, and over
-        one per 100 requests.
+        """Return whether a replay makes far more driver calls than the replay with the present settings: over twice as
+        many, and more than one additional call per 100 requests.
         """
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all replays that were tried, the best first."""
+        """Return all replays that were made, the best replay first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best trial; among the trials with as many options that are nearly as good, return the trial with
-        the fewest retries.
+        """Return the best of the given replays. Of those that are nearly as good with equally many options, the one
+        with the fewest retries is returned.
 
         Each option must bring a saving, because the more options are set, the more they are fitted to this one run.
         """
@@ -176,7 +182,9 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return a trial to recommend: it fits while the present settings do not, or it saves bytes or driver calls."""
+        """Return the replay whose settings are recommended: it fits while the present settings do not, or it saves
+        bytes or driver calls. None if no replay does.
+        """
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
         if not best.fits:
@@ -202,8 +210,8 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that fit and that no other trial beats in both bytes and driver calls; of equal trials, the
-    simplest.
+    """Return the replays without failure that no other replay beats in both bytes and driver calls. Of equal replays,
+    the one with the fewest options is returned.
     """
     order = sorted(
         (trial for trial in trials if trial.fits),

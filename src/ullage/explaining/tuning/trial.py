@@ -13,16 +13,16 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
 
 ROOM_STEP_BYTES: Final = LARGE_UNIT_BYTES
-"""The precision in bytes of the search for the least capacity."""
+"""The step size, in bytes, of the search for the least capacity that a run needs."""
 _MOST_ENLARGEMENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The outcome of replaying a run with given allocator settings."""
+    """The outcome of a replay with the given allocator settings."""
 
     text: str
-    """The replayed settings as a value for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
+    """The settings of the replay as a value for PYTORCH_CUDA_ALLOC_CONF; an empty string if no options are set."""
     fits: bool
     ooms: int
     """The number of requests that fail in the replay."""
@@ -31,17 +31,17 @@ class Trial:
     peak_reserved_bytes: int
     driver_calls: int
     reached: float
-    """The fraction of the run, from 0 to 1, that was complete when the first request failed; 1 if no request failed."""
+    """The fraction of the run, from 0 to 1, that precedes the first failed request; 1 if no request failed."""
 
     @property
     def options(self) -> int:
-        """The number of allocator options that are set."""
+        """The number of allocator options that the replay sets."""
         return self.text.count(":") - self.text.count("[") if self.text else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recorded run that can be replayed.
+    """A recorded run that can be replayed with other settings.
 
     If a request that failed in the recording succeeds in a replay, its memory is freed at once, because the program did
     not receive it.
@@ -50,11 +50,13 @@ class RecordedRun:
     program: Program
     allocations: int
     start_bytes: int
-    """The bytes that were reserved before recording began; they stay the same with all settings."""
+    """The bytes that were reserved before recording began. Every replay starts with these bytes, with any settings."""
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
-        """Return a run that can be replayed, made from a program."""
+        """Return a run that can be replayed, made from the allocator program that was reconstructed from a
+        recording.
+        """
         program = rebuilt.program
         return cls(
             program=program,

@@ -26,8 +26,8 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _UNKNOWN_VERSION: Final = (2, 9)
-"""The torch version that is assumed if the version is unknown; then only options that exist in every version since are
-tried.
+"""The torch version that is assumed if the run's version is unknown, so that the search tries only options that this
+version and all later versions have.
 """
 
 
@@ -38,13 +38,17 @@ class LeastRoom:
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether a smaller capacity is known to fail; False if the time limit ended the search first."""
+    """Whether a replay proves that the next smaller capacity is too small; False if the time limit ended the search
+    before that.
+    """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Answer):
-    """The result of a search for allocator settings; `best` is None if no settings improve on the present ones."""
+    """The result of a search for allocator settings. `best` is None if no settings improve on the run's present
+    settings.
+    """
 
     described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
@@ -52,24 +56,24 @@ class Tuning(Answer):
     device: int
     torch_version: str
     room_bytes: int | None
-    """The capacity in bytes: the most that the allocator can reserve; None if it is unknown."""
+    """The capacity of the run in bytes: the most that the allocator can reserve; None if the capacity is unknown."""
     start_bytes: int
     """The bytes reserved before recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a request that failed, so that the run's later need for memory is unknown."""
+    """Whether the recording ends with a failed request, so that the memory that the run needs later is unknown."""
     present: Trial
     best: Trial | None
     line: str | None
-    """The shell line to run before the process starts."""
+    """The shell line that sets the best allocator settings; the user runs it before the process starts."""
     trials: tuple[Trial, ...]
-    """All replays that were tried, the best first."""
+    """All replays that the search made, the best replay first."""
     in_any_room: tuple[Trial, ...]
-    """Replays of the same settings with unlimited capacity, if no settings fit."""
+    """Replays with the same settings and an unlimited capacity; made only if the run does not fit with any settings."""
     frontier: tuple[Trial, ...]
-    """The trials that no other trial beats in both bytes and driver calls, sorted by driver calls."""
+    """The replays that no other replay beats in both bytes and driver calls, sorted by driver calls."""
     needs: tuple[LeastRoom, ...]
-    """The least capacity with the present settings, followed by that with the best; entries are missing if they are
-    unknown.
+    """The least capacity of the run with the present settings, then with the best settings; an unknown capacity is left
+    out.
     """
     is_complete: bool
     """Whether the search for settings finished before the time limit."""
@@ -81,7 +85,7 @@ class Tuning(Answer):
         return ExitCode.YES if self.best else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, with the schema's version first."""
+        """Return this result as plain data for `json.dumps`; the first key is the schema version."""
         found = asdict(self)
         found["candidates"] = found.pop("trials")
         return {"schema": SCHEMA, **found}
@@ -155,7 +159,7 @@ def tune(
 
 
 def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
-    """Return the run's program and its capacity in bytes."""
+    """Return the program of a recorded run, and the run's capacity in bytes."""
     # If a request was refused while memory was free, it met a limit, and that limit is the capacity.
     if rebuilt.room_is_known:
         rebuilt = Recording.of(history, rebuilt).rebuilt
@@ -168,7 +172,7 @@ def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search again with unlimited capacity for the settings that need the least memory."""
+    """Search again, with an unlimited capacity, for the settings with which the run reserves the least memory."""
     assert search.present is not None
     search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text
@@ -185,7 +189,9 @@ def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearc
 
 
 def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
-    """Return the least capacity with the present settings and with the best; each search gets half of the time."""
+    """Return the least capacity of the run with the present settings and with the best settings. Each of the two
+    searches may take half of the time.
+    """
     assert search.present is not None
     best = search.better() or search.present
     found = []
@@ -199,7 +205,7 @@ def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ..
 
 
 def _is_cut_short(history: History) -> bool:
-    """Return whether nothing was allocated after a request that failed."""
+    """Return whether the recording shows a failed request and no allocation after it."""
     at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
     return at[0] > at[1]
 
@@ -236,7 +242,7 @@ def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | N
 
 
 def _notes_of(best: Trial) -> list[str]:
-    """Return notes that users should read before they use the found settings."""
+    """Return notes that users should read before they use the recommended settings."""
     notes = []
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:

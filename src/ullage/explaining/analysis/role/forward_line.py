@@ -28,11 +28,12 @@ _FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 
 def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
-    """Return the forward stack for blocks that backward allocated, and how certain it is.
+    """Return the forward stack for blocks that were allocated in backward, and the degree of certainty.
 
     Args:
         recording: the run.
-        wanted: keys of blocks. Blocks with a line of user code, or without an operation on their stack, give no result.
+        wanted: keys of blocks. Blocks with a line of user code, or without an operation on their stack, are left out of
+            the result.
     """
     chosen = frozenset(wanted)
     if not chosen:
@@ -48,7 +49,9 @@ def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, 
 
 
 class _Matching:
-    """A matcher of the blocks that backward passes allocate with the blocks that forward passes allocate."""
+    """A matcher that finds, for each block allocated in backward, the forward operation whose gradient the block
+    belongs to.
+    """
 
     def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
         self._stacks: RecordedStacks = recording.history.stacks
@@ -57,7 +60,9 @@ class _Matching:
         self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, forward stack, certainty) for the backward passes that contain one of `moments`."""
+        """Yield (block, stack of its forward operation, certainty) for the blocks of each backward pass that contains
+        one of the operations `moments`.
+        """
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
         for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
@@ -72,8 +77,8 @@ class _Matching:
     def _of_span(
         self, forward: Sequence[int], inside: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        """Match the blocks of one backward pass; a forward that checkpointing reruns in it is matched with the blocks
-        that follow.
+        """Yield (block, stack of its forward operation, certainty) for the blocks of one backward pass. Blocks after a
+        forward part that checkpointing reruns are matched with that part first.
         """
         again: list[int] = []
         backward: list[int] = []
@@ -124,12 +129,16 @@ class _Matching:
                 yield key, told[known[at - 1]], Sureness.GUESS
 
     def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """Return (operation, key) for each free in backward of a block that forward allocated, in order."""
+        """Return the frees in a backward pass of blocks that forward allocated: pairs of the operation and the key of
+        the block, in order.
+        """
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
-        """Match backward operations with forward operations: the last one of forward with the first one of backward."""
+        """Yield matches of backward operations with forward operations of the same name. Backward runs in reverse
+        order, so the first backward operation belongs to the last forward operation.
+        """
         for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
             calls = self._runs(forward, partial(self._is_called, name), is_split=True)
             for is_split in (False, True):
@@ -152,8 +161,8 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Return runs of adjacent blocks that belong to one operation name; with `is_split`, a repeated stack or a
-        different line starts a new run.
+        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a new group
+        begins when a stack repeats or when the source line changes.
         """
         found: list[list[int]] = []
         is_open = False
@@ -182,12 +191,12 @@ class _Matching:
 
 @dataclass(frozen=True, slots=True)
 class _OperationStack:
-    """The properties of an operation that a stack shows."""
+    """The properties of a PyTorch operation that the stack of an allocation shows."""
 
     names: frozenset[str]
     """The names of the forward operations on the stack."""
     backward: str
-    """The name of the operation whose backward the stack shows; empty if there is none."""
+    """The name of the operation whose backward function is on the stack; an empty string if no backward function is."""
     is_engines: bool
     """Whether the autograd engine runs the operation in C++."""
     place: Frame | None

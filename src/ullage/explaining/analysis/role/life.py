@@ -1,4 +1,6 @@
-"""The lifetimes of a program's blocks, the passes of a training step, and equivalent blocks of the previous pass."""
+"""The lifetimes of a program's blocks, the forward and backward passes of training steps, and for each block the
+equivalent block of the previous pass.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ class KeyLives:
     freed: Column
     """`NEVER` if the block was not freed."""
     order: Column
-    """The keys that operations allocate, in order of allocation."""
+    """The keys of blocks in the order in which the program allocates them."""
 
     @classmethod
     def of(cls, program: Program, keys: int) -> "KeyLives":
@@ -38,20 +40,20 @@ class KeyLives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """The operations at which passes start and end; each column is in ascending order."""
+    """The operations at which forward and backward passes start and end; each array is in ascending order."""
 
     forward_starts: Column
     backward_starts: Column
     backward_ends: Column
-    """The last allocation of each backward pass."""
+    """The operation of the last allocation in each backward pass."""
     after_backward: Column
-    """The first allocation after each backward pass; `NEVER` if there is none."""
+    """The operation of the first allocation after each backward pass; the constant `NEVER` if no allocation follows."""
     has_modules: bool
-    """Whether the recording contains a forward pass of a module."""
+    """Whether the recording contains the forward pass of an nn.Module."""
 
 
 def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
-    """Return the passes found in the order of allocations.
+    """Return the forward and backward passes that the order of allocations shows.
 
     Args:
         lives: the lifetimes of the blocks.
@@ -92,12 +94,16 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
 
 def next_of(moments: Column, at: Column) -> Column:
-    """Return for each operation the first element of `moments` above it; `NEVER` if there is none."""
+    """Return, for each element of `at`, the next larger element of the sorted array `moments`; the constant `NEVER` if
+    no element is larger.
+    """
     return np.append(moments, NEVER)[np.searchsorted(moments, at, side="right")]
 
 
 def previous_of(moments: Column, at: Column) -> Column:
-    """Return for each operation the last element of `moments` at or below it; -1 if there is none."""
+    """Return, for each element of `at`, the last element of the sorted array `moments` that is not larger; -1 if all
+    elements are larger.
+    """
     return np.insert(moments, 0, -1)[np.searchsorted(moments, at, side="right")]
 
 
@@ -153,7 +159,7 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield each block with the last freed block before it that has the same stack and size."""
+    """Yield pairs of a block and the last earlier block that has the same stack and size and was freed."""
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

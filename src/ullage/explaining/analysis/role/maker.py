@@ -19,12 +19,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Pass(IntEnum):
-    """The part of a training step in which a stack allocates."""
+    """The part of a training step in which an allocation happens, inferred from the stack."""
 
     UNKNOWN = 0
     """No stacks were recorded."""
     OUTSIDE = 1
-    """User code outside of modules, backward and optimizers."""
+    """Allocations by user code that is called neither by a module nor by backward or an optimizer."""
     FORWARD = 2
     BACKWARD = 3
     RECOMPUTED = 4
@@ -34,19 +34,21 @@ class Pass(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Makers:
-    """The properties of stacks, as columns with one row per stack and a last row for blocks without a stack."""
+    """The properties of stacks, as arrays with one element for each stack. The last element stands for blocks without a
+    stack.
+    """
 
     part: Column
     """The `Pass` of each stack."""
     begins_backward: Mask
-    """Whether the stack allocates the first gradient, that of the loss."""
+    """Whether the allocation with this stack is the gradient of the loss, the first gradient of a backward pass."""
     is_gradient: Mask
     """Whether PyTorch's C++ code for parameter gradients is on the stack."""
     is_parameter: Mask
-    """Whether the stack moves or creates parameters of a module."""
+    """Whether the allocation with this stack is a parameter of a module that is being created or moved."""
     is_buffer: Mask
     is_workspace: Mask
-    """Whether C++ code that allocates a workspace is on the stack."""
+    """Whether C++ code that allocates a library's workspace is on the stack."""
     is_cudnn: Mask
     """Whether a convolution or a recurrent layer is on the stack; cuDNN computes these in a workspace."""
     is_generated: Mask
@@ -54,15 +56,17 @@ class Makers:
     in_init: Mask
     """Whether a function called `__init__`, which creates an object, is on the stack."""
     is_state: Mask
-    """Whether the stack creates optimizer state the way torch.optim does: all of it before the first update."""
+    """Whether the stack creates optimizer state, as torch.optim does for all parameters before the first update."""
     is_update: Mask
-    """Whether the stack computes an update the way torch.optim does."""
+    """Whether the stack computes an optimizer's update with functions named as in torch.optim."""
     has_no_gradients: Mask
     """Whether a function decorated with torch.no_grad or inference_mode is on the stack."""
     in_optimizer: Mask
     """Whether an optimizer's step is anywhere on the stack."""
     is_named: Mask
-    """Whether a frame names the part; otherwise the part is inferred from the absence of Python frames."""
+    """Whether a stack frame identifies the part of the training step. Otherwise, the part is inferred from the absence
+    of Python frames.
+    """
 
 
 _MODULE: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]module\.py$")
@@ -85,11 +89,13 @@ _WORKSPACE: Final = re.compile(
 _RECURRENT: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]rnn\.py$")
 _GENERATED: Final = re.compile(r"^<eval_with_key>|[\\/]\w\w[\\/]c\w{40,}\.py$")
 _STARTS: Final = frozenset(("<module>", "_bootstrap", "_bootstrap_inner", "_run_module_as_main"))
-"""The functions at the outermost end of Python threads; the autograd engine's threads start with other functions."""
+"""The names of functions with which the stack of a Python thread starts. Threads of the autograd engine start with
+other functions.
+"""
 _BUFFER_LINES: Final = range(90, 130)
 _PARAMETER_LINES: Final = range(15, 60)
-"""Distances in lines within `Module._apply`, from its recursive call to the code that moves a parameter.
-`_BUFFER_LINES` has the distances to the code that moves a buffer.
+"""Ranges of line numbers in `Module._apply`, counted from its recursive call: the lines that move parameters.
+`_BUFFER_LINES` is the range of the lines that move buffers.
 """
 
 # Flags of a frame, one bit each.
@@ -181,7 +187,8 @@ def _code_of(frame: Frame) -> int:
 
 
 def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
-    """Return the lines in `Module._apply` that move parameters, and those that move buffers.
+    """Return a dictionary from rows of the frame table to flags. The flags mark lines of `Module._apply` that move a
+    parameter or a buffer.
 
     The first recorded line of the function is nearly always its recursive call for submodules.
     """
@@ -201,7 +208,7 @@ def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
 
 
 def _any_of(stacks: RecordedStacks, frames: Column, count: int) -> Column:
-    """Return the flags of all frames of each stack."""
+    """Return one number for each stack: the combined flag bits of all its frames."""
     found = np.zeros(count, np.int64)
     filled = np.flatnonzero(np.diff(stacks.starts) > 0)
     if len(filled):
@@ -210,7 +217,9 @@ def _any_of(stacks: RecordedStacks, frames: Column, count: int) -> Column:
 
 
 def _first_of(stacks: RecordedStacks, frames: Column, count: int, bits: int) -> Column:
-    """Return the flags of the innermost frame of each stack that has one of `bits`; 0 if no frame has one."""
+    """Return, for each stack, the flag bits of the innermost frame that has one of the bits `bits`; 0 if no frame
+    has one.
+    """
     found = np.zeros(count, np.int64)
     marked = np.flatnonzero(frames & bits)
     of_stack = np.searchsorted(stacks.starts, marked, side="right") - 1
@@ -220,9 +229,10 @@ def _first_of(stacks: RecordedStacks, frames: Column, count: int, bits: int) -> 
 
 
 def _of_other_threads(stacks: RecordedStacks, table: tuple[Frame, ...], count: int) -> Mask:
-    """Return whether each stack has Python frames but does not start like a script or a Python thread.
+    """Return, for each stack, whether it belongs to a thread of the autograd engine: it has Python frames, but does not
+    start like a script or a Python thread.
 
-    The stacks of the engine's threads start with a hook, or with the `backward` of a custom autograd function.
+    The Python frames of these stacks start with a hook, or with the `backward` of a custom autograd function.
     """
     begins = np.array([frame.name.rpartition(".")[2] in _STARTS for frame in table], bool)
     python = np.array([not _CPP.search(frame.file) for frame in table], bool)

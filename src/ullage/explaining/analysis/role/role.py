@@ -22,10 +22,10 @@ from ullage.recorded.program import Column, is_one_of
 
 ROLES: Final = tuple(Role)
 _CUBLAS_BYTES: Final = 8_519_680
-"""The size in bytes of cuBLAS's workspace for each stream and thread, before compute capability 9.0."""
+"""The size in bytes of cuBLAS's workspace for each stream and thread, on GPUs before compute capability 9.0."""
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
-"""Sizes in bytes: cuBLASLt's workspace, and the workspace of cuBLAS and cuBLASLt from compute capability 9.0 on.
-Tensors also have these sizes.
+"""Sizes in bytes: cuBLASLt's workspace, and from compute capability 9.0 on the workspace of cuBLAS and cuBLASLt. A
+tensor may have one of these sizes by chance.
 """
 
 
@@ -33,15 +33,19 @@ class Sureness(IntEnum):
     """The degree of certainty of a role."""
 
     CERTAIN = 0
-    """PyTorch's own functions are on the stack, and the lifetime of the block agrees."""
+    """A degree of certainty: PyTorch's own functions are on the stack that allocated the block, and the block's
+    lifetime agrees with the role.
+    """
     LIKELY = 1
-    """The lifetime and the size of the block indicate the role."""
+    """A degree of certainty: the lifetime and the size of the block indicate its role, but its stack does not."""
     GUESS = 2
-    """The lifetime was not recorded completely, or only the size indicates the role."""
+    """A degree of certainty: only the size of the block indicates its role, or the block's lifetime was not recorded
+    completely.
+    """
 
     @property
     def word(self) -> str:
-        """The name of this degree of certainty in reports."""
+        """The word for this degree of certainty that reports print."""
         return {Sureness.CERTAIN: "certain", Sureness.LIKELY: "likely", Sureness.GUESS: "a guess"}[self]
 
 
@@ -68,7 +72,9 @@ def roles_of(recording: Recording) -> RoleColumns:
 
 
 class _Roles:
-    """A rule-based classifier: each block keeps the first role that a rule assigns to it."""
+    """A rule-based classifier that assigns roles to blocks. Each block keeps the first role that a rule assigns to
+    it.
+    """
 
     def __init__(self, recording: Recording) -> None:
         rebuilt = recording.rebuilt
@@ -88,7 +94,7 @@ class _Roles:
         self._sureness = np.full(keys, Sureness.GUESS, np.int64)
 
     def decide(self) -> RoleColumns:
-        """Return the roles after applying the rules, the most certain rules first."""
+        """Return the role of every block. The most certain rules are applied first."""
         seen = self._lives.born >= 0
         self._owned(seen)
         self._workspaces(seen)
@@ -134,14 +140,14 @@ class _Roles:
         self._is(seen & self._of_cublas(), Role.WORKSPACES, Sureness.LIKELY)
 
     def _has_parameters_size(self) -> Mask:
-        """Return which blocks have the size of a parameter; in backward, blocks of these sizes are added to
-        gradients.
+        """Return, for each block, whether it has the size of a parameter. In backward, such a block may be a gradient
+        that is added to an existing gradient.
         """
         return np.isin(self._size, np.unique(self._size[self._role == ROLES.index(Role.PARAMETERS)]))
 
     def _of_cublas(self) -> Mask:
-        """Return which blocks have a size that cuBLAS or cuBLASLt allocates once per thread and stream and never
-        frees.
+        """Return, for each block, whether it has the size of a workspace that cuBLAS or cuBLASLt allocates once per
+        thread and stream and never frees.
         """
         order, makers = self._lives.order, self._makers
         found = np.zeros(len(self._size), bool)
@@ -215,8 +221,8 @@ class _Roles:
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
 
     def _is_cut_short(self) -> Mask:
-        """Return which blocks were alive when a request failed and the program continued; the error may be why they
-        were freed.
+        """Return, for each block, whether it was alive when a request failed and the program continued. Perhaps only
+        the error caused the free of such a block.
         """
         lives, recording = self._lives, self._recording
         failed = recording.rebuilt.ops_of(np.flatnonzero(recording.history.action == Action.OOM))
@@ -248,8 +254,8 @@ class _Roles:
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.LIKELY)
 
     def _parameters_by_size(self, kept: Mask) -> None:
-        """Assign the role of parameters to blocks that are never freed, that no module allocated, and that each have a
-        gradient of their size.
+        """Assign the role of parameters to blocks by size: blocks that are never freed, that no module allocated, and
+        that have a gradient of the same size.
         """
         if not len(self._passes.backward_starts):
             return
@@ -260,7 +266,7 @@ class _Roles:
         self._role[chosen], self._sureness[chosen] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
 
     def _gradients(self) -> Mask:
-        """Return which blocks the first complete backward pass leaves behind."""
+        """Return, for each block, whether the first complete backward pass allocated it and left it allocated."""
         passes, born = self._passes, self._lives.born
         start, end, after = (
             int(column[0]) for column in (passes.backward_starts, passes.backward_ends, passes.after_backward)
@@ -302,7 +308,9 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """Return the oldest of the chosen blocks: as many of each size as there are parameters without a gradient."""
+        """Return the oldest of the chosen blocks: for each size in bytes, as many blocks as there are parameters of
+        this size that have no gradient yet.
+        """
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
         left.subtract(_count(self._size[has]))
@@ -312,8 +320,8 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first keys whose sizes still have a count above 0 in `left`, and lower that count for each of
-        them.
+        """Return the first of the given blocks: for each size, as many blocks as the counter `left` has for this size.
+        The counter is reduced accordingly.
         """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):
@@ -325,7 +333,9 @@ class _Roles:
     # ---- failed runs
 
     def _as_one_pass_before(self, seen: Mask) -> None:
-        """Assign to blocks that were alive at the failure the role of the equivalent blocks of the previous pass."""
+        """Assign roles to blocks that were alive when the request failed. Each block gets the role of the equivalent
+        block in the previous pass.
+        """
         stays = self._lives.freed == NEVER
         stays &= self._role == ROLES.index(Role.WORKSPACES)
         unsure = seen & (self._lives.freed == NEVER) & (self._sureness != Sureness.CERTAIN)

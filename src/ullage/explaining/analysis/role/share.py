@@ -1,5 +1,5 @@
-"""The memory of each role at the failed request or at the peak, its certainty, and advice on reducing the largest
-role.
+"""The memory of each role at the failed request or at the peak, how certain the roles are, and advice on reducing the
+largest role.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.role import RoleColumns, Sureness
 
 _MOST: Final = 0.4
-"""The least share of allocated memory that a role must have to be named in the heading."""
+"""The least share of allocated memory that the largest role must have for a report's heading to name it."""
 _CHANGES: Final[Mapping[Role, str]] = {
     Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this GPU reduce them; a smaller batch does not",
     Role.GRADIENTS: "frozen parameters (LoRA) have none; a smaller batch does not reduce them",
@@ -38,15 +38,13 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty that most of these bytes have."""
+        """The degree of certainty that applies to most bytes of this role."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the roles that held memory at the failed request or at the peak, largest first; empty if no role is
-    known.
-    """
+    """Return the memory of each role at the failed request or at the peak, largest first; empty if no role is known."""
     sizes: Counter[tuple[Role, Sureness]] = Counter()
     counts: Counter[Role] = Counter()
     for block in recording.held():
@@ -71,8 +69,8 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
 
 
 def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
-    """Return the role with most of the allocated memory and its percentage; None if no role has enough or if it is a
-    guess.
+    """Return the largest role and its percentage of the allocated memory. None if the percentage is too low to report
+    or if the role is a guess.
     """
     total = sum(share.bytes for share in roles)
     if not roles or roles[0].bytes < _MOST * total:
@@ -84,15 +82,15 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return the end of a heading that names the role with most of the memory, such as ", 65 % ACTIVATIONS"; may be
-    empty.
+    """Return the end of a heading that names the largest role, such as ", 65 % ACTIVATIONS"; an empty string if no role
+    is large enough.
     """
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence on reducing the role with most of the memory; empty if no role has enough."""
+    """Return a sentence on how to reduce the largest role; an empty string if no role is large enough."""
     found = _most(roles)
     if found is None:
         return ""

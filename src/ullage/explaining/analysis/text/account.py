@@ -20,7 +20,9 @@ CONTEXT_BYTES: Final = 2 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The parts of a GPU's memory in bytes: allocated + cached + outside + others + unnamed + free = total."""
+    """The division of a GPU's memory into parts, in bytes: allocated + cached + outside + others + unnamed + free =
+    total.
+    """
 
     total_bytes: int
     free_bytes: int
@@ -35,7 +37,9 @@ class Account:
     own_number: int | None = None
     """The process ID under which the driver lists the failing process itself, if that process runs in a container."""
     spilt_bytes: int = 0
-    """The bytes that PyTorch holds in excess of the used GPU memory: Windows or WSL keeps them in host memory."""
+    """The bytes that PyTorch has reserved in excess of the used GPU memory. On Windows or WSL, these bytes are in host
+    memory.
+    """
 
     @property
     def reserved_bytes(self) -> int:
@@ -44,7 +48,8 @@ class Account:
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the account of a message; None if the total, the free or the allocated bytes are missing.
+    """Return the division of a GPU's memory that an error message shows. None if the total, the free or the allocated
+    bytes are missing.
 
     The result is also None if the figures are from a program other than PyTorch or contradict each other.
     """

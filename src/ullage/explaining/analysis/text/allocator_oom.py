@@ -99,7 +99,7 @@ def _room(message: Message) -> int:
 
 
 def _without_free(message: Message, requested: int) -> TextVerdict:
-    """Return the verdict on a message without the free memory of the GPU."""
+    """Return the verdict on a message that does not say how much GPU memory was free."""
     total, held = message.total_bytes, _held(message)
     if total is None:
         return _bare(message)
@@ -117,7 +117,7 @@ def _without_free(message: Message, requested: int) -> TextVerdict:
         cause=Cause.CANNOT_TELL,
         sentence=(
             f"A request for {text_of_bytes(requested)} was refused on a GPU with {text_of_bytes(total)}{had}; the "
-            "message does not contain the free memory."
+            "message does not say how much memory was free."
         ),
         notes=(
             "check for other programs on the GPU, for WSL or Windows, which provide less than the GPU has, and for "
@@ -226,9 +226,10 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict if memory outside PyTorch would have been enough for the request; otherwise None.
+    """Return the verdict that memory outside PyTorch is the cause, if this memory would have been enough for the
+    request; otherwise None.
 
-    With `most`, that memory must also exceed PyTorch's own.
+    With `most`, it must also be more than PyTorch's own memory.
     """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
@@ -264,8 +265,8 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
 
 def _numbers(message: Message, account: Account) -> str:
-    """Return the IDs of other processes in brackets, ordered by their memory, largest first; empty if none are
-    listed.
+    """Return the process IDs of other processes as text in brackets, ordered by memory, largest first; an empty string
+    if the message lists no processes.
     """
     listed = [process for process in message.other_processes if process.number != account.own_number]
     listed.sort(key=lambda process: -process.used_bytes)

@@ -1,4 +1,6 @@
-"""Conversion of the explanation of an error message into a report: the order of its sections, and their titles."""
+"""Conversion of the explanation of an error message into a printed report: the sections of the report, their order and
+their titles.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +16,7 @@ _RANKS_SHOWN: Final = 16
 
 
 def describe_text(text: TextExplanation) -> Report:
-    """Return the report of an error message's explanation."""
+    """Return the report for the explanation of an error message."""
     return Report(
         headline=text.headline,
         tone=Tone.UNSURE if text.cause is Cause.CANNOT_TELL else Tone.BAD,
@@ -70,7 +72,9 @@ def _card(account: Account, device: int | None) -> Meter:
 
 
 def _spilt(account: Account) -> Meter:
-    """Return the memory that PyTorch counts, if it is more than the used memory of the GPU."""
+    """Return the section for a GPU that has less used memory than PyTorch counts as reserved: how much is on the GPU,
+    and how much is not.
+    """
     return Meter(
         title=f"Memory that PyTorch counts, on a GPU with {text_of_bytes(account.total_bytes)}",
         total_bytes=account.reserved_bytes,
@@ -87,8 +91,8 @@ def _spilt(account: Account) -> Meter:
 
 
 def _server(server: ServerMemory) -> Meter | None:
-    """Return the memory of a model server as its log reports it, split into parts; None if the log has too few
-    figures.
+    """Return the section with the memory of a model server, divided into parts as the server's log reports them; None
+    if the log has too few figures.
     """
     kv_cache = max(0, server.kv_cache_bytes or 0)
     both = server.peak_torch_bytes if server.weights_bytes is None and server.activation_bytes is None else None

@@ -35,7 +35,7 @@ _TOLERANCE: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """The cause for one of several ranks, workers or GPUs, from its own message."""
+    """The cause of the failure for one of several ranks, workers or GPUs, from the error message of that rank."""
 
     rank: str
     message: Message
@@ -45,12 +45,12 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextExplanation(Explanation):
-    """The explanation of an error message or a log, with the message that it explains."""
+    """The explanation of an error message or a log, together with the message that was found."""
 
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The verdict for each rank that ran out of memory, if there are several."""
+    """The verdict for each rank that ran out of memory; empty if only one rank did."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -63,7 +63,8 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
-    """Explain the messages that `ullage.recorded.message.log.scan` found; the first certain message decides.
+    """Explain the messages that `ullage.recorded.message.log.scan` found in a log. The explanation is for the first
+    message that certainly is about memory.
 
     Raises:
         UsageError: `messages` is empty.
@@ -112,7 +113,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank from its own message; empty if there is only one rank."""
+    """Return the verdict for each rank, based on the rank's own error message; empty if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -125,7 +126,9 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Yield notes on how many ranks ran out of memory, and which of them have another cause than the first rank."""
+    """Yield notes that say how many ranks ran out of memory, and which ranks did so for another reason than the first
+    rank.
+    """
     if not ranks:
         return
     least = "at least " if together.rest.failures else ""
@@ -166,7 +169,9 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures of the message and those computed from them; in bytes unless a name says otherwise."""
+    """Return the figures that the message contains and the figures that follow from them; in bytes unless a name says
+    otherwise.
+    """
     figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,

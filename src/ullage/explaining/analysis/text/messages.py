@@ -1,4 +1,5 @@
-"""A collection of the messages in a log: their counts, and the deciding message of the whole log and of each rank.
+"""A collection of the out-of-memory messages in a log: how many there are, and the message that is explained, for the
+whole log and for each rank.
 
 This module does not decide causes.
 """
@@ -16,7 +17,9 @@ RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
-"""The two calls that write a snapshot next time: the first at the start, the second where the error is caught."""
+"""The two PyTorch calls that record a snapshot of the next run: the first call belongs at the start, the second where
+the error is caught.
+"""
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
@@ -27,29 +30,29 @@ _NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
 
 @dataclass(slots=True, kw_only=True)
 class Messages:
-    """The counts of a log's messages, and the messages that decide the explanation."""
+    """The number of out-of-memory messages in a log, and the messages that are chosen for the explanation."""
 
     deciding: FoundMessage | None = None
     warning: Message | None = None
-    """The last warning before the deciding message that the same allocator printed."""
+    """The last warning that the same allocator printed before the message that is explained."""
     failures: int = 0
     repeated: int = 0
-    """The number of failures whose message is identical to the first."""
+    """The number of failures whose message is identical to the first message."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
-    """The deciding message of each rank, by the label that marks the lines of the rank."""
+    """The message that is explained for each rank, by the label that marks the rank's lines in the log."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
-    """The deciding message of each GPU, from lines without a rank label."""
+    """The message that is explained for each GPU, by the name of the GPU; only from lines without a rank label."""
     killed: FoundMessage | None = None
-    """The first message that the system ended a process because host memory ran out."""
+    """The first message that says that the system killed a process because host memory ran out."""
     rest: Unread = _NOTHING_UNREAD
-    """The counts of the messages that were not parsed."""
+    """The number of failures and warnings in the log that were counted, but not parsed."""
     mention: Mention | None = None
-    """A line that mentions memory running out in an unknown form."""
+    """A line of the log that mentions an out-of-memory error, but has a form that ullage cannot parse."""
 
     @classmethod
     def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
-        """Return the collection of everything that `ullage.recorded.message.log.scan` finds."""
+        """Return the collection of all messages that `ullage.recorded.message.log.scan` finds in a log."""
         together = cls()
         for found in messages:
             if isinstance(found, Unread):
@@ -95,11 +98,11 @@ class Messages:
 
     @property
     def each(self) -> dict[str, FoundMessage]:
-        """The deciding message of each rank; if no line has a rank label, of each GPU."""
+        """The message that is explained for each rank or, if no line has a rank label, for each GPU."""
         return self.ranks or self.cards
 
     def with_warning(self, message: Message) -> Message:
-        """Return a failure's message, with missing figures from the warning that the allocator printed before it."""
+        """Return the message of a failure, with figures that only the allocator's preceding warning contains."""
         before = self.warning
         if message.wording != "preempted" or before is None or before.wording != "preempting":
             return message
@@ -111,7 +114,7 @@ class Messages:
         )
 
     def notes(self, found: FoundMessage) -> tuple[str, ...]:
-        """Yield notes on the rest of the log, and on how to get a snapshot next time."""
+        """Return notes for the report: what else the log contains, and how to record a snapshot of the next run."""
         notes = []
         total = self.failures + self.rest.failures
         if total > max(1, len(self.each)):  # the ranks' messages are in a separate table
@@ -141,7 +144,7 @@ class Messages:
 
 
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with the lines before its repetition, if the message itself has no lines before it.
+    """Return a message with the lines that precede its repetition in the log, if no lines precede the message itself.
 
     Some allocators write an error to the log when they raise it; the traceback follows later.
     """
@@ -151,8 +154,8 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Return whether a message decides instead of an earlier message: a certain message takes precedence over a likely
-    one.
+    """Return whether a found message should be explained instead of the current one: because the current one is a
+    warning, or because only the found one is certain.
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True

@@ -29,7 +29,9 @@ _VULKAN: Final = TextVerdict(
     remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
     notes=("other programs may use the GPU, including the desktop",),
 )
-"""The verdict on errors of the Vulkan driver. PyTorch does not use it; other programs request their buffers from it."""
+"""The verdict on errors of the Vulkan driver. PyTorch does not use the Vulkan driver; other programs allocate GPU
+memory from it.
+"""
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -97,8 +99,8 @@ def _address_space(message: Message) -> TextVerdict:
         return TextVerdict(
             cause=Cause.ADDRESS_SPACE,
             sentence=(
-                f"An address range is too short, memory did not run out: {text_of_bytes(message.requested_bytes)} were "
-                f"requested at once, and an expandable segment spans {text_of_bytes(message.reserve_bytes)}."
+                f"Memory did not run out, but an address range is too short: {text_of_bytes(message.requested_bytes)} "
+                f"were requested at once, and an expandable segment spans {text_of_bytes(message.reserve_bytes)}."
             ),
             remedies=(
                 estimate(f"expandable_segments_reserve:{needed}G", "at least the size of the largest single tensor"),

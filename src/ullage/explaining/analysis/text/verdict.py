@@ -1,4 +1,4 @@
-"""The verdict on an error message: one cause, a sentence, and what may help."""
+"""The verdict on an error message: one cause, one sentence that explains it, and what may help."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ _SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextVerdict:
-    """The cause, the first sentence, the estimates of what may help, and the notes of an explanation."""
+    """The explanation of one message: the cause, the first sentence, estimates of what may help, and notes."""
 
     cause: Cause
     sentence: str
@@ -21,14 +21,14 @@ class TextVerdict:
 
 
 def estimate(name: str, arithmetic: str) -> Remedy:
-    """Return a remedy without proof: a setting or an action, and the arithmetic that supports it."""
+    """Return a remedy that no replay proves: a setting or an action, and the arithmetic that supports it."""
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)
 
 
 def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
-    """Return an estimate of how much less memory the run would have to hold.
+    """Return the estimated share by which the run would have to reduce its memory.
 
     Args:
         allocated_bytes: the memory that the run held.

@@ -1,5 +1,5 @@
-"""Dispatch of other programs' messages to the functions that return verdicts, and program settings for PyTorch's
-errors.
+"""Selection of the function that returns the verdict on another program's message, and of that program's settings as
+remedies for PyTorch's errors.
 
 The keys are the names of wordings in `ullage.recorded.message.program_wording`.
 """
@@ -73,16 +73,16 @@ def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict 
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return the most memory in bytes that libraries normally hold outside PyTorch's allocator in the program of
-    this log.
+    """Return the most bytes that libraries normally hold outside PyTorch's allocator, depending on whether the log is
+    from a model server.
     """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Return the verdict on an error of PyTorch, CUDA or a library with the settings of the program whose log
-    contains it.
+    """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
+    are settings of that program.
     """
     if found.message.kind not in _OF_THE_CARD:
         return verdict

@@ -36,8 +36,8 @@ RMM: Final = TextVerdict(
 
 
 def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an allocation that failed in onnxruntime's arena; the message does not say in which
-    memory.
+    """Return the verdict on an allocation that failed in onnxruntime's arena; the message does not say whether GPU or
+    host memory ran out.
     """
     asked = text_of_bytes(message.requested_bytes or 0)
     if (message.requested_bytes or 0) > BOGUS_BYTES:
@@ -62,7 +62,9 @@ def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a CUDA error within bitsandbytes, which names only a line of its source."""
+    """Return the verdict on a CUDA error within bitsandbytes; the message contains only a line number of bitsandbytes'
+    source code.
+    """
     if ".cu" in message.text:
         return TextVerdict(
             cause=Cause.DISGUISED,

@@ -86,7 +86,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a message that `ullage.recorded.message.unknown_words` has found."""
+    """Return the verdict on an out-of-memory message in words that no known program uses."""
     asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
     if (full := _full_by_its_figures(message, (SMALLER,))) is not None:
         return full
@@ -133,8 +133,8 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> TextVerdict | None:
-    """Return the verdict if a message has the requested and the free memory, and less was free than requested;
-    otherwise None.
+    """Return the verdict on a message that contains the requested and the free bytes, if fewer bytes were free than
+    requested; otherwise None.
     """
     requested, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
     if requested is None or free is None or requested < free:

@@ -24,7 +24,7 @@ TRTLLM_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on a driver error within TensorRT-LLM, without figures."""
+"""The verdict on a CUDA driver error within TensorRT-LLM; the error message has no figures."""
 TENSORRT_DRIVER: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="TensorRT could not get GPU memory from the driver; the message does not contain the requested size.",
@@ -33,7 +33,7 @@ TENSORRT_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on TensorRT's own allocation, without figures."""
+"""The verdict on an allocation of TensorRT that the CUDA driver refused; the error message has no figures."""
 LMDEPLOY: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="LMDeploy's engine (TurboMind) could not get GPU memory; the message does not contain the requested size.",
@@ -46,7 +46,7 @@ LMDEPLOY: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on TurboMind, LMDeploy's engine, without figures."""
+"""The verdict on an out-of-memory error of TurboMind, LMDeploy's engine; the error message has no figures."""
 RAY_PERHAPS: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -57,12 +57,14 @@ RAY_PERHAPS: Final = TextVerdict(
         "the last lines of the worker's log are in /tmp/ray/session_latest/logs",
     ),
 )
-"""The verdict on Ray's list of possible reasons why a worker ended, one of which is host memory."""
+"""The verdict on a worker that ended for a reason that Ray does not know; one reason on Ray's list is that host memory
+ran out.
+"""
 
 
 def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on text-generation-inference's warm-up, which runs the largest batch that its settings
-    allow.
+    """Return the verdict on a warm-up of text-generation-inference that ran out of memory. The warm-up runs the largest
+    batch that the settings allow.
     """
     total, prefill = message.said.get("total_tokens"), message.said.get("prefill_tokens")
     asked = f"{total} tokens in total" if total else f"{prefill} prefill tokens" if prefill else "its largest batch"
@@ -79,14 +81,17 @@ def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on TensorRT-LLM's executor, which creates its components one after another."""
+    """Return the verdict on a failure of TensorRT-LLM's executor to create one of its components."""
     component = message.said.get("component", "a component").strip()
     figures = ""
     if message.free_bytes is not None and message.total_bytes is not None:
         figures = f" with {text_of_bytes(message.free_bytes)} of {text_of_bytes(message.total_bytes)} free"
     return TextVerdict(
         cause=Cause.LIMIT,
-        sentence=f"TensorRT-LLM could not create its {component}{figures}: its settings require more than that.",
+        sentence=(
+            f"TensorRT-LLM could not create its {component}{figures}: its settings require more GPU memory than is "
+            "free."
+        ),
         remedies=(
             estimate(
                 "a lower kv_cache_config.free_gpu_memory_fraction",

@@ -1,4 +1,6 @@
-"""Verdicts on SGLang and its mem_fraction_static, the share of free memory for weights and KV cache together."""
+"""Verdicts on SGLang and its setting mem_fraction_static, the share of free memory for weights and KV cache
+together.
+"""
 
 from dataclasses import replace
 from typing import Final
@@ -82,7 +84,7 @@ def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
             cause=Cause.LIMIT,
             sentence=(
                 f"SGLang's share for weights and KV cache (mem_fraction_static={share:g}) leaves nothing for the KV "
-                f"cache, although the weights need {least:.4g} of the free memory: SGLang reserves more."
+                f"cache. The weights need only {least:.4g} of the free memory, but SGLang reserves more."
             ),
             remedies=(
                 estimate(

@@ -15,11 +15,9 @@ from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 
 _CONTEXT_BYTES: Final = GIB
-"""The largest plausible size in bytes of vLLM's CUDA context, which its process has on the GPU before it starts to
-allocate.
-"""
+"""The largest plausible size in bytes of the CUDA context of a vLLM process."""
 _LEAST_SHARE: Final = 0.1
-"""The least share of the GPU that is recommended, because no useful model fits in less."""
+"""The least value of gpu_memory_utilization that is recommended, because no useful model fits in less."""
 _BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
 _SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
@@ -73,8 +71,8 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"The GPU was full before vLLM's KV cache: the log adds up to {text_of_bytes(used)} of weights, "
-                f"activations and libraries on a GPU with {text_of_bytes(total)}."
+                "The GPU was full before vLLM allocated its KV cache: according to the log, weights, activations and "
+                f"libraries need {text_of_bytes(used)} on a GPU with {text_of_bytes(total)}."
             ),
             remedies=(
                 estimate(
@@ -296,8 +294,8 @@ def in_vllm(
 
 
 def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
-    """Return the verdict with the cause from vLLM's log if vLLM has planned nearly all of the GPU; otherwise
-    unchanged.
+    """Return the verdict that the GPU was full, if vLLM's log shows that vLLM planned to use nearly all of the GPU.
+    Otherwise, return the given verdict.
     """
     taken, total = server.taken_bytes, server.total_bytes
     if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
