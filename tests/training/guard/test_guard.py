@@ -150,7 +150,7 @@ def test_state_that_does_not_fit_is_refused_whole() -> None:
     assert [parameter._version for parameter in model.parameters()] == versions
     assert not optimizer.state
     assert torch.cuda.memory_allocated() == held
-    assert "A limit, not the card" in caught.value.__notes__[-1]
+    assert "A limit refused the request" in caught.value.__notes__[-1]
     _limit(1000)
     guard.update()
     assert len(optimizer.state) == 8
