@@ -184,13 +184,17 @@ class Adviser:
         return trials
 
     def finished(self) -> list[ChangeTrial]:
-        """Return the trials of all runs that finished, including those of an interrupted search."""
+        """Return every combination of changes whose run has finished, with its result, even if the search was
+        interrupted.
+        """
         made = [(one, self._made(self.roomy, one)) for one in self._asked]
         known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
         return [self._trial(one, result) for one, result in known if result is not None]
 
     def _made(self, request: Request, one: Combination) -> Request | NotCertain:
-        """Return a request with changes applied, or the error that says why the changes cannot be applied together."""
+        """Return a request for a run with the changes of a combination applied, or the error that says why these
+        changes cannot be applied together.
+        """
         try:
             return one.request(request, self.facts)
         except NotCertain as error:
@@ -199,7 +203,9 @@ class Adviser:
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
-        """Run a request with each combination of changes. If it cannot be applied, its result is an error."""
+        """Run the script with each combination of changes. The result of a combination that cannot be applied is an
+        error.
+        """
         made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
@@ -242,7 +248,7 @@ def _held_by(need: Prediction) -> list[str]:
 
 
 def _unwritten(one: Combination, facts: TrainingFacts) -> int:
-    """Return how many changes of a combination the user has to place by hand."""
+    """Return how many changes of a combination the user has to write into the script by hand."""
     recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
     return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
 
@@ -262,7 +268,7 @@ def _last_line(error: UllageError) -> str:
 
 @dataclass(slots=True)
 class _FoundAdvice:
-    """The results that a search has found so far."""
+    """The results that one search of `ullage advise` has found so far."""
 
     best: ChangeTrial | None = None
     proof: WrittenAdvice | None = None
@@ -350,7 +356,9 @@ def advise(
 def _not_made_after_all(
     singles: Sequence[ChangeTrial], settings: Mapping[str, Sequence[ChangeSetting]]
 ) -> Iterator[NotMade]:
-    """Yield the changes that failed when they were tried alone, and those that were not needed."""
+    """Yield the changes whose run failed when they were tried alone, and the changes that were not tried because they
+    need more GPUs.
+    """
     for trial in singles:
         if trial.problem:
             yield NotMade(change=trial.combination.parts[0].change, why=trial.problem)

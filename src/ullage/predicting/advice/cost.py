@@ -29,7 +29,9 @@ class TimeEstimate:
     host_bytes: int
     """The bytes that are copied to the host and back in every step."""
     offloads: bool = False
-    """Whether bytes are copied to the host at all. Their number is known for repeated blocks only."""
+    """Whether a change copies activations to the host. The number of copied bytes is known for a model's repeated
+    blocks only.
+    """
 
     @property
     def added_share(self) -> float | None:
@@ -40,7 +42,7 @@ class TimeEstimate:
 
     @property
     def text(self) -> str:
-        """The estimate as text, with the time that copies to the host take; "" if nothing is added."""
+        """The added time as text, including the time of copies to the host; "" if the changes add no time."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
@@ -49,7 +51,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The estimate as a short text, without the time of copies; "" if nothing is added."""
+        """The added time as a short text, without the time of copies to the host; "" if the changes add no time."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
@@ -65,7 +67,9 @@ class TimeEstimate:
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
-    """Return the estimate of a combination of changes, from the facts of the unchanged run."""
+    """Return an estimate of the time that a combination of changes adds to a step, from the facts of the unchanged
+    run.
+    """
     added = sum(
         part.change.added_flops(facts, part.setting)
         for part in combination.parts

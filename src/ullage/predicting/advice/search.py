@@ -14,7 +14,7 @@ from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combinati
 from ullage.predicting.changes.change import ChangeCost
 
 Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
-"""A function that runs combinations of changes, in parallel if possible."""
+"""A function that runs the script with combinations of changes, in parallel if possible."""
 
 _WORTH: Final = 0.01
 """The minimum saving of a useful change, as a share of the unchanged peak."""
@@ -30,7 +30,7 @@ class AdviceSearch:
     """The peak GPU memory that the unchanged script uses, in bytes."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
-    """Returns a sort key of a combination: the time that it adds."""
+    """A function that returns the time that a combination of changes adds to a step, as a sort key."""
     tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
     """All combinations that were run, with their results."""
 
@@ -70,7 +70,8 @@ class AdviceSearch:
         return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
 
     def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
-        """Add changes from the cheapest class on until the script fits, then remove the changes that are not needed.
+        """Add changes to a combination, beginning with the cheapest cost class, until the script fits. Then remove the
+        changes that are not needed.
 
         Args:
             limit: the cost of a single change that fits; a combination is useful only if it is cheaper.
@@ -110,7 +111,9 @@ class AdviceSearch:
         return kept or parts[:1]
 
     def _shrunk(self, trial: ChangeTrial) -> ChangeTrial:
-        """Remove every change that is not needed for the script to fit, the most expensive and least useful first."""
+        """Remove every change that the script does not need in order to fit, beginning with the most expensive and
+        least useful change.
+        """
         parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
         for part in parts:
             rest = trial.combination.without(part)
@@ -122,7 +125,7 @@ class AdviceSearch:
         return trial
 
     def _milder(self, trial: ChangeTrial) -> ChangeTrial:
-        """Set every change to the mildest setting that still fits, by bisection."""
+        """Set every change of a combination to the mildest setting with which the script still fits, by bisection."""
         for part in trial.combination.parts:
             settings = self.settings[part.change.key]
             low, high = 0, settings.index(part)
@@ -141,18 +144,24 @@ class AdviceSearch:
         return self.base_bytes - need if need is not None else 0
 
     def useful(self) -> list[ChangeSetting]:
-        """Return the changes that save enough memory alone, at their strongest setting, those that save most first."""
+        """Return the changes that alone save enough memory at their strongest setting. The change that saves most is
+        first.
+        """
         alone = [one for one in self.tried if len(one.parts) == 1 and self._gain(one) > _WORTH * self.base_bytes]
         return [one.parts[0] for one in sorted(alone, key=self._gain, reverse=True)]
 
     def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the sort key of a trial, the cheapest first: cost, number of changes, time, strength, saving."""
+        """Return the sort key of a combination that was run; the cheapest sorts first: cost, number of changes, time,
+        strength, saving.
+        """
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
     def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the sort key that a single change would have if its mildest setting were enough."""
+        """Return the sort key that a single change would have if its mildest setting were enough for the script to
+        fit.
+        """
         [part] = trial.combination.parts
         return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
 

@@ -77,7 +77,7 @@ class _Sharding:
         self._applied.took_effect()
 
     def _hand_on(self, parts: dict[int, Any]) -> None:
-        """Replace the full parameters by their shards, last of all in the optimizers."""
+        """Replace the full parameters in the optimizers by their shards."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]

@@ -99,7 +99,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(optimizer: OptimizerFacts) -> InsertAfter:
-    """Return the edit that adds lines after the statement that creates the optimizer.
+    """Return the edit that adds source lines after the statement that creates the optimizer.
 
     Raises:
         NotCertain: the statement does not assign the optimizer to one variable.

@@ -33,7 +33,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(facts: TrainingFacts) -> ReplaceExpression:
-    """Return the edit of the argument of `zero_grad`.
+    """Return the edit that changes the argument of `zero_grad` from False to True.
 
     Raises:
         NotCertain: the line does not call `zero_grad` with `set_to_none=False`.

@@ -98,7 +98,7 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement that assigns a name on every path to a line."""
+    """Return the last statement before a line that assigns a name on every path to the line."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -110,7 +110,9 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns. For a function or class definition, this is its name."""
+    """Return the names that a statement assigns. A function or class definition assigns the name of the function or
+    class.
+    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)
