@@ -132,7 +132,7 @@ class PlanInOrder(OpenRuns):
         graphs.
         """
         self.phases, self.weight, self.span = phases, weight, span
-        """For each key, its position in the gradient accumulation cycle, its weight and its longest dimension."""
+        """The position of each key in the gradient accumulation cycle, its weight and its longest dimension."""
         self.is_hurried = False
         """Whether the batch groups with the largest tensors are run first from now on, because the time limit is too
         short for all.
