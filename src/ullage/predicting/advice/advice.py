@@ -26,13 +26,15 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
-"""The memory size of the emulated GPU on which a script runs without a memory limit; more than any real GPU has."""
+"""The memory size of the emulated GPU on which ullage runs a script without a memory limit, larger than the memory of
+any real GPU.
+"""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Advice(Answer):
-    """The result of `ullage advise`. Every field `*_bytes` is in bytes."""
+    """The result of `ullage advise`. All attributes that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.advice.describe"
 
@@ -45,23 +47,27 @@ class Advice(Answer):
     need: Prediction
     """The run of the unchanged script on a GPU with ample memory, which shows how much memory the script needs."""
     facts: TrainingFacts
-    """The model, the training loop and the optimizers that the changes are applied to."""
+    """The facts about the model, the training loop and the optimizers to which the changes are applied."""
     trials: tuple[ChangeTrial, ...]
-    """All changes that were tried alone, each with the result of its run."""
+    """All changes that were tried alone, each with the result of the run with this change."""
     not_made: tuple[NotMade, ...]
     """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
     """The cheapest combination of changes that fits. None if no combination fits, or if no change is needed."""
     estimate: TimeEstimate | None
-    """The estimated time that the best combination adds to a training step."""
+    """The estimated time that the best combination of changes adds to a training step."""
     written: WrittenAdvice | None
-    """The best combination as source code to write, and the run that verifies that this code needs the same memory."""
+    """The best combination of changes as source code to write, and the run that verifies that this code needs the same
+    memory.
+    """
     is_complete: bool
-    """Whether the search finished without being interrupted."""
+    """Whether the search for changes finished without being interrupted."""
     axis: Axis | None = None
     """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option: for the unchanged script, then with changes by cost. Empty without `axis`."""
+    """The largest values of the option that fit: for the unchanged script, then with changes of each cost class. Empty
+    if `axis` is None.
+    """
     seconds: float
 
     @property
@@ -276,7 +282,7 @@ class _FoundAdvice:
     is_complete: bool = False
 
     def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination as source code, and run that code."""
+        """Write the best combination of changes as source code, and run the script with that code."""
         if self.best is not None:
             self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 

@@ -27,7 +27,7 @@ class TimeEstimate:
     base_flops: int | None
     """The floating-point operations of a step without changes; None if they could not be counted."""
     host_bytes: int
-    """The bytes that are copied to the host and back in every step."""
+    """The bytes that a step with the changes copies to the host and back."""
     offloads: bool = False
     """Whether a change copies activations to the host. The number of copied bytes is known for a model's repeated
     blocks only.
@@ -35,7 +35,9 @@ class TimeEstimate:
 
     @property
     def added_share(self) -> float | None:
-        """The added computation as a share of the step without changes: 0.17 means 17 % more. None if unknown."""
+        """The added computation as a share of the computation of an unchanged step: 0.17 means 17 % more. None if it is
+        unknown.
+        """
         if not self.flops or not self.base_flops:
             return None
         return self.flops / self.base_flops - 1

@@ -89,7 +89,9 @@ def _sentence(advice: Advice) -> str:
     interrupted = "" if advice.is_complete else " The search was interrupted, so a cheaper change may fit too."
     is_proved = advice.written is not None and advice.written.is_proved
     proved = (
-        " The script was also run with the source code below, and needs the same number of bytes." if is_proved else ""
+        " A run with the source code below needs as many bytes as a run in which ullage applies the changes."
+        if is_proved
+        else ""
     )
     return (
         f"{need}; with the advised changes, it needs {_used(advice.best.prediction)}{costs}. Gradients compared with "
@@ -260,8 +262,8 @@ def _written(advice: Advice) -> Iterator[Section]:
         yield Remarks(
             title="Not verified",
             items=(
-                f"With these lines, the script's peak is {found.proof.peak_allocated_bytes:,} allocated bytes; when "
-                f"the changes are applied without editing the script, it is {promised:,} bytes.",
+                f"With the source code above, the script's peak is {found.proof.peak_allocated_bytes:,} allocated "
+                f"bytes; when ullage applies the changes without editing the script, the peak is {promised:,} bytes.",
             ),
         )
 

@@ -17,7 +17,7 @@ Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
 """A function that runs the script with combinations of changes, in parallel if possible."""
 
 _WORTH: Final = 0.01
-"""The minimum saving of a useful change, as a share of the unchanged peak."""
+"""The minimum saving of a useful change, as a share of the peak memory of the unchanged script."""
 
 
 @dataclass(slots=True)
@@ -25,21 +25,23 @@ class AdviceSearch:
     """The state of one search for a combination of changes that fits."""
 
     settings: Mapping[str, Sequence[ChangeSetting]]
-    """The settings of every change that can be applied, the mildest first."""
+    """The settings of every change that can be applied to the script, the mildest setting first."""
     base_bytes: int
     """The peak GPU memory that the unchanged script uses, in bytes."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
     """A function that returns the time that a combination of changes adds to a step, as a sort key."""
     tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
-    """All combinations that were run, with their results."""
+    """All combinations of changes that were run, with the results of the runs."""
 
     def singles(self) -> None:
         """Run every change alone at its strongest setting, except changes that need more GPUs, which are tried last."""
         self._run_alone(lambda cost: cost is not ChangeCost.CARDS)
 
     def best(self) -> ChangeTrial | None:
-        """Return the cheapest combination that fits; None if no combination fits, even with more GPUs."""
+        """Return the cheapest combination of changes with which the script fits; None if no combination fits, even with
+        more GPUs.
+        """
         found = self._best_of_tried()
         if found is None:
             self._run_alone(lambda cost: cost is ChangeCost.CARDS)
@@ -61,12 +63,14 @@ class AdviceSearch:
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def learn(self, trials: Sequence[ChangeTrial]) -> None:
-        """Add trials that were run before the search was interrupted."""
+        """Add the results of combinations of changes that were run before the search was interrupted."""
         for trial in trials:
             self.tried.setdefault(trial.combination, trial)
 
     def best_so_far(self) -> ChangeTrial | None:
-        """Return the cheapest combination that has been tried and fits; None if no tried combination fits."""
+        """Return the cheapest combination of changes that was run and fits; None if no combination that was run
+        fits.
+        """
         return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
 
     def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
@@ -93,7 +97,7 @@ class AdviceSearch:
         return None
 
     def _useful(self, cost: ChangeCost) -> list[ChangeSetting]:
-        """Return the strongest setting of each change in a cost class, except changes whose runs failed."""
+        """Return the strongest setting of each change in a cost class, without the changes whose runs failed."""
         found = []
         for settings in self.settings.values():
             strongest = settings[-1]
@@ -103,7 +107,7 @@ class AdviceSearch:
         return sorted(found, key=lambda part: -self._gain(combination([part])))
 
     def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
-        """Return the combination without the changes that could not be applied together with the others."""
+        """Return the changes of a combination, without those that cannot be applied together with the other changes."""
         if trial.prediction is not None and not trial.problem:
             return parts
         trials = self._try([combination([each for each in parts if each != part]) for part in parts])

@@ -19,7 +19,7 @@ _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """A change together with the setting it is applied with."""
+    """A change together with the setting with which it is applied."""
 
     change: Change
     setting: str
@@ -31,7 +31,7 @@ class ChangeSetting:
 
     @property
     def title(self) -> str:
-        """The name of the change that reports show."""
+        """The name of the change, as reports show it."""
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
@@ -45,13 +45,13 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that are applied together, the cheapest first."""
+    """A combination of changes that are applied together, the cheapest change first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names of the changes that reports show, joined by commas."""
+        """The names of the changes in this combination, as reports show them, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
@@ -61,8 +61,8 @@ class Combination:
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Return how the gradients with this combination compare with the unchanged script's, for the change that
-        differs most.
+        """Return how the gradients with this combination compare with those of the unchanged script. The change whose
+        gradients differ most decides.
         """
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
@@ -112,13 +112,13 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination of changes and the result of running the script with it."""
+    """A combination of changes, and the result of running the script with it."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The result of the run; None if the combination could not be run."""
+    """The result of the run with this combination of changes; None if the combination could not be run."""
     problem: str = ""
-    """The reason why the combination could not be run or had no effect: one sentence without a full stop."""
+    """The reason why the combination of changes could not be run or had no effect: one sentence without a full stop."""
 
     fits: bool = False
     """Whether a run proves that the script fits with this combination, at the lower and the upper end of the predicted
@@ -127,18 +127,20 @@ class ChangeTrial:
 
     @property
     def need_bytes(self) -> int | None:
-        """The peak GPU memory that the script would use, in bytes; None if it is unknown because memory ran out."""
+        """The peak GPU memory that the script would use with this combination, in bytes; None if it is unknown because
+        memory ran out.
+        """
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
-    """A change that cannot be applied to this script."""
+    """A change that cannot be applied to the user's script."""
 
     change: Change
     why: str
-    """The reason: one sentence without a full stop."""
+    """The reason why the change cannot be applied: one sentence without a full stop."""
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:

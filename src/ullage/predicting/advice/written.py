@@ -42,13 +42,15 @@ class WrittenAdvice:
     command: str
     """The shell lines that set an environment variable or add arguments; "" if the changes need no shell lines."""
     proof: Prediction | None
-    """The run of the edited script. None if a change could not be placed in the source code with certainty."""
+    """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
     is_proved: bool
     """Whether the run of the edited script allocates and reserves as many bytes as the run in which hooks applied the
     changes.
     """
     problem: str = ""
-    """The reason why the edited script could not be compared: one sentence without a full stop."""
+    """The reason why the edited script could not be compared with the run that used hooks: one sentence without a full
+    stop.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the diff, the shell lines and the verifying run as plain data for `json.dumps`."""

@@ -164,7 +164,7 @@ def _keyword_of(library: str, setting: str) -> tuple[str, str]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet for mixed precision in the user's script."""
+    """Return the source edits and snippet that turn on mixed precision in the user's script."""
     call = facts.loop.library_call
     if facts.loop.library:
         keyword, value = _keyword_of(facts.loop.library, setting)

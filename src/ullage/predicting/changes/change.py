@@ -120,7 +120,7 @@ class Change:
     change.
     """
     excludes: frozenset[str] = frozenset()
-    """The keys of changes that cannot be combined with this change."""
+    """The keys of the other changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
     """A function that returns the source code of the change: edits if their places are certain, otherwise a snippet."""
 

@@ -38,7 +38,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 class _Sharding:
-    """Shards each model of a process before its first forward pass, and replaces the parameters in its optimizers."""
+    """Shards each model of a process before the model's first forward pass, and replaces the model's parameters in the
+    optimizers by shards.
+    """
 
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied

@@ -1,4 +1,6 @@
-"""Apply edits to a file's text, using its syntax tree for the places, and write a diff for `git apply` and `patch`."""
+"""Apply edits to the text of a source file, and write a unified diff for `git apply` and `patch`. The syntax tree shows
+where an edit belongs.
+"""
 
 import ast
 import difflib
@@ -105,7 +107,7 @@ class _EditedPage:
         doing[type(edit)](edit)
 
     def text(self) -> str:
-        """Return the text of the file with its edits applied."""
+        """Return the text of the source file with the edits applied."""
         place = self._place_of_imports()
         found: list[str] = []
         if place == 0:

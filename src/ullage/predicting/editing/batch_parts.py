@@ -63,9 +63,9 @@ class PassPlaces:
 
     file: str
     function: str
-    """The qualified name of the function that calls backward."""
+    """The qualified name of the function of the user's code that calls backward."""
     forward_line: int | None
-    """The line of the forward pass; None if another function calls the model."""
+    """The line that runs the forward pass; None if another function than the one that calls backward runs it."""
     backward_line: int
     batch: Mapping[str, bool]
     """The tensors that the forward and backward pass read, by name, and whether each tensor has one row per item of the
@@ -217,7 +217,9 @@ def _backward_call(place: BlockPlace, line: int) -> ast.Call:
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the loss of a `loss.backward()` or `accelerator.backward(loss)` call, without a scaler around it."""
+    """Return the expression for the loss in a `loss.backward()` or `accelerator.backward(loss)` call, without a
+    gradient scaler around it.
+    """
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
     if call.args:

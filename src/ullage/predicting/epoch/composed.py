@@ -63,8 +63,8 @@ class Composer:
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The numbers of the memory blocks that are alive at the beginning of the piece, ascending; blocks are numbered
-    over the whole epoch.
+    """The numbers of the memory blocks that are alive at the beginning of a piece of the epoch, ascending; blocks are
+    numbered over the whole epoch.
     """
     _first: int = 0
     _there: int = 0
@@ -204,7 +204,9 @@ class Composer:
         return done
 
     def _carry(self, blocks: BlockColumns) -> None:
-        """Store the blocks and segments that are left at the end of this piece, as the start of the next piece."""
+        """Store the blocks and segments that are left at the end of a piece of the epoch, as the start of the next
+        piece.
+        """
         key = blocks.key
         number = np.where(key >= self._there, key - self._there + self._first, -1)
         old = (key >= 0) & (key < self._there)

@@ -55,7 +55,7 @@ class Source:
 
     feed: Feed | None
     calls: int = 0
-    """The number of times that the training loop has called this iterator."""
+    """The number of times that the training loop has called `next` on this iterator."""
     backward_passes: int = 0
     """The number of backward passes in the process when the training loop last called this iterator."""
 
@@ -67,7 +67,7 @@ class LoaderListener(Protocol):
         """Called before a batch is chosen."""
 
     def before_next(self, source: Source) -> None:
-        """Called when the training loop requests a batch."""
+        """Called when the training loop requests a batch from a data loader."""
 
     def delivered(self, feed: Feed, batch: Any) -> None:
         """Called after a batch was fetched."""

@@ -37,15 +37,15 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """The number of runs that batch groups of each key still need. Batch groups with the same key have the same
-    shapes.
+    """The number of runs that batch groups of each shape key still need. Batch groups of the same shapes have the same
+    shape key.
     """
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this key was run."""
+        """Record that a batch group with this shape key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -53,7 +53,7 @@ class OpenRuns:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch groups of every key were run as often as needed."""
+        """Whether the batch groups of every shape key were run as often as needed."""
         return not self._open
 
     @property
@@ -67,13 +67,13 @@ class Plan(OpenRuns):
     """The batch groups of an epoch that still have to be run, those with the largest tensors first."""
 
     keys: Ints
-    """The key of each batch group in the order of the epoch, -1 if unknown. Batch groups with equal keys make equal
-    memory requests.
+    """The shape key of each batch group in the order of the epoch, -1 if unknown. Equal keys mean equal memory
+    requests.
     """
     phases: Ints
-    """The position in the gradient accumulation cycle at which the batch groups of each key may run."""
+    """The position in the gradient accumulation cycle at which batch groups of each shape key may run."""
     weight: Ints
-    """The weight of each key: the number of elements of the largest tensor in its batch groups."""
+    """The weight of the batch groups of each shape key: the number of elements of their largest tensor."""
     span: Ints
     """The longest dimension of each key."""
     _first: list[deque[int]] = field(default_factory=list)
@@ -81,9 +81,7 @@ class Plan(OpenRuns):
     _sample: list[int] = field(default_factory=list)
     """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """The number of runs that the batch groups of each key still need; batch groups with the same shapes share a
-    key.
-    """
+    """The number of runs that the batch groups of each shape key still need."""
 
     def start(self, done: int, period: int) -> None:
         """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
@@ -114,8 +112,8 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a key, because its last batch group made other memory requests than the batch group
-        before it.
+        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
+        group before it.
         """
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
@@ -128,11 +126,13 @@ class PlanInOrder(OpenRuns):
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The key of each batch group in the order of the epoch, -1 if unknown. A key stands for shapes and compiled
-        graphs.
+        """The shape key of each batch group in the order of the epoch, -1 if unknown. Batch groups before and after a
+        compiled graph have different keys.
         """
         self.phases, self.weight, self.span = phases, weight, span
-        """The position of each key in the gradient accumulation cycle, its weight and its longest dimension."""
+        """The position of each shape key in the gradient accumulation cycle, the weight of its batch groups, and their
+        longest dimension.
+        """
         self.is_hurried = False
         """Whether the batch groups with the largest tensors are run first from now on, because the time limit is too
         short for all.
@@ -144,11 +144,9 @@ class PlanInOrder(OpenRuns):
         self._made_at = -1
         """The last position in the epoch at which torch.compile compiled a graph."""
         self._open: dict[int, int] = {}
-        """The number of runs that the batch groups of each key still need; batch groups with the same shapes share a
-        key.
-        """
+        """The number of runs that the batch groups of each shape key still need."""
         self._unseen: set[int] = set()
-        """The keys of which no batch group has been run yet."""
+        """The shape keys of which no batch group has been run yet."""
 
     def start(self, done: int, period: int) -> None:
         """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
@@ -157,7 +155,9 @@ class PlanInOrder(OpenRuns):
         self._want()
 
     def _want(self) -> None:
-        """Require runs of the batch groups of every key that occurs in the epoch after the last graph was compiled."""
+        """Require runs of the batch groups of every shape key that occurs in the epoch after the last compiled
+        graph.
+        """
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
@@ -183,8 +183,8 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: the next one of a gradient accumulation cycle, or the first one of the
-        next cycle that needs a run.
+        """Return the batch group to run next: the next of an accumulation cycle that has begun, or the first of a cycle
+        with a batch group to run.
         """
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
@@ -213,13 +213,13 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this key was run."""
+        """Record that a batch group with this shape key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a key, because its last batch group made other memory requests than the batch group
-        before it.
+        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
+        group before it.
         """
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

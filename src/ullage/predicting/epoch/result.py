@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The orders of segment addresses for which the reserved memory of the epoch is compared."""
+"""The ways to place memory segments at addresses for which the reserved memory of the epoch is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class RunFigures:
     torch_version: str
     placement: str
     room_bytes: int
-    """The GPU memory that is available to PyTorch's allocator."""
+    """The GPU memory that is available to PyTorch's allocator, in bytes."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     ran_out: bool
@@ -160,8 +160,8 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the memory requests of the batch groups of each key: the usual requests, and the first requests if
-        they differ.
+        """Return the memory requests of the batch groups of each shape key: the usual requests, and the first requests
+        if they differ.
         """
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
@@ -189,7 +189,7 @@ class _Foreseen:
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Use the memory requests of the next heavier key that was run for each key that was not run."""
+        """Use the memory requests of the next heavier shape key that was run, for each shape key that was not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -242,8 +242,8 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all orders of segment addresses; None if the time is too
-        short.
+        """Return the lowest and highest reserved peak over all ways to place segments at addresses; None if the time is
+        too short.
         """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
@@ -383,8 +383,8 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """Return the growth of the memory that stays allocated, in bytes per batch group; 0 unless it rises in every part
-    of the epoch.
+    """Return by how many bytes the allocated memory grows per batch group; 0 unless it grows in every part of the
+    epoch.
     """
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0

@@ -29,7 +29,7 @@ _HEAVIEST: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """The batches of an epoch in their order, and the shapes of each batch."""
+    """The batches of an epoch in their order, with the shapes of each batch."""
 
     order: list[Any]
     """The batches of the sampler: for each batch, the indices of its items."""

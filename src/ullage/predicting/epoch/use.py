@@ -1,4 +1,4 @@
-"""The memory use of an epoch, as plain data. This module does not import torch."""
+"""The memory use of an epoch, as plain data. This module of ullage does not import torch."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -41,7 +41,7 @@ class EpochUse:
     """The memory use over one epoch in its real order, in bytes."""
 
     batches: int
-    """The number of batches of the epoch that were inspected."""
+    """The number of batches of the epoch whose shapes were inspected."""
     items: int
     shapes: int
     """The number of different shapes among the batches of the epoch."""

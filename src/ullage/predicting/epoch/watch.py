@@ -44,7 +44,7 @@ class Unit:
     journal_start: int
     journal_end: int
     graphs: int
-    """The number of graphs that torch.compile compiled in this step."""
+    """The number of graphs that torch.compile compiled while this step ran."""
     key: int = -1
 
 
@@ -79,7 +79,7 @@ class EpochWatch:
         """The number of batch groups that the script processes per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """The memory requests of the steps of each key, without those of the first steps."""
+        """The memory requests of the steps of each shape key, without those of the first steps."""
         self.in_own_order = 0
         """The number of batch groups at the beginning of the run that were run in the order of the epoch."""
         self.surprises = 0
@@ -300,7 +300,7 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """Compare the memory requests of a step that was run with those of the last step of the same key."""
+        """Compare the memory requests of a step that was run with those of the last step of the same shape key."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:

@@ -63,7 +63,7 @@ class Axis:
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return the option's value at a position: position 0 is the lowest value."""
+        """Return the value of the option at a position: position 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:
@@ -73,7 +73,8 @@ class Axis:
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
     def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the values to run first: the value of the option in the script's arguments, and its double.
+        """Return the values of the option to run first: the value in the script's arguments, and the double of this
+        value.
 
         The result is empty if the arguments have no whole number for the option, or if the user gave a lowest value.
         """

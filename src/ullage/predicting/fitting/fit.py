@@ -36,7 +36,7 @@ CHANGES: Final = (
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""The error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
+"""A pattern for the error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Largest:
     """The largest value of an option with which the script fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
-    """The runs of the search, ordered by the value of the option."""
+    """The runs of the search for the largest value, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
     """The smallest value for which no run proves that it fits; None if the search ended at the highest value or because

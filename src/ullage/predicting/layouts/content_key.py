@@ -103,7 +103,7 @@ def _folders_of_packages(path: Sequence[str]) -> list[str]:
 
 
 def _own_record() -> str:
-    """Return a digest of ullage's installed files, from the file list that the installer wrote."""
+    """Return a digest of ullage's installed files, from the list of files that the package installer wrote."""
     try:
         record = importlib.metadata.distribution("ullage").read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:

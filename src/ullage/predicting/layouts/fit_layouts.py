@@ -101,8 +101,8 @@ class LayoutsSearch:
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts with ranks that were not run, if the layouts would be Pareto-optimal in case these ranks
-        need no more memory.
+        """Return the layouts of which some ranks were not run, and which are Pareto-optimal if these ranks need no more
+        memory than the others.
         """
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]

@@ -55,7 +55,8 @@ class LayoutSpace:
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Parse a layout `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as `--zero=1,2,3`.
+        """Parse the text of layouts `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
+        `--zero=1,2,3`.
 
         Raises:
             UsageError: a text has another form, or no layout satisfies the bounds.

@@ -148,7 +148,7 @@ class LayoutFit(Answer):
     frontier: tuple[int, ...]
     """The indices of the rows that are Pareto-optimal by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the engine that performed the runs."""
+    """The name of the work engine that performed the runs."""
     run_count: int
     """The number of runs that were performed."""
     known_count: int

@@ -29,7 +29,7 @@ class RankRuns:
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that the engine has performed."""
+    """The number of runs that the work engine has performed."""
     known_count: int = 0
     """The number of run results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)

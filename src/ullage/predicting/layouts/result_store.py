@@ -1,4 +1,5 @@
-"""A store of results by content key, in one SQLite file. Interrupted searches can continue, and searches share results.
+"""A store of run results by content key, in one SQLite file. Interrupted searches can continue, and searches share
+results.
 
 If the store cannot be read or written, a note reports it once, and the search continues without the store.
 """

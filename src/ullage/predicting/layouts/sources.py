@@ -22,7 +22,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that affects a command, by its absolute path.
+    """Return the content of each file that affects the run of a command, by the absolute path of the file.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.

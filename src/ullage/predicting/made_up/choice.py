@@ -1,4 +1,4 @@
-"""The options that say which weights and data to generate. This module does not import torch."""
+"""The options that specify which weights and data to generate. This module does not import torch."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Generate rows for the datasets library, if `load_dataset` or `load_from_disk` does not find the data set."""
+"""Generate rows for the library `datasets`, if `load_dataset` or `load_from_disk` does not find the data set."""
 
 from collections.abc import Callable
 from typing import Any, Final

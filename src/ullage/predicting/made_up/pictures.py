@@ -1,4 +1,4 @@
-"""Generate images: encoded images, folders with one subfolder per class, and the data sets of torchvision."""
+"""Generate images: encoded images, folders with one subfolder for each class, and the data sets of torchvision."""
 
 import io
 from collections.abc import Callable

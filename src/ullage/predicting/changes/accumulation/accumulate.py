@@ -20,7 +20,7 @@ for part in batch.chunk({parts}):
     loss.backward()
 optimizer.step()"""
 _MOST_PARTS: Final = 64
-"""The largest number of parts that a batch is split into. Each part costs a forward and a backward pass."""
+"""The largest number of parts into which a batch is split. Each part costs a forward and a backward pass."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:

@@ -1,4 +1,4 @@
-"""Gradient accumulation in a library's training loop, written as arguments of the library."""
+"""Gradient accumulation in the training loop of a library, turned on with arguments of this library."""
 
 import ast
 from typing import Final
@@ -88,7 +88,7 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
 
 
 def _file(facts: TrainingFacts) -> str:
-    """Return the user's file with the training loop; "" if the loop is not in the user's code."""
+    """Return the user's file that contains the training loop; "" if the loop is not in the user's code."""
     loop, call = facts.loop, facts.loop.library_call
     places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
     return next((place.file for place in places if place is not None), "")

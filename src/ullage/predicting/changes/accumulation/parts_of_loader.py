@@ -33,7 +33,7 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of a batch that the training loop is processing."""
+    """The part of a batch that the training loop is processing now."""
 
     index: int = 0
     count: int = 1
@@ -86,7 +86,7 @@ class PartsOfLoader:
         wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Wrap the step of an optimizer class, outside the hooks that PyTorch has added to it."""
+        """Wrap the `step` method of an optimizer class, outside the hooks that PyTorch has added to this method."""
         kind = type(optimizer)
         if kind not in self._stepping:
             self._stepping.add(kind)

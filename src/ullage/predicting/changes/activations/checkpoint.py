@@ -153,7 +153,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _block_name(place: CodePlace) -> str:
-    """Return a name for the loop variable that is unused in the function."""
+    """Return a name for a new loop variable that the function does not use yet."""
     try:
         return free_name(scope_of(parse(source_of(place.file)), place.function), "block")
     except NotCertain:

@@ -1,5 +1,5 @@
-"""The source code of the chunked cross entropy that is copied into scripts. ullage's main process reads it as text
-only.
+"""The source code of the chunked cross entropy, which ullage copies into scripts. The main process of ullage reads it
+as text only.
 """
 
 import torch

@@ -188,7 +188,9 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return the source edits and snippet that call Liger-Kernel after the statement that assigns the model."""
+    """Return the source edits and snippet that apply Liger-Kernel to the model, after the statement that assigns the
+    model.
+    """
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
@@ -208,7 +210,7 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
 
 
 def _function_text() -> str:
-    """Return the source code of the chunked cross entropy, as it is inserted into a script."""
+    """Return the source code of the chunked cross entropy, in the form in which it is inserted into a script."""
     spec = importlib.util.find_spec(_MODULE)
     text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]

@@ -14,7 +14,7 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import statement of each library's optimizer class, and the name of the class after the import."""
+"""The import statement for the 8-bit optimizer class of each library, and the name of the class after the import."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
 """The optimizer arguments that choose between implementations. An 8-bit optimizer has only one implementation."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})

@@ -14,7 +14,7 @@ from ullage.predicting.editing.edit import AddKeyword, Recipe
 
 
 def own_optimizers(optim: Any) -> Iterator[Any]:
-    """Yield the optimizer classes of torch.optim that define a constructor."""
+    """Yield the optimizer classes of torch.optim that define a constructor, `__init__`."""
     for kind in list(vars(optim).values()):
         is_optimizer = isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
         if is_optimizer and "__init__" in vars(kind):

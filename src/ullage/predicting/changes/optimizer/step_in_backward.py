@@ -1,4 +1,6 @@
-"""One optimizer per parameter, which steps as soon as the gradient is computed: two gradients never exist at once."""
+"""One optimizer for each parameter, which steps as soon as the parameter's gradient is computed, so that two gradients
+never exist at once.
+"""
 
 import ast
 import functools

@@ -1,5 +1,5 @@
-"""Find the tensors of a batch and their names in the function that calls the model. No reference to a tensor is
-kept.
+"""Find the tensors of a batch, and their names in the function that calls the model. ullage keeps no reference to the
+tensors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

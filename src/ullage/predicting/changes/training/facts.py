@@ -13,7 +13,7 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
-    """A line of the user's code that was executed."""
+    """A line of the user's code that was executed, and its function."""
 
     file: str
     """The absolute path of the file."""
@@ -27,9 +27,9 @@ class NamedObject:
     """An expression with which a function of the user's code refers to an object."""
 
     name: str
-    """The expression, such as "model" or "self.model"."""
+    """The expression that refers to the object, such as "model" or "self.model"."""
     place: CodePlace
-    """The line at which the expression was used."""
+    """The line of the user's code that uses the expression."""
     assigned: CodePlace | None = None
     """The line that last assigned the expression in the same function. For an attribute of `self`, this is the only
     line of the class that assigns the attribute. None if the line is uncertain.
@@ -60,7 +60,7 @@ class BlockList:
     flops_by_block: list[int] = field(default_factory=list)
     """The floating-point operations of each block's forward pass; empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on checkpointing for each block separately."""
+    """Whether transformers can turn on activation checkpointing for each block of this list separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class ModelFacts:
     block_lists: list[BlockList]
     parameter_bytes: int
     dtypes: list[str]
-    """The data types of the model's parameters, the type with the most bytes first, such as "float32"."""
+    """The data types of the model's parameters, such as "float32". The type with the most bytes is first."""
     attention: str | None = None
     """The attention implementation of a transformers model: "eager", "sdpa", ...; None for other models."""
     has_sdpa: bool = False
@@ -92,7 +92,7 @@ class ModelFacts:
     """
     is_compiled: bool = False
     batch_norms: int = 0
-    """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
+    """The number of modules in the model that use statistics of the whole batch in training, such as BatchNorm."""
     wrapper: str = ""
     """The class name of the wrapper around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 
@@ -125,7 +125,7 @@ class BatchTensor:
 
 
 class LossForm(StrEnum):
-    """The way in which a loss is reduced over its batch."""
+    """The way in which a loss is reduced over its batch, such as a mean or a sum."""
 
     MEAN = "mean"
     """The loss is a mean over items, or over elements, and every item has the same number of elements."""
@@ -141,7 +141,7 @@ class LossForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFacts:
-    """A call of `torch.nn.functional.cross_entropy`."""
+    """A call of `torch.nn.functional.cross_entropy` in training."""
 
     place: CodePlace
     is_users: bool
@@ -157,7 +157,7 @@ class LibraryCall:
     """A call in the user's code that configures a training library, such as `Trainer(...)`."""
 
     function: str
-    """The name of the called class: "TrainingArguments", "Trainer", "Accelerator"."""
+    """The name of the class that the call creates: "TrainingArguments", "Trainer" or "Accelerator"."""
     place: CodePlace
 
 
@@ -179,7 +179,9 @@ class LoopFacts:
     library: str = ""
     """The library that runs the training loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
     library_call: LibraryCall | None = None
-    """The call that configures training: `TrainingArguments(...)`, Lightning's `Trainer(...)`, `Accelerator(...)`."""
+    """The call that configures the training library: `TrainingArguments(...)`, Lightning's `Trainer(...)` or
+    `Accelerator(...)`.
+    """
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
@@ -206,7 +208,7 @@ class LoopFacts:
     keeps_zeroed: bool = False
     """Whether the script calls `zero_grad` with `set_to_none=False`."""
     loss: LossForm = LossForm.UNSEEN
-    """The reduction of the loss on which the first backward pass is called."""
+    """The way in which the loss is reduced over the batch, for the loss of the first backward pass."""
     ignores_targets: bool = False
     """Whether the loss ignores some targets, as far as the targets or the script's arguments show."""
     share: str = ""
@@ -231,7 +233,7 @@ class TrainingFacts:
     """The facts about how a run trains."""
 
     model: ModelFacts | None = None
-    """The trained model. None if no module was called in training mode with gradients."""
+    """The facts about the trained model. None if no module was called in training mode with gradients."""
     loop: LoopFacts = field(default_factory=LoopFacts)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     batch: list[BatchTensor] = field(default_factory=list)
@@ -244,12 +246,14 @@ class TrainingFacts:
     """The floating-point operations of one step, from PyTorch's FLOP counter; 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the previous step alive at the peak."""
+    """The variables that keep memory of the previous step alive when memory use is at its peak."""
     held_elsewhere: list[str] = field(default_factory=list)
     """The attributes and container entries that keep memory of the previous step alive at the peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts with the floating-point operations that were counted in a separate run of the script."""
+        """Return these facts about training, with the floating-point operations that were counted in a separate run of
+        the script.
+        """
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

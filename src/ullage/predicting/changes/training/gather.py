@@ -71,7 +71,7 @@ class Gatherer:
         self._journal = journal
         self._steps = 0
         self._model: ModelFacts | None = None
-        """The largest model that was trained, by the bytes of its parameters."""
+        """The facts about the largest model that was trained. The largest model has the most bytes of parameters."""
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -383,7 +383,7 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the package of a class; "" if the class is defined in the user's code."""
+    """Return the top-level package of a class; "" if the class is defined in the user's code."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]

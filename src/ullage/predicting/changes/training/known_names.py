@@ -1,4 +1,4 @@
-"""Find the names by which running user functions refer to an object, without running user code or keeping
+"""Find the names by which running functions of the user refer to an object, without running user code or keeping
 references.
 """
 
@@ -81,7 +81,9 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned a name before a line that uses it; None if that line is uncertain."""
+    """Return the line that assigned a name before a line that uses the name; None if the assigning line is
+    uncertain.
+    """
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -98,7 +100,9 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement before a line that assigns a name on every path to the line."""
+    """Return the last statement that assigns a name before a line, on every path that leads to the line; None if this
+    is uncertain.
+    """
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):

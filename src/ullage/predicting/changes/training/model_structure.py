@@ -1,4 +1,6 @@
-"""Find the model inside its wrappers, and its repeated blocks: adjacent modules of one class in one list."""
+"""Find the model inside its wrappers, and the repeated blocks of the model: adjacent modules of one class in one
+list.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -123,6 +125,6 @@ def dtypes_of(module: nn.Module) -> list[str]:
 
 
 def batch_norms_of(model: nn.Module) -> int:
-    """Return the number of modules that normalise by statistics of the whole batch."""
+    """Return the number of modules in a model that normalise by statistics of the whole batch."""
     norm = nn.modules.batchnorm._BatchNorm
     return sum(isinstance(module, norm) and module.training for module in model.modules())

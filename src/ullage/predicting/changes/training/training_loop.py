@@ -53,12 +53,14 @@ class TrainingLoop:
         self.step_flops = 0
         """The number of floating-point operations of a step, if ullage counts them."""
         self.before_first_forward: list[BeforeForward] = []
-        """Functions called before the first forward pass of each trained module; they may change the module."""
+        """Functions that are called before the first forward pass of each trained module, and that may change the
+        module.
+        """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
         """Functions that are called before the outermost backward pass, whether the script or a library starts it."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Functions that may replace the tensors on which `torch.autograd.backward` is called."""
+        """Functions that may replace the tensors on which `torch.autograd.backward` is called, when it is called."""
         self.roots: Any = None
         """The tensor on which the script calls backward, set during `before_backward`; None if the tensor is
         unknown.

@@ -36,7 +36,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def when_imported(module: str, act: Callable[[Any], None]) -> None:
-    """Run a function on a module now, or as soon as the module is imported."""
+    """Call a function with a module now, or as soon as the module is imported."""
     if module in sys.modules:
         act(sys.modules[module])
     else:
@@ -60,9 +60,9 @@ def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = Tru
 
 
 def _is_called_by_user() -> bool:
-    """Return whether a line of the user's code creates the object, rather than the library for its internal use.
-
-    Between the two there may be frames of the library's decorators and of `__init__` of derived classes.
+    """Return whether the user's code creates the object, rather than the library for its internal use. Between the line
+    of the user's code and the constructor there may be stack frames of the library's decorators and of `__init__` of
+    derived classes.
     """
     frame = sys._getframe(3)
     for _ in range(8):
