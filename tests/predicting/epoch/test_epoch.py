@@ -179,7 +179,7 @@ def test_a_script_without_a_loader(predict: Predict) -> None:
     ("options", "said"),
     [
         (("--batches", "lightest"), "--batches 'lightest' is not known; expected heaviest"),
-        (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is not a time limit for an epoch"),
+        (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is out of range for the time limit of an epoch"),
         (("--batches", "heaviest", "--snapshot", "x.pickle"), "--snapshot records a run"),
     ],
 )
