@@ -180,7 +180,10 @@ def test_a_script_without_a_loader(predict: Predict) -> None:
     [
         (("--batches", "lightest"), "--batches 'lightest' is not known; expected heaviest"),
         (("--batches", "heaviest", "--minutes", "0"), "--minutes 0 is out of range for the time limit of an epoch"),
-        (("--batches", "heaviest", "--snapshot", "x.pickle"), "--snapshot records a run"),
+        (
+            ("--batches", "heaviest", "--snapshot", "x.pickle"),
+            "--snapshot cannot be combined with --batches 'heaviest'",
+        ),
     ],
 )
 def test_options_that_make_no_sense(predict: Predict, options: tuple[str, ...], said: str) -> None:
@@ -193,5 +196,5 @@ def test_the_table_names_the_worst_batch(predict: Predict) -> None:
     ended = predict(HEAVIEST, "padded.py")
     assert ended.code == 0, ended.error
     assert "The whole epoch" in ended.text
-    assert "number 19 (one of 3 of its shapes): 8 items, longest 40" in ended.text
+    assert "number 19 (one of 3 with its shapes): 8 items, the longest is 40" in ended.text
     assert "Reserved memory over the epoch's batches" in ended.text
