@@ -143,7 +143,7 @@ def test_predict_finds_the_advice_too_where_it_is_asked_and_names_the_command_wh
     ]
     said = client.run([*command, script])
     assert said.returncode == 1
-    assert "ullage advise" in said.stdout.rstrip().splitlines()[-1]
+    assert any(line.startswith("ullage advise ") for line in said.stdout.splitlines())
     both = client.run([*command, "--advise", "--json", script])
     assert both.returncode == 1, both.stderr
     answer = json.loads(both.stdout)

@@ -193,5 +193,5 @@ def test_the_table_names_the_worst_batch(predict: Predict) -> None:
     ended = predict(HEAVIEST, "padded.py")
     assert ended.code == 0, ended.error
     assert "The whole epoch" in ended.text
-    assert "number 19 (one of 3 of its shapes): 8 items, longest 40" in ended.text
+    assert "number 19 (one of 3 with its shapes): 8 items, the longest is 40" in ended.text
     assert "Reserved memory over the epoch's batches" in ended.text

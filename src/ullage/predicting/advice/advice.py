@@ -26,13 +26,15 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
-"""The memory size of the emulated GPU on which a script runs without a memory limit; more than any real GPU has."""
+"""The memory size of the emulated GPU on which ullage runs a script without a memory limit, larger than the memory of
+any real GPU.
+"""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Advice(Answer):
-    """The result of `ullage advise`. Every field `*_bytes` is in bytes."""
+    """The result of `ullage advise`. All attributes that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.advice.describe"
 
@@ -45,23 +47,27 @@ class Advice(Answer):
     need: Prediction
     """The run of the unchanged script on a GPU with ample memory, which shows how much memory the script needs."""
     facts: TrainingFacts
-    """The model, the training loop and the optimizers that the changes are applied to."""
+    """The facts about the model, the training loop and the optimizers to which the changes are applied."""
     trials: tuple[ChangeTrial, ...]
-    """All changes that were tried alone, each with the result of its run."""
+    """All changes that were tried alone, each with the result of the run with this change."""
     not_made: tuple[NotMade, ...]
     """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
     """The cheapest combination of changes that fits. None if no combination fits, or if no change is needed."""
     estimate: TimeEstimate | None
-    """The estimated time that the best combination adds to a training step."""
+    """The estimated time that the best combination of changes adds to a training step."""
     written: WrittenAdvice | None
-    """The best combination as source code to write, and the run that verifies that this code needs the same memory."""
+    """The best combination of changes as source code to write, and the run that verifies that this code needs the same
+    memory.
+    """
     is_complete: bool
-    """Whether the search finished without being interrupted."""
+    """Whether the search for changes finished without being interrupted."""
     axis: Axis | None = None
     """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option: for the unchanged script, then with changes by cost. Empty without `axis`."""
+    """The largest values of the option that fit: for the unchanged script, then with changes of each cost class. Empty
+    if `axis` is None.
+    """
     seconds: float
 
     @property
@@ -184,13 +190,17 @@ class Adviser:
         return trials
 
     def finished(self) -> list[ChangeTrial]:
-        """Return the trials of all runs that finished, including those of an interrupted search."""
+        """Return every combination of changes whose run has finished, with its result, even if the search was
+        interrupted.
+        """
         made = [(one, self._made(self.roomy, one)) for one in self._asked]
         known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
         return [self._trial(one, result) for one, result in known if result is not None]
 
     def _made(self, request: Request, one: Combination) -> Request | NotCertain:
-        """Return a request with changes applied, or the error that says why the changes cannot be applied together."""
+        """Return a request for a run with the changes of a combination applied, or the error that says why these
+        changes cannot be applied together.
+        """
         try:
             return one.request(request, self.facts)
         except NotCertain as error:
@@ -199,7 +209,9 @@ class Adviser:
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
-        """Run a request with each combination of changes. If it cannot be applied, its result is an error."""
+        """Run the script with each combination of changes. The result of a combination that cannot be applied is an
+        error.
+        """
         made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
@@ -242,7 +254,7 @@ def _held_by(need: Prediction) -> list[str]:
 
 
 def _unwritten(one: Combination, facts: TrainingFacts) -> int:
-    """Return how many changes of a combination the user has to place by hand."""
+    """Return how many changes of a combination the user has to write into the script by hand."""
     recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
     return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
 
@@ -262,7 +274,7 @@ def _last_line(error: UllageError) -> str:
 
 @dataclass(slots=True)
 class _FoundAdvice:
-    """The results that a search has found so far."""
+    """The results that one search of `ullage advise` has found so far."""
 
     best: ChangeTrial | None = None
     proof: WrittenAdvice | None = None
@@ -270,7 +282,7 @@ class _FoundAdvice:
     is_complete: bool = False
 
     def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination as source code, and run that code."""
+        """Write the best combination of changes as source code, and run the script with that code."""
         if self.best is not None:
             self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 
@@ -350,7 +362,9 @@ def advise(
 def _not_made_after_all(
     singles: Sequence[ChangeTrial], settings: Mapping[str, Sequence[ChangeSetting]]
 ) -> Iterator[NotMade]:
-    """Yield the changes that failed when they were tried alone, and those that were not needed."""
+    """Yield the changes whose run failed when they were tried alone, and the changes that were not tried because they
+    need more GPUs.
+    """
     for trial in singles:
         if trial.problem:
             yield NotMade(change=trial.combination.parts[0].change, why=trial.problem)

@@ -27,20 +27,24 @@ class TimeEstimate:
     base_flops: int | None
     """The floating-point operations of a step without changes; None if they could not be counted."""
     host_bytes: int
-    """The bytes that are copied to the host and back in every step."""
+    """The bytes that a step with the changes copies to the host and back."""
     offloads: bool = False
-    """Whether bytes are copied to the host at all. Their number is known for repeated blocks only."""
+    """Whether a change copies activations to the host. The number of copied bytes is known for a model's repeated
+    blocks only.
+    """
 
     @property
     def added_share(self) -> float | None:
-        """The added computation as a share of the step without changes: 0.17 means 17 % more. None if unknown."""
+        """The added computation as a share of the computation of an unchanged step: 0.17 means 17 % more. None if it is
+        unknown.
+        """
         if not self.flops or not self.base_flops:
             return None
         return self.flops / self.base_flops - 1
 
     @property
     def text(self) -> str:
-        """The estimate as text, with the time that copies to the host take; "" if nothing is added."""
+        """The added time as text, including the time of copies to the host; "" if the changes add no time."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
@@ -49,7 +53,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The estimate as a short text, without the time of copies; "" if nothing is added."""
+        """The added time as a short text, without the time of copies to the host; "" if the changes add no time."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
@@ -65,7 +69,9 @@ class TimeEstimate:
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
-    """Return the estimate of a combination of changes, from the facts of the unchanged run."""
+    """Return an estimate of the time that a combination of changes adds to a step, from the facts of the unchanged
+    run.
+    """
     added = sum(
         part.change.added_flops(facts, part.setting)
         for part in combination.parts

@@ -66,7 +66,7 @@ def _sentence(advice: Advice) -> str:
     if advice.axis is not None and advice.largest:
         again = f"ullage advise ... {advice.axis.option} N --patch FILE"
         cut = "" if advice.is_complete else " The search was interrupted."
-        weighed = f"The tables after the first one are for {advice.axis.name} {advice.largest[0].to_weigh}."
+        weighed = f"All tables but the first show runs with {advice.axis.name} {advice.largest[0].to_weigh}."
         return (
             f"The script was run with each value. {weighed} To get the cheapest changes with which a value N fits as a "
             f"diff, run `{again}`.{cut}"
@@ -77,15 +77,21 @@ def _sentence(advice: Advice) -> str:
         return f"{need}. The changes below would leave more memory free; the script was run with each."
     if advice.best is None or advice.best.prediction is None:
         lowest = min((trial.need_bytes for trial in advice.trials if trial.need_bytes), default=None)
-        least = f" With the change that saves most, the script still needs {text_of_bytes(lowest)}." if lowest else ""
+        least = (
+            f" With the change that saves the most memory, the script still needs {text_of_bytes(lowest)}."
+            if lowest
+            else ""
+        )
         return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
     estimate = advice.estimate.text if advice.estimate is not None else ""
     costs = f"; {estimate}" if estimate else ""
     gradients = advice.best.combination.gradients(advice.facts)
-    interrupted = "" if advice.is_complete else " The search was interrupted: a cheaper change may fit too."
+    interrupted = "" if advice.is_complete else " The search was interrupted, so a cheaper change may fit too."
     is_proved = advice.written is not None and advice.written.is_proved
     proved = (
-        " The script was also run with the source code below, and needs the same number of bytes." if is_proved else ""
+        " A run with the source code below needs as many bytes as a run in which ullage applies the changes."
+        if is_proved
+        else ""
     )
     return (
         f"{need}; with the advised changes, it needs {_used(advice.best.prediction)}{costs}. Gradients compared with "
@@ -256,8 +262,8 @@ def _written(advice: Advice) -> Iterator[Section]:
         yield Remarks(
             title="Not verified",
             items=(
-                f"With these lines, the script's peak is {found.proof.peak_allocated_bytes:,} allocated bytes; when "
-                f"the changes are applied without editing the script, it is {promised:,} bytes.",
+                f"With the source code above, the script's peak is {found.proof.peak_allocated_bytes:,} allocated "
+                f"bytes; when ullage applies the changes without editing the script, the peak is {promised:,} bytes.",
             ),
         )
 

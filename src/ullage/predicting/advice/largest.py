@@ -15,7 +15,9 @@ from ullage.predicting.fitting.fit import Fitter, Largest
 from ullage.predicting.prediction.request import Request
 
 _IN_PARTS: Final = "accumulate"
-"""The key of gradient accumulation. It is left out of the search: with enough parts any batch size fits."""
+"""The key of the gradient accumulation change. The search for the largest batch size does not try this change, because
+with enough parts every batch size fits.
+"""
 _COSTS: Final = (ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS)
 
 
@@ -24,32 +26,34 @@ class LargestWith:
     """The largest value of an option with which the script fits, with a combination of changes applied."""
 
     combination: Combination
-    """The changes; an empty combination means the unchanged script."""
+    """The combination of changes; an empty combination means the unchanged script."""
     largest: Largest | None
-    """The largest value and the runs that prove it. None if the changes cannot be applied together."""
+    """The largest value of the option, and the runs that prove it. None if the changes cannot be applied together."""
     problem: str = ""
     """The reason why the changes cannot be applied together: one sentence without a full stop."""
 
     @property
     def value(self) -> int | None:
-        """The largest value that fits; None if no value fits."""
+        """The largest value of the option that fits; None if no value fits."""
         best = self.largest.best if self.largest is not None else None
         return best.value if best is not None else None
 
     @property
     def next_value(self) -> int | None:
-        """The smallest value that does not fit; None if none was found."""
+        """The smallest value of the option that does not fit; None if the search found no such value."""
         following = self.largest.next if self.largest is not None else None
         return following.value if following is not None else None
 
     @property
     def to_weigh(self) -> int:
-        """The smallest value that does not fit, or, if every value fits, the largest value that was run."""
+        """The smallest value of the option that does not fit, or, if every value fits, the largest value that was
+        run.
+        """
         assert self.largest is not None
         return self.next_value or self.largest.probes[-1].value
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`."""
+        """Return the largest value and its combination of changes as plain data for `json.dumps`."""
         best = self.largest.best if self.largest is not None else None
         return {
             "changes": [part.text for part in self.combination.parts],

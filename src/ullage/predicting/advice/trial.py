@@ -1,6 +1,4 @@
-"""Changes with settings: those that are worth a run of a script, combinations of them, and the results of their
-runs.
-"""
+"""Data classes of `ullage advise`: a change with its setting, a combination of changes, and the result of its run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,23 +19,23 @@ _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """A change together with the setting it is applied with."""
+    """A change together with the setting with which it is applied."""
 
     change: Change
     setting: str
 
     @property
     def text(self) -> str:
-        """The change and setting in the form that a request uses: `key=setting`."""
+        """The change and its setting as text: `key=setting`."""
         return text_of(self.change, self.setting)
 
     @property
     def title(self) -> str:
-        """The name of the change that reports show."""
+        """The name of the change, as reports show it."""
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Return whether the change is applied by running edited source code in place of the user's files."""
+        """Return whether ullage applies the change by running edited source code in place of the user's files."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -47,13 +45,13 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that are applied together, the cheapest first."""
+    """A combination of changes that are applied together, the cheapest change first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names of the changes that reports show, joined by commas."""
+        """The names of the changes in this combination, as reports show them, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
@@ -63,12 +61,15 @@ class Combination:
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Return how the gradients compare with the unchanged script's, for the change that differs most."""
+        """Return how the gradients with this combination compare with those of the unchanged script. The change whose
+        gradients differ most decides.
+        """
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
     def request(self, request: Request, facts: TrainingFacts) -> Request:
-        """Return the request with every change applied, by hooks or by edited source code in place of the user's files.
+        """Return the request for a run with every change of the combination applied, by hooks or by edited copies of
+        the user's files.
 
         Raises:
             NotCertain: two changes cannot be written next to each other.
@@ -84,12 +85,14 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this combination with a change added. It replaces the same change with another setting."""
+        """Return this combination with a change added. The added change replaces the same change with another
+        setting.
+        """
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 
     def without(self, part: ChangeSetting) -> "Combination":
-        """Return this combination without a change."""
+        """Return this combination of changes without the given change."""
         return Combination(parts=tuple(each for each in self.parts if each != part))
 
 
@@ -109,31 +112,35 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination of changes and the result of running the script with it."""
+    """A combination of changes, and the result of running the script with it."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The result of the run; None if the combination could not be run."""
+    """The result of the run with this combination of changes; None if the combination could not be run."""
     problem: str = ""
-    """The reason why the combination could not be run or had no effect: one sentence without a full stop."""
+    """The reason why the combination of changes could not be run or had no effect: one sentence without a full stop."""
 
     fits: bool = False
-    """Whether a run proves that the script fits with this combination, at both ends of the predicted range."""
+    """Whether a run proves that the script fits with this combination, at the lower and the upper end of the predicted
+    memory range.
+    """
 
     @property
     def need_bytes(self) -> int | None:
-        """The peak GPU memory that the script would use, in bytes; None if it is unknown because memory ran out."""
+        """The peak GPU memory that the script would use with this combination, in bytes; None if it is unknown because
+        memory ran out.
+        """
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
-    """A change that cannot be applied to this script."""
+    """A change that cannot be applied to the user's script."""
 
     change: Change
     why: str
-    """The reason: one sentence without a full stop."""
+    """The reason why the change cannot be applied: one sentence without a full stop."""
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
@@ -160,6 +167,8 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
 
 
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return a change with its cost in this run, which is at least `NUMERICS` if the change may alter the gradients."""
+    """Return the change with the cost class that it has in this run: at least `NUMERICS` if the change may alter the
+    gradients.
+    """
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -1,4 +1,6 @@
-"""Write a combination of changes as edits of the user's files, and verify by a run that they need the same memory."""
+"""Write a combination of changes as edits of the user's files, and verify by a run that the edited files need the same
+memory.
+"""
 
 import os
 from collections import defaultdict
@@ -20,12 +22,12 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """A change of the combination as source code."""
+    """One change of a combination, as source code to write into the script."""
 
     name: str
     snippet: str
     is_in_diff: bool
-    """Whether the diff includes the change; if not, the user has to place it."""
+    """Whether the diff includes the change; if not, the user has to write the change into the script by hand."""
     why_not: str = ""
     """The reason why the diff does not include the change: one sentence without a full stop."""
 
@@ -36,18 +38,22 @@ class WrittenAdvice:
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
-    """A unified diff of the user's files; "" if no change edits them."""
+    """A unified diff of the user's files; "" if none of the changes edits a file."""
     command: str
-    """The shell lines that set an environment variable or add arguments; "" if there are none."""
+    """The shell lines that set an environment variable or add arguments; "" if the changes need no shell lines."""
     proof: Prediction | None
-    """The run of the edited script. None if a change could not be placed in the source code with certainty."""
+    """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
     is_proved: bool
-    """Whether the edited script allocates and reserves the same bytes as the run with the changes applied by hooks."""
+    """Whether the run of the edited script allocates and reserves as many bytes as the run in which hooks applied the
+    changes.
+    """
     problem: str = ""
-    """The reason why the edited script could not be compared: one sentence without a full stop."""
+    """The reason why the edited script could not be compared with the run that used hooks: one sentence without a full
+    stop.
+    """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the written advice as plain data for `json.dumps`."""
+        """Return the diff, the shell lines and the verifying run as plain data for `json.dumps`."""
         return {
             "diff": self.diff,
             "command": self.command,
@@ -113,7 +119,9 @@ def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> Writte
 def _texts(
     recipes: list[tuple[ChangeSetting, Recipe]],
 ) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
-    """Apply the edits change by change. A change that cannot be placed next to the others is left out."""
+    """Apply the source edits of one change after the other. A change whose edits conflict with earlier edits is left
+    out.
+    """
     sources: dict[str, str] = {}
     kept: dict[str, list[SourceEdit]] = defaultdict(list)
     parts = []
@@ -128,7 +136,7 @@ def _texts(
 
 
 def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
-    """Add a recipe's edits to those that are kept. Return the reason if that is impossible, otherwise ""."""
+    """Add a change's source edits to the edits that are kept. Return the reason if this is impossible, otherwise ""."""
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))

@@ -1,4 +1,6 @@
-"""The list of all changes, the cheapest first, and the changes that a request names."""
+"""The list of all changes that ullage can apply, the cheapest first, and a function that looks up a change by its
+key.
+"""
 
 import copyreg
 from collections.abc import Sequence
@@ -51,7 +53,7 @@ copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
 def change_named(text: str) -> tuple[Change, str]:
-    """Return the change and the setting that a text of the form `key=setting` names.
+    """Return the change and the setting for a text of the form `key=setting`.
 
     Raises:
         UsageError: a change with this key does not exist.
@@ -67,7 +69,8 @@ def install(changes: Sequence[str], journal: "Journal | None" = None) -> "Traini
 
     Args:
         changes: the changes, each as `key=setting`.
-        journal: the journal of memory, if facts about training are to be collected from it; otherwise None.
+        journal: the record of the run's allocations, if facts about training are to be collected from it; otherwise
+            None.
     """
     from ullage.predicting.changes.training.gather import Gatherer
     from ullage.predicting.changes.training.training_loop import TrainingLoop

@@ -7,7 +7,7 @@ from ullage.predicting.editing.edit import Recipe
 
 
 def _change(option: str, value: str, *, name: str, explanation: str, excludes: str) -> Change:
-    """Return the change that sets an allocator option; by hand it is written as an environment variable."""
+    """Return the change that sets an option of PyTorch's allocator. The advice shows it as an environment variable."""
 
     def recipe_for(facts: object, setting: str) -> Recipe:
         line = f"export PYTORCH_CUDA_ALLOC_CONF={option}:{setting}"

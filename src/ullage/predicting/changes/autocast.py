@@ -110,7 +110,7 @@ class _Autocast:
         return result
 
     def _wrap_clipping(self) -> None:
-        """Make gradients be divided by the scale before they are clipped."""
+        """Make the gradients be divided by the gradient scaler's scale before the script clips them."""
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 wrap(owner, name, self._clip)
@@ -123,11 +123,11 @@ class _Autocast:
 
 
 class _PrecisionArgument:
-    """Adds the mixed-precision argument to the library call that the script makes."""
+    """Adds the mixed-precision argument to the call with which the script configures a training library."""
 
     def __init__(self, applied: AppliedChange) -> None:
         self.is_passed = False
-        """Whether the library got the argument and so applies autocast itself."""
+        """Whether the training library received the argument, so that the library turns on autocast itself."""
         self._applied = applied
         watch_calls("transformers", self._transformers)
         for library, (name, values) in _KEYWORDS.items():
@@ -156,7 +156,7 @@ class _PrecisionArgument:
 
 
 def _keyword_of(library: str, setting: str) -> tuple[str, str]:
-    """Return the argument that a library's call needs for mixed precision, and its value as Python source code."""
+    """Return the argument that turns on mixed precision in a training library, and its value as Python source code."""
     if library == "transformers":
         return _SHORT[setting], "True"
     name, values = _KEYWORDS[library]
@@ -164,7 +164,7 @@ def _keyword_of(library: str, setting: str) -> tuple[str, str]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet for mixed precision in the user's script."""
+    """Return the source edits and snippet that turn on mixed precision in the user's script."""
     call = facts.loop.library_call
     if facts.loop.library:
         keyword, value = _keyword_of(facts.loop.library, setting)
@@ -218,7 +218,9 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
 
 
 def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
-    """Return a no-op edit for the object on which a line calls a method without arguments."""
+    """Return the object on which a line calls a method without arguments, as an edit that replaces the object's source
+    code by itself.
+    """
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:

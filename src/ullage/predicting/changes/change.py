@@ -1,4 +1,6 @@
-"""The declaration of a change: its cost, when it applies, how it is applied by hooks, how it is written by hand."""
+"""The class that declares a change: its cost, when it applies, how hooks apply it, and how a user writes it into the
+script.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ChangeCost(IntEnum):
-    """The cost class of a change, the cheapest first."""
+    """The cost class of a change; the cheapest class is first."""
 
     NOTHING = 0
-    """Same results, and no noticeable additional time."""
+    """The results are the same, and a step takes no noticeable additional time."""
     TIME = 1
     """Same gradients, but more time per step."""
     NUMERICS = 2
@@ -26,7 +28,7 @@ class ChangeCost(IntEnum):
 
 
 class Gradients(StrEnum):
-    """The comparison of a changed run's gradients with those of the unchanged run."""
+    """The comparison of the gradients of a changed run with the gradients of the unchanged run."""
 
     SAME = "the same"
     ROUNDING = "the same up to rounding"
@@ -38,7 +40,9 @@ class Gradients(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change that are worth a run, the mildest first, or the reason why it cannot be applied."""
+    """The settings of a change that are worth a run, the mildest first, or the reason why the change cannot be
+    applied.
+    """
 
     settings: Sequence[str] = ()
     why_not: str = ""
@@ -46,30 +50,32 @@ class Applicable:
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return the settings, or, if a condition holds, the reason that belongs to the first such condition."""
+        """Return the settings of a change; if one of the conditions is true, return the reason why the change cannot be
+        applied.
+        """
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change that is applied in the script's process, right after torch is imported."""
+    """A change that hooks apply in the script's process, right after torch is imported."""
 
     loop: "TrainingLoop"
     text: str
-    """The change and its setting in a request's form: `key=setting`."""
+    """The change and its setting as text: `key=setting`."""
     setting: str
 
     def took_effect(self, times: int = 1) -> None:
-        """Count how often the change had an effect."""
+        """Add to the number of times that this change had an effect on the run."""
         self.loop.effects[self.text] += times
 
     def refuse(self, why: str) -> None:
-        """Record the reason why the change is not applied. An earlier reason is kept."""
+        """Record the reason why the change is not applied, unless a reason was recorded before."""
         self.loop.refusals.setdefault(self.text, why)
 
     def fail(self, why: str) -> None:
-        """Record the reason why the change is not applied. An earlier reason is replaced."""
+        """Record the reason why the change is not applied, and replace a reason that was recorded before."""
         self.loop.refusals[self.text] = why
 
 
@@ -78,39 +84,51 @@ class Change:
     """A change to a training run that can be applied without editing the script."""
 
     key: str
-    """The key by which a request names the change: `key=setting`."""
+    """The key of the change, such as "checkpoint". The text `key=setting` names a change and its setting."""
     name: str
-    """The name of the change in reports, without a setting."""
+    """The name of the change in reports, without its setting."""
     cost: ChangeCost
     gradients: Gradients
     title_for: Callable[[str], str] | None = None
-    """Returns the name in reports for a setting. If None, `name` is used for every setting."""
+    """A function that returns the name of the change with a setting, for reports. If None, reports use `name` for every
+    setting.
+    """
     explanation: str
-    """A sentence for the user: what the change does, and why that saves memory."""
+    """A sentence for the user that says what the change does, and why that saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
-    """Returns the settings that are worth a run, from the facts about training."""
+    """A function that returns the settings of the change that are worth a run, from the facts about training."""
     install: Callable[[AppliedChange], object] | None = None
-    """Applies the change in the script's process. None if an environment variable or an argument applies it."""
+    """A function that applies the change in the script's process. None if an environment variable or an argument
+    applies it.
+    """
     alloc_conf: Callable[[str], str] | None = None
-    """Returns the allocator options that apply the change with a setting."""
+    """A function that returns the options of PyTorch's allocator that apply the change with a setting."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
-    """Returns whether the change is applied by running edited source code in place of the files (`Request.edited`)."""
+    """A function that returns whether edited source code applies the change; it runs in place of the user's files
+    (`Request.edited`).
+    """
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
-    """Returns how the gradients compare, for changes in which that depends on the run. None if it does not."""
+    """A function that returns how the gradients compare with those of the unchanged run. None if the comparison is the
+    same for every run.
+    """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """Returns the floating-point operations that the change adds to a step; None if it adds none."""
+    """A function that returns the floating-point operations that the change adds to a step; None if the change adds
+    none.
+    """
     world_size: Callable[[str], int] | None = None
-    """Returns the number of GPUs that the change needs with a setting; None if it keeps their number."""
+    """A function that returns the number of GPUs that the change needs with a setting; None if the number does not
+    change.
+    """
     excludes: frozenset[str] = frozenset()
-    """The keys of changes that cannot be combined with this change."""
+    """The keys of the other changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
-    """Returns the source code of the change: edits if their places are certain, otherwise a snippet."""
+    """A function that returns the source code of the change: edits if their places are certain, otherwise a snippet."""
 
     def title(self, setting: str) -> str:
-        """Return the name of the change with a setting, as reports show it."""
+        """Return the name of the change with a setting, for reports."""
         return self.name if self.title_for is None else self.title_for(setting)
 
 
 def text_of(change: Change, setting: str) -> str:
-    """Return a change and its setting in a request's form, `key=setting`."""
+    """Return the text `key=setting` of a change and its setting."""
     return f"{change.key}={setting}"

@@ -12,13 +12,17 @@ from ullage.predicting.editing.edit import Recipe
 
 
 class _NoModules(nullcontext[None]):
-    """A replacement for the FLOP counter's module tracker, whose module hooks are not needed for totals."""
+    """A replacement for the module tracker of PyTorch's FLOP counter. The total does not need the tracker's module
+    hooks.
+    """
 
     parents = frozenset({"Global"})
 
 
 def _install(applied: AppliedChange) -> None:
-    """Count from the first forward pass to the end of the backward passes of the first step."""
+    """Count floating-point operations from the first forward pass to the end of the backward passes of the first
+    step.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     loop = applied.loop

@@ -38,7 +38,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 class _Sharding:
-    """Shards each model of a process before its first forward pass, and replaces the parameters in its optimizers."""
+    """Shards each model of a process before the model's first forward pass, and replaces the model's parameters in the
+    optimizers by shards.
+    """
 
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
@@ -77,7 +79,7 @@ class _Sharding:
         self._applied.took_effect()
 
     def _hand_on(self, parts: dict[int, Any]) -> None:
-        """Replace the full parameters by their shards, last of all in the optimizers."""
+        """Replace the full parameters in the optimizers by their shards."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""The user's source files: their text, and the place of a `with` statement around a script's forward pass."""
+"""Functions that read the user's source files, and find where a `with` statement around the forward pass belongs."""
 
 import io
 import tokenize

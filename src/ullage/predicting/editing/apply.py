@@ -1,4 +1,6 @@
-"""Apply edits to a file's text, using its syntax tree for the places, and write a diff for `git apply` and `patch`."""
+"""Apply edits to the text of a source file, and write a unified diff for `git apply` and `patch`. The syntax tree shows
+where an edit belongs.
+"""
 
 import ast
 import difflib
@@ -56,22 +58,22 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
 
 @dataclass(slots=True)
 class _EditedLine:
-    """A line of the file, and the edits that apply to it."""
+    """A line of the file that is edited, and the edits that apply to the line."""
 
     text: str
     before: list[str] = field(default_factory=list)
     headers: list[tuple[int, str]] = field(default_factory=list)
-    """The headers of blocks that begin at this line, each with the last line of its block."""
+    """The headers to insert before this line, each with the number of the last line that it indents."""
     after: list[str] = field(default_factory=list)
     inside: int = 0
-    """The number of headers that the edits add around this line, which sets its additional indentation."""
+    """The number of inserted headers whose block contains this line; the line is indented once more for each header."""
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
-    """The start and end columns of replaced text, in bytes, each with the new text."""
+    """The parts of the line to replace: start column and end column in bytes, and the new text."""
     is_removed: bool = False
 
 
 class _EditedPage:
-    """The lines of a file with the edits that concern each line."""
+    """The lines of a source file, each with the edits that apply to the line."""
 
     def __init__(self, source: str, file: str) -> None:
         self._file = file or "the file"
@@ -91,7 +93,7 @@ class _EditedPage:
         self._imports: dict[str, None] = {}
 
     def add(self, edit: SourceEdit) -> None:
-        """Assign an edit to the lines that it concerns."""
+        """Add an edit to the lines of the file that the edit concerns."""
         doing: dict[type[SourceEdit], Callable[..., None]] = {
             InsertAfter: self._insert_after,
             InsertBefore: self._insert_before,
@@ -105,7 +107,7 @@ class _EditedPage:
         doing[type(edit)](edit)
 
     def text(self) -> str:
-        """Return the text of the file with its edits applied."""
+        """Return the text of the source file with the edits applied."""
         place = self._place_of_imports()
         found: list[str] = []
         if place == 0:
@@ -149,7 +151,7 @@ class _EditedPage:
         line.before += self._indented(_indent(line.text), edit.text)
 
     def _indented(self, indent: str, text: str) -> list[str]:
-        """Return the lines of a text with an indentation added, with tabs or spaces as in the file."""
+        """Return the lines of a text with the given indentation in front, in tabs or spaces as in the file."""
         found = []
         for line in text.splitlines():
             words = line.lstrip(" ")
@@ -217,7 +219,7 @@ class _EditedPage:
     # ---- places
 
     def _statement(self, line: int) -> tuple[list[ast.stmt], ast.stmt]:
-        """Return the innermost statement that a line belongs to, with its block."""
+        """Return the innermost statement that contains a line, and the block that contains this statement."""
         found = [(block, statement) for block in self._blocks for statement in block if holds(statement, line)]
         if not found:
             raise NotCertain(f"line {line} of {self._file} does not belong to a statement")
@@ -232,11 +234,13 @@ class _EditedPage:
                 raise NotCertain(f"line {statement.lineno} of {self._file} contains several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is on the line of its parent statement, as in `if a: b()`."""
+        """Return whether a statement is on the same line as its parent statement, as in `if a: b()`."""
         return bool(self._lines[start_line(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
-        """Return the innermost block with a statement at each of two lines, and the indices of these statements."""
+        """Return the innermost block that has a statement at each of two lines, and the indices of the two
+        statements.
+        """
         found = []
         for block in self._blocks:
             first, last = _index_of(block, first_line), _index_of(block, last_line)
@@ -277,7 +281,9 @@ class _EditedPage:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
     def _place_of_imports(self) -> int:
-        """Return the line after which new imports go: the last import at the top of the file, or its docstring."""
+        """Return the number of the line after which new imports belong: the last import at the top of the file, or the
+        docstring.
+        """
         place = 0
         for index, statement in enumerate(self._tree.body):
             is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -321,7 +327,7 @@ def _indent(text: str) -> str:
 
 
 def diff_of(texts: Mapping[str, tuple[str, str]]) -> str:
-    """Return the unified diff of several files.
+    """Return the unified diff of several source files.
 
     Args:
         texts: the text of each file before and after the edits, by the path of the file.

@@ -51,7 +51,7 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLoss:
-    """A call of cross_entropy whose result is the loss: the mean over the targets that are not ignored."""
+    """A call of `cross_entropy` whose result is the loss: the mean over the targets that are not ignored."""
 
     line: int
     ignore_index: int
@@ -59,41 +59,47 @@ class CountedLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlaces:
-    """The lines of a forward pass and of its backward pass, in one function of a file."""
+    """The lines of a forward pass and of its backward pass, for the edits that split a batch into parts."""
 
     file: str
     function: str
-    """The qualified name of the function that calls backward."""
+    """The qualified name of the function of the user's code that calls backward."""
     forward_line: int | None
-    """The line of the forward pass; None if another function calls the model."""
+    """The line that runs the forward pass; None if another function than the one that calls backward runs it."""
     backward_line: int
     batch: Mapping[str, bool]
-    """The named tensors that the passes read, and whether each has one row for every item of the batch."""
+    """The tensors that the forward and backward pass read, by name, and whether each tensor has one row per item of the
+    batch.
+    """
     is_sum: bool = False
-    """Whether the loss is a sum over the batch. The loss of a part is then not scaled."""
+    """Whether the loss is a sum over the batch. If so, the edits do not scale the loss of a part."""
     counted: CountedLoss | None = None
-    """The call whose mean over targets is the loss; None if the loss is different or is computed elsewhere."""
+    """The call of `cross_entropy` whose mean over targets is the loss; None if the loss is different or is computed
+    elsewhere.
+    """
 
 
 @dataclass(slots=True)
 class _Region:
-    """The statements from the forward pass to the backward pass."""
+    """The statements from the forward pass to the backward pass, which the edits put into a loop over the parts of a
+    batch.
+    """
 
     scope: Scope
     levels: list[BlockPlace]
-    """The enclosing statements of the first statement, from the outermost to the innermost."""
+    """The statements that enclose the first statement of the loop over parts, from the outermost to the innermost."""
     statements: list[ast.stmt]
     last: int
     call: ast.Call
     """The call of backward."""
     loss: ast.expr
-    """The expression on which backward is called."""
+    """The expression on which the script calls backward."""
     is_sum: bool
-    """Whether the loss is a sum over the batch."""
+    """Whether the loss that the script computes is a sum over the batch."""
 
 
 def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
-    """Return the edits that split a batch into parts.
+    """Return the edits that split a batch into parts, for gradient accumulation.
 
     Raises:
         NotCertain: the edits might have other effects, or might not work.
@@ -132,12 +138,14 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartWeight:
-    """The scaling that makes the loss of a part one term of the full batch's loss."""
+    """The scaling of the loss of a part, with which the losses of all parts add up to the loss of the full batch."""
 
     before: Sequence[str]
-    """The lines to insert before the loop over parts."""
+    """The source lines to insert before the loop over the parts of a batch."""
     operation: str
-    """The operation on the loss of a part, as text; "" if the loss is a sum."""
+    """The operator and operand that scale the loss of a part, as source code; "" if the loss is a sum over the
+    batch.
+    """
     edits: Sequence[SourceEdit] = ()
 
 
@@ -157,7 +165,9 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeig
 
 
 def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
-    """Return the call that computes the full loss, if its targets can be counted before the loop over parts."""
+    """Return the call that computes the loss of the full batch, if its targets can be counted before the loop over
+    parts.
+    """
     if not isinstance(region.loss, ast.Name):
         return None
     given = [statement for statement in region.statements if region.loss.id in stored_in(statement)]
@@ -207,7 +217,9 @@ def _backward_call(place: BlockPlace, line: int) -> ast.Call:
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the loss of a `loss.backward()` or `accelerator.backward(loss)` call, without a scaler around it."""
+    """Return the expression for the loss in a `loss.backward()` or `accelerator.backward(loss)` call, without a
+    gradient scaler around it.
+    """
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
     if call.args:
@@ -222,7 +234,7 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def _assigned_before(scope: Scope, name: str, line: int) -> int:
-    """Return the line of the last statement before a line that assigns a name."""
+    """Return the number of the last line before the given line that assigns a name."""
     found = [
         node.lineno
         for node in own_nodes(scope)
@@ -234,10 +246,12 @@ def _assigned_before(scope: Scope, name: str, line: int) -> int:
 
 
 def _check_statements(region: _Region) -> tuple[int, str] | None:
-    """Return the line and text of a `zero_grad` call among the statements, which has to move before them.
+    """Return the line and the text of the `zero_grad` call in the loop over parts; the call has to move before the
+    loop.
 
     Raises:
-        NotCertain: a statement must not run once per part, or code after the loop would use the last part's value.
+        NotCertain: a statement must not run once for each part of the batch, or code after the loop would read the
+            value of the last part.
     """
     zeroing = None
     for statement in region.statements:
@@ -258,7 +272,7 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
 
 
 def _assigned_in(region: _Region) -> set[str]:
-    """Return the names that the statements assign, without those that they only add to (`+=`)."""
+    """Return the names that the statements assign, except names that the statements only add to with `+=`."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return {
@@ -287,7 +301,9 @@ def _check_node(region: _Region, node: ast.AST) -> None:
 
 
 def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
-    """Return whether the values that are added in all parts have the same sum as the value added for the full batch."""
+    """Return whether a `+=` statement adds the same sum when it runs once for each part of a batch as when it runs for
+    the full batch.
+    """
     if not isinstance(node.target, ast.Name):
         return False
     if fate_in(region.statements, node.target.id) is Fate.LOST:
@@ -307,7 +323,7 @@ def _method_calls(statement: ast.stmt, name: str) -> list[ast.Call]:
 
 
 def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
-    """Return the edit that multiplies the loss by a part's share, right after the loss is assigned."""
+    """Return the edit that scales the loss of a part of the batch, right after the statement that assigns the loss."""
     loss = region.loss
     if not isinstance(loss, ast.Name):
         text = ast.unparse(loss)
@@ -327,15 +343,15 @@ def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceE
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The variables of the batch that are split, and the source code that splits them."""
+    """The variables that contain the batch, and the source code that splits them into parts."""
 
     names: Sequence[str]
     kind: str
-    """The kind of container: one of "tensors", "mapping", "sequence"."""
+    """The kind of container of the batch: one of "tensors", "mapping", "sequence"."""
 
     @property
     def target(self) -> str:
-        """The variable names, written as an assignment target."""
+        """The names of the variables that contain the batch, written as an assignment target."""
         return ", ".join(self.names)
 
     @property
@@ -379,7 +395,9 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
 
 
 def _given(region: _Region) -> set[str]:
-    """Return the names that the statements read and that get a new value per iteration: candidates for the batch."""
+    """Return the variables that may contain the batch: those that the statements read and that get a new value in each
+    iteration.
+    """
     loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
     if loops:
         loop = loops[-1].statement
@@ -390,7 +408,9 @@ def _given(region: _Region) -> set[str]:
 
 
 def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
-    """Return all places where a name is read, each as its enclosing syntax nodes, the innermost first."""
+    """Return all places where the statements read a name. A place is the list of enclosing syntax nodes, the innermost
+    first.
+    """
     uses: list[list[ast.AST]] = []
 
     def visit(node: ast.AST, around: list[ast.AST]) -> None:
@@ -405,7 +425,9 @@ def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
 
 
 def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
-    """Return whether a name certainly does not contain the batch: it is a counter, a number, or a callable."""
+    """Return whether a variable certainly does not contain the batch, because it is a counter, a number, or a
+    callable.
+    """
     values = [
         node.value
         for level in region.levels
@@ -423,7 +445,7 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
 
 
 def _counters(loop: ast.For) -> set[str]:
-    """Return the names of a loop that count its iterations."""
+    """Return the variables of a `for` loop that count its iterations."""
     word = called_name(loop.iter) if isinstance(loop.iter, ast.Call) else ""
     if word in _COUNTERS:
         return stored_in(loop.target)
@@ -433,7 +455,7 @@ def _counters(loop: ast.For) -> set[str]:
 
 
 def _is_called(use: list[ast.AST]) -> bool:
-    """Return whether a name is called, or a method of its value that tensors do not have."""
+    """Return whether an expression calls the variable, or calls a method of it that tensors do not have."""
     if len(use) > 1 and isinstance(use[1], ast.Call) and use[1].func is use[0]:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
@@ -442,7 +464,9 @@ def _is_called(use: list[ast.AST]) -> bool:
 
 
 def _calls_what_it_has(use: list[ast.AST]) -> bool:
-    """Return whether an attribute of a name is called, as in `self.model(...)` or `self.optimizer.zero_grad()`."""
+    """Return whether an expression calls an attribute of the variable, as in `self.model(...)` or
+    `self.optimizer.zero_grad()`.
+    """
     inner = use[0]
     for outer in use[1:]:
         if isinstance(outer, ast.Call):
@@ -454,7 +478,9 @@ def _calls_what_it_has(use: list[ast.AST]) -> bool:
 
 
 def _is_a_place(use: list[ast.AST]) -> bool:
-    """Return whether a name gives a device or data type, as in `.to(device)` or `autocast(device)`."""
+    """Return whether an expression uses the variable as a device or data type, as in `.to(device)` or
+    `autocast(device)`.
+    """
     call = next((node for node in use if isinstance(node, ast.Call)), None)
     if call is None or call.func in use:
         return False
@@ -462,7 +488,7 @@ def _is_a_place(use: list[ast.AST]) -> bool:
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
-    """Return how to split a batch of unknown type, from the way in which the code reads it."""
+    """Return the kind of container of a batch of unknown type, from the expressions that read the batch."""
     kinds = {_kind_of_one(use) for use in uses}
     return kinds.pop() if len(kinds) == 1 else None
 

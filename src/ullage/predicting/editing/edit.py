@@ -1,4 +1,6 @@
-"""The kinds of source edit, and the recipe that contains them. Line numbers are those of the file before any edit."""
+"""The kinds of edit of a source file, and the class `Recipe`, which holds a change's edits. Line numbers are those of
+the file before any edit.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +9,9 @@ from ullage.base.errors import UllageError
 
 
 class NotCertain(UllageError):
-    """The place or effect of an edit is uncertain. The message is one sentence without a full stop."""
+    """ullage is not certain where an edit belongs in a source file, or what its effect is. The message is one sentence
+    without a full stop.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +30,23 @@ class LineEdit(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter(LineEdit):
-    """An insertion of lines after the statement that begins or ends at a line, with the statement's indentation."""
+    """An edit that inserts lines after the statement that begins or ends at a line, with the statement's
+    indentation.
+    """
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBefore(LineEdit):
-    """An insertion of lines before the statement at a line, with the statement's indentation."""
+    """An edit that inserts lines before the statement at a line, with the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapStatements(SourceEdit):
-    """An indentation of the statements between two lines of one block, under a header such as `with ...:`."""
+    """An edit that indents the statements between two lines of one block, under a header such as `with ...:`."""
 
     first_line: int
     last_line: int
@@ -49,17 +55,21 @@ class WrapStatements(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddKeyword(LineEdit):
-    """A new keyword argument of the call that begins at or spans a line, if the function's name ends as given."""
+    """An edit that adds a keyword argument to a call at a line, if the name of the called function ends with
+    `function`.
+    """
 
     function: str
-    """The last part of the called name, such as "AdamW" or "from_pretrained"."""
+    """The last part of the name of the called function, such as "AdamW" or "from_pretrained"."""
     keyword: str
     value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """Another function in place of the called function at a line, if its name ends with the given name."""
+    """An edit that replaces the called function at a line by another function, if the name of the called function ends
+    with `function`.
+    """
 
     function: str
     replacement: str
@@ -67,23 +77,23 @@ class ReplaceCall(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveStatement(LineEdit):
-    """The removal of the statement that begins or ends at a line."""
+    """An edit that removes the statement that begins or ends at a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceExpression(LineEdit):
-    """The replacement of an expression in the statement at a line."""
+    """An edit that replaces an expression by other source code, in the statement at a line."""
 
     column: int
-    """The column at which the expression begins, from 0, in bytes of UTF-8 as in Python's syntax trees."""
+    """The column at which the expression begins, counted from 0 in bytes of UTF-8 as in Python's syntax trees."""
     old: str
-    """The present source code of the expression."""
+    """The source code of the expression before the edit."""
     new: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddImport(SourceEdit):
-    """An import statement to add at the top of a file, unless the file has it already."""
+    """An edit that adds an import statement at the top of a file, unless the file already has the statement."""
 
     text: str
     """The import statement."""
@@ -94,19 +104,21 @@ class Recipe:
     """The source code of a change."""
 
     snippet: str
-    """A few lines of code, or a shell line, that show the change."""
+    """A few lines of Python code, or a shell line, that show the user how to make the change."""
     edits: tuple[SourceEdit, ...] = ()
-    """The edits that apply the change to the user's files; empty if their places are uncertain."""
+    """The edits that apply the change to the user's files; empty if ullage is not certain where the edits belong."""
     arguments: tuple[str, ...] = ()
-    """Script arguments that apply the change; they are added after the user's arguments."""
+    """Script arguments that apply the change. ullage adds them after the user's arguments."""
     environment: str = ""
-    """A shell line that applies the change: "export NAME=value"."""
+    """A shell line that applies the change, such as "export NAME=value"."""
     why_not: str = ""
-    """The reason why the edits are missing: one sentence without a full stop."""
+    """The reason why the change has no edits: one sentence without a full stop."""
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":
-        """Return a recipe with the edits that a function returns, or with the reason that it raises as NotCertain."""
+        """Return a recipe with the edits that a function returns. If the function raises NotCertain, the recipe has the
+        reason instead.
+        """
         try:
             return cls(snippet=snippet, edits=tuple(edits()))
         except NotCertain as error:

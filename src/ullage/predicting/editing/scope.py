@@ -1,4 +1,4 @@
-"""Find the enclosing blocks of a statement, and whether the value of a variable may be read after it."""
+"""Find the blocks that enclose a statement, and whether code after the statement may read the value of a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -17,24 +17,24 @@ _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
 class Fate(Enum):
-    """The first use of a variable's value in a sequence of statements."""
+    """The first thing that a sequence of statements does with the value of a variable."""
 
     READ = "read"
     """The statements may read the value."""
     LOST = "lost"
-    """The statements assign or delete the variable, or leave the function, so that the value is not read later."""
+    """The statements do not read the value: they assign or delete the variable, or leave the function."""
     OPEN = "open"
-    """The statements do not use the variable, or replace its value on some paths only."""
+    """The statements do not use the variable, or they assign it a new value on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A statement, as an index into the block that contains it."""
+    """A statement of the user's code, given by the block that contains it and its index in the block."""
 
     block: list[ast.stmt]
     index: int
     parent: ast.AST
-    """The statement or function that the block belongs to."""
+    """The compound statement or the function that contains the block."""
 
     @property
     def statement(self) -> ast.stmt:
@@ -43,10 +43,10 @@ class BlockPlace:
 
 
 def parse(source: str) -> ast.Module:
-    """Return the syntax tree of a file.
+    """Return the syntax tree of a source file.
 
     Raises:
-        NotCertain: the file is not valid Python of this version.
+        NotCertain: the file is not valid source code for this version of Python.
     """
     try:
         return ast.parse(source)
@@ -58,7 +58,7 @@ def scope_of(tree: ast.Module, function: str) -> Scope:
     """Return the function with a qualified name, or the module itself.
 
     Raises:
-        NotCertain: the file has no such function, or several.
+        NotCertain: the file does not contain a function with this name, or contains several.
     """
     if function == MODULE:
         return tree
@@ -80,7 +80,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that enclose a line, from the function's top-level block to the innermost block.
+    """Return the statements that enclose a line, from the top level of the function to the innermost block.
 
     Raises:
         NotCertain: no statement of the function itself contains the line.
@@ -107,7 +107,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements in a compound statement, function or module."""
+    """Yield the blocks of statements that a compound statement, a function or a module contains."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,7 +118,7 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement, including its decorators."""
+    """Return the first line of a statement; decorators are a part of the statement."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
@@ -129,39 +129,41 @@ def end_line(node: ast.stmt | ast.expr) -> int:
 
 
 def spans(node: ast.stmt | ast.expr, line: int) -> bool:
-    """Return whether a line is between the first and the last line of a statement or an expression."""
+    """Return whether a line is within the lines of a statement or an expression."""
     return node.lineno <= line <= end_line(node)
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Return whether a line belongs to a statement or its decorators."""
+    """Return whether a line is within the lines of a statement, including its decorators."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of a called function; "" if the function has no name."""
+    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`; "" if it has no
+    name.
+    """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def operand(node: ast.expr) -> str:
-    """Return the text of an expression as an operand, in parentheses if necessary."""
+    """Return the source code of an expression for use as an operand, in parentheses if necessary."""
     text = ast.unparse(node)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls that span a line and whose function name ends with the given name."""
+    """Return the calls that span a line, of functions whose name ends with the given name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the deepest block that contains both of two lines: its depth, and the statement for each line in it.
+    """Return the deepest block that contains two lines: its depth, and the statement of the block at each line.
 
     Raises:
-        NotCertain: the lines are in different branches of a statement.
+        NotCertain: the two lines are in different branches of one statement.
     """
     depth = -1
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
@@ -177,13 +179,13 @@ def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> t
 
 
 def names_of(scope: Scope) -> set[str]:
-    """Return all names that a function or module uses."""
+    """Return all names that the code of a function or module uses."""
     names = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
     return names | {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a node assigns, without nested functions."""
+    """Return the names that a syntax node assigns, except names that nested functions assign."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -196,7 +198,9 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all nodes below it that run with it. Bodies of nested functions and classes are left out."""
+    """Yield a syntax node and all nodes below it that run when the node runs. Bodies of nested functions and classes
+    are left out.
+    """
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -218,7 +222,9 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether code outside the function's own statements may read a name: a nested one, globals, `locals()`."""
+    """Return whether code outside the function's own statements may read a variable: a nested function, `global`, or
+    `locals()`.
+    """
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -232,7 +238,7 @@ def is_shared(scope: Scope, name: str) -> bool:
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
-    """Return whether a nested function has its own local variable with a name."""
+    """Return whether a nested function has a local variable with the given name."""
     if isinstance(node, ast.Lambda):
         return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -247,7 +253,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
 
 
 def uses(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement reads or assigns a name."""
+    """Return whether a statement reads or assigns a variable."""
     return _mentions(statement, name) or name in stored_in(statement)
 
 
@@ -285,7 +291,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return the first use of a variable's value in statements that run in this order."""
+    """Return what statements that run in this order do first with the value of a variable."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -328,7 +334,9 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a name that is unused in a function or module: the wanted name, with a number appended if necessary."""
+    """Return a variable name that a function or module does not use: the wanted name, with a number appended if
+    necessary.
+    """
     taken = names_of(scope)
     number = 2
     name = wanted

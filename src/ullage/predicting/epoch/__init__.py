@@ -1,1 +1,3 @@
-"""Predict the memory of a whole epoch: inspect all batches on the host, run few steps, and replay the rest."""
+"""Predict the memory use of a whole epoch: inspect all batches on the host, run only some steps, and replay the memory
+requests of all steps.
+"""

@@ -20,16 +20,20 @@ _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """Statistics of batches: the number of items, and the maximum and the sum of each dimension of an item."""
+    """The sizes of the items in each batch: the number of items, and the maximum and the sum of each dimension of the
+    items.
+    """
 
     items: Ints
     largest: Ints
-    """One row per batch, one column per item dimension."""
+    """The maximum of each dimension over the items of a batch: one row per batch, one column per dimension."""
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the statistics of batches whose items are all known; None if items differ in more than sizes."""
+        """Return the sizes of the items in batches whose items are all known; None if the items differ in more than
+        sizes.
+        """
         if not batches or layout_of(forms.table) is None:
             return None
         dims = dims_of(forms.table)
@@ -59,9 +63,10 @@ def _rounded(values: Ints, multiple: int) -> Ints:
 
 
 def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
-    """Yield the candidate formulas for a dimension, the simplest first.
+    """Yield formulas that may compute a dimension of a batch from the sizes of its items, the simplest formula first.
 
-    Default arguments bind the loop variables in each function; mypy takes them for parameters that a `Formula` lacks.
+    Default arguments bind the loop variables in each formula; mypy takes these arguments for parameters that a
+    `Formula` does not have.
     """
     limit = int(observed.max())
     yield lambda figures: np.full(len(figures.items), limit, np.int64)
@@ -84,14 +89,14 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """A prediction of a batch's shapes from its items: one formula per dimension."""
+    """A prediction of the shapes of collated batches from the sizes of their items: one formula per dimension."""
 
     layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Return formulas that match collated batches; None if a dimension has no matching formula."""
+        """Return the formulas that compute the shapes of the given batches; None if a dimension matches no formula."""
         layout = layout_of(forms)
         if layout is None:
             return None
@@ -107,16 +112,16 @@ class Collated:
         return cls(layout=layout, formulas=tuple(chosen))
 
     def foretell(self, figures: BatchFigures) -> Ints:
-        """Return the predicted dimensions of batches, one row per batch."""
+        """Return the predicted sizes of all dimensions of batches, one row per batch."""
         if not self.formulas:
             return np.zeros((len(figures.items), 0), np.int64)
         return np.stack([formula(figures) for formula in self.formulas], axis=1)
 
     def holds(self, figures: BatchFigures, forms: Sequence[Form]) -> bool:
-        """Return whether the shapes of batches are equal to the predicted shapes."""
+        """Return whether collated batches have the predicted shapes."""
         return layout_of(forms) == self.layout and np.array_equal(self.foretell(figures), dims_of(forms))
 
     def form(self, dims: Sequence[int]) -> Form:
-        """Return the form with the given dimensions."""
+        """Return the names and shapes of a batch's tensors, from the sizes of their dimensions."""
         sizes = iter(dims)
         return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)

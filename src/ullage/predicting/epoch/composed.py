@@ -1,7 +1,7 @@
-"""Join the requests of single steps to an epoch, and run them on the allocator's model.
+"""Join the memory requests of single steps to an epoch, and replay the epoch in the model of PyTorch's allocator.
 
-A program may be too long for host memory. It is run in pieces, and each piece begins with the blocks and segments that
-the previous piece left.
+An epoch may be too long for host memory. It is replayed in pieces, and each piece begins with the blocks and segments
+that the previous piece left.
 """
 
 import time
@@ -21,24 +21,26 @@ PIECE_OPERATIONS: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLevels:
-    """The memory levels during each step, in bytes."""
+    """The allocated and reserved memory during each step of an epoch, in bytes."""
 
     allocated_bytes: Ints
     reserved_bytes: Ints
     start_allocated_bytes: Ints
-    """The allocated bytes at the beginning of each step."""
+    """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of frees whose block is unknown; if there are any, the levels may be wrong."""
+    """The number of frees whose block is unknown. If there are such frees, the allocated and reserved bytes may be
+    wrong.
+    """
     ran_out_at: int | None = None
-    """The step in which memory runs out, which is the last step of the levels. None if memory does not run out."""
+    """The step in which memory runs out, which is the last replayed step. None if memory does not run out."""
     is_whole: bool
-    """Whether all steps were replayed within the time limit."""
+    """Whether all steps of the epoch were replayed within the time limit."""
     ties: int = 0
-    """The number of times that addresses decided which of several equally large free blocks was used."""
+    """The number of times that the allocator chose between equally large free blocks by their addresses."""
 
 
 def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevice) -> Replay:
-    """Return a replay of the requests that the run made."""
+    """Return a replay of the memory requests that the watched run made."""
     return replay(_program(requests.op, requests.key, requests.size, requests.stream), settings, device)
 
 
@@ -49,24 +51,26 @@ def _program(op: Ints, key: Ints, size: Ints, stream: Ints, start: tuple[StartSe
 
 @dataclass(slots=True, kw_only=True)
 class Composer:
-    """Joins steps, and runs them on the allocator's model."""
+    """Joins the memory requests of steps to an epoch, and replays the epoch in the model of PyTorch's allocator."""
 
     settings: Settings
     device: ReplayDevice
     piece_operations: int = PIECE_OPERATIONS
     _next: int = 0
-    """The number of the next block in the whole program."""
+    """The number of the next memory block to be allocated; blocks are numbered over the whole epoch."""
     _survivors: list[Ints] = field(default_factory=list)
     _lost: int = 0
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The blocks that are alive at the beginning of the piece, by their number in the whole program, ascending."""
+    """The numbers of the memory blocks that are alive at the beginning of a piece of the epoch, ascending; blocks are
+    numbered over the whole epoch.
+    """
     _first: int = 0
     _there: int = 0
 
     def levels(self, before: RequestRows, steps: Iterable[Template], *, deadline: float) -> EpochLevels:
-        """Return the memory levels during the steps of an epoch.
+        """Return the allocated and reserved memory during the steps of an epoch.
 
         Args:
             before: the requests before the first step.
@@ -123,7 +127,9 @@ class Composer:
         )
 
     def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
-        """Yield pieces of the program: the offsets at which each step begins and the last ends, and the operations."""
+        """Yield pieces of the epoch: the memory requests, and the index of the request at which each step begins and
+        the last step ends.
+        """
         rows, offsets, length = [before], [], len(before)
         for step in steps:
             offsets.append(length)
@@ -136,7 +142,7 @@ class Composer:
             yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
     def _requests(self, step: Template) -> RequestRows:
-        """Return the requests of a step, with block numbers of the whole program."""
+        """Return the memory requests of a step, with block numbers that count over the whole epoch."""
         key = step.key + self._next
         op = step.op
         if len(step.age):
@@ -151,7 +157,7 @@ class Composer:
         return RequestRows(op, key, step.size, step.stream)
 
     def _carried(self, step: Template) -> Ints:
-        """Return the blocks of earlier steps that a step frees; -1 for a block that does not exist."""
+        """Return the numbers of the blocks of earlier steps that a step frees; -1 for a block that does not exist."""
         keys = np.full(len(step.age), -1, np.int64)
         number = len(self._survivors)
         for age in np.unique(step.age).tolist():
@@ -166,7 +172,9 @@ class Composer:
         return keys
 
     def _run(self, rows: RequestRows) -> Replay:
-        """Run a piece of the program. Its blocks are renumbered, beginning with those that are alive at its start."""
+        """Replay a piece of the epoch. Its memory blocks get new numbers, beginning with the blocks that are alive at
+        its start.
+        """
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
         key = rows.key - first + there
@@ -196,7 +204,9 @@ class Composer:
         return done
 
     def _carry(self, blocks: BlockColumns) -> None:
-        """Use the blocks and segments at the end of this piece as the start of the next piece."""
+        """Store the blocks and segments that are left at the end of a piece of the epoch, as the start of the next
+        piece.
+        """
         key = blocks.key
         number = np.where(key >= self._there, key - self._there + self._first, -1)
         old = (key >= 0) & (key < self._there)

@@ -1,4 +1,4 @@
-"""The form of an item or a batch: the shapes of everything it contains. Values are not read."""
+"""The shapes of everything that an item or a batch contains, which this package calls a form. Values are not read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,15 +11,15 @@ import numpy as np
 from ullage.predicting.epoch.requests import Ints
 
 Form = tuple[tuple[str, tuple[int, ...]], ...]
-"""The name and shape of each leaf (tensor, array, list of numbers), in order."""
+"""The name and the shape of each tensor, array or list of numbers in an item or a batch, in order."""
 Layout = tuple[tuple[str, int], ...]
-"""The name and number of dimensions of each leaf, in order."""
+"""The name and the number of dimensions of each tensor, array or list of numbers in an item or a batch, in order."""
 _DEPTH: Final = 5
 _LEAVES: Final = 2048
 
 
 def form_of(value: Any) -> Form:
-    """Return the form of a value: tensors, arrays, lists of numbers, and containers of these."""
+    """Return the shapes of the tensors, arrays and lists of numbers in a value, also in containers inside the value."""
     return tuple(islice(_leaves(value, "", 0), _LEAVES))
 
 
@@ -49,29 +49,33 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the layout that forms have in common; None if they differ in more than sizes."""
+    """Return the names and numbers of dimensions that all given items or batches have in common; None if they differ in
+    more than sizes.
+    """
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 
 
 def dims_of(forms: Sequence[Form]) -> Ints:
-    """Return the dimensions of forms with the same layout, one row per form."""
+    """Return the sizes of all dimensions of items or batches with the same layout, one row for each."""
     return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)
 
 
 def elements(form: Form) -> int:
-    """Return the number of elements of the largest tensor."""
+    """Return the number of elements of the largest tensor in an item or a batch."""
     return max((prod(shape) for _, shape in form), default=0)
 
 
 def longest(form: Form) -> int:
-    """Return the largest dimension other than the first; for values with only one dimension, that dimension."""
+    """Return the largest dimension of any tensor other than its first dimension; if all tensors have one dimension, the
+    largest of these.
+    """
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)
 
 
 def text_of(form: Form) -> str:
-    """Return a form as text for reports: the first tensors with their shapes."""
+    """Return the shapes in an item or a batch as text for reports: the first tensors with their shapes."""
     shown = [f"{name or 'tensor'} {' x '.join(map(str, shape))}" for name, shape in form if shape]
     more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
     return ", ".join(shown[:3]) + more

@@ -1,5 +1,5 @@
-"""Find the form of every item of a data set by the cheapest source: a column, lengths the data set knows, or the
-items.
+"""Find the shapes of every item of a data set from the cheapest source: a column, lengths that the data set knows, or
+the items themselves.
 """
 
 import sys
@@ -14,11 +14,11 @@ from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
 _SAMPLE: Final = 48
-"""The number of items that are fetched to check that lengths known to the data set are the lengths of its items."""
+"""The number of items that are fetched to check the lengths that a data set states for its items."""
 _AT_ONCE: Final = 512
 _ALIKE: Final = 2048
-"""The number of items that have to be equal before the rest is assumed to be equal too, if fetching all takes too long.
-An example is images of one size.
+"""The number of items that must have equal shapes before all other items are assumed to have them too, if fetching all
+items takes too long. An example is images of one size.
 """
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
@@ -26,15 +26,15 @@ _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 @dataclass(slots=True, kw_only=True)
 class ItemForms:
-    """Forms by item index, stored as indices into a table of distinct forms."""
+    """The shapes of each item of a data set, stored as indices into a table of distinct shapes."""
 
     numbers: Ints
-    """The index into the table for each item; -1 if unknown."""
+    """The index of each item's shapes in the table; -1 if the shapes are unknown."""
     table: list[Form]
     how: str
-    """The source of the forms, as text for reports."""
+    """The source from which the shapes of the items are known, as text for reports."""
     assumed: int = 0
-    """The number of items that were not fetched, and are assumed to equal the fetched items."""
+    """The number of items that were not fetched, and are assumed to have the shapes of the fetched items."""
 
 
 def item_forms(
@@ -60,7 +60,9 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Return forms from known lengths, if fetched sample items have these lengths; otherwise None."""
+    """Return the shapes of all items from lengths that the data set knows, if fetched sample items have these lengths;
+    otherwise None.
+    """
     if count < 2 * _SAMPLE:
         return None
     sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
@@ -81,7 +83,7 @@ def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Ite
 
 
 def _shifted(form: Form, by: Ints) -> Form:
-    """Return a form with the given amounts added to its dimensions."""
+    """Return the shapes of an item with the given amounts added to its dimensions."""
     changes = iter(by.tolist())
     return tuple((name, tuple(size + next(changes) for size in shape)) for name, shape in form)
 
@@ -106,7 +108,7 @@ def _ints(value: Any, count: int) -> Ints | None:
 
 
 def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
-    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists."""
+    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists themselves."""
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.Dataset):
         return

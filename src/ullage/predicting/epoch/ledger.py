@@ -22,23 +22,23 @@ _ALLOC, _FREE_REQUESTED, _FREE_COMPLETED = range(3)
 
 
 class Ledger:
-    """Reads the history of PyTorch's allocator, and gives each block a number."""
+    """Reads the history of allocations from PyTorch's allocator, and gives each memory block a number."""
 
     def __init__(self, clear: Callable[[], None]) -> None:
         self._clear = clear
         self._events: list[tuple[Ints, Ints, Ints, Ints]] = []
-        """All events that were read, as columns: action, address, size, stream."""
+        """All allocator events that were read, as columns: action, address, size, stream."""
         self._live: dict[int, int] = {}
         self._waiting: set[int] = set()
         self.alive = bytearray()
-        """One byte per block: 1 if the block is alive."""
+        """One byte per memory block: 1 if the block is alive."""
         self.late_frees = 0
-        """The number of blocks that were freed late because another stream used them."""
+        """The number of memory blocks that were freed late because another stream used them."""
         self.device = 0
         self.settings: Mapping[str, Any] = {}
 
     def take(self) -> RequestRows:
-        """Return the requests that were recorded since the last call."""
+        """Return the memory requests that the allocator has recorded since the last call of this method."""
         if not torch.cuda.is_initialized():
             return RequestRows.joined([])
         recorded = torch._C._cuda_memorySnapshot(None)
@@ -58,7 +58,7 @@ class Ledger:
         return self._numbered(*columns)
 
     def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> RequestRows:
-        """Return the block numbers of the given events."""
+        """Return the given allocator events with the number of the memory block of each event."""
         live, alive = self._live, self.alive
         keys, kept = [], []
         just_freed = -1
@@ -88,12 +88,14 @@ class Ledger:
         )
 
     def history(self) -> "TakenHistory":
-        """All events that were read, in the form of PyTorch's snapshots."""
+        """All allocator events that were read, in the form of PyTorch's memory snapshots."""
         return TakenHistory(self._events)
 
 
 class TakenHistory(Sequence[Mapping[str, Any]]):
-    """Events in the form of PyTorch's snapshots, created on access."""
+    """The events of the allocator's history in the form of PyTorch's memory snapshots; each event is created on
+    access.
+    """
 
     def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
         self._pieces = list(pieces)

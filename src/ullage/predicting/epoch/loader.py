@@ -20,21 +20,21 @@ from ullage.gpu.tracing.torch_import import ImportWatch
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """The batches that one pass over a loader returns."""
+    """The batches that a data loader returns in one pass."""
 
     loader: Any
     own: Iterator[Any]
-    """The remaining batches of the script's sampler."""
+    """The batches that the script's sampler has not returned yet."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The position in the epoch's order of each returned batch; -1 if the batch is not part of the epoch."""
+    """The position of each returned batch in the epoch's order; -1 if the batch is not part of the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches that were returned before there was a plan, in the order of the epoch."""
+    """The batches that were returned before ullage chose the batches to run, in the order of the epoch."""
     delivered: int = 0
     source: "Source | None" = None
-    """The source object of this pass, if the training loop calls torch's loader directly."""
+    """The `Source` object of this pass, if the training loop calls torch's data loader directly."""
     choose: Callable[[], Any] | None = None
-    """Chooses the next batch; None to use the next batch of the script's sampler."""
+    """A function that returns the next batch to run; None to use the next batch of the script's sampler."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -51,23 +51,23 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """The iterator that the training loop calls for its batches: torch's loader, or a loader that wraps it."""
+    """The iterator from which the training loop gets its batches: torch's data loader, or a loader that wraps it."""
 
     feed: Feed | None
     calls: int = 0
-    """The number of times that the training loop has called this iterator."""
+    """The number of times that the training loop has called `next` on this iterator."""
     backward_passes: int = 0
-    """The number of backward passes in the process at the last call."""
+    """The number of backward passes in the process when the training loop last called this iterator."""
 
 
 class LoaderListener(Protocol):
-    """The interface of an object that receives the events of loaders."""
+    """The interface of an object that receives the events of data loaders."""
 
     def before_handing_out(self, feed: Feed) -> None:
         """Called before a batch is chosen."""
 
     def before_next(self, source: Source) -> None:
-        """Called when the training loop requests a batch."""
+        """Called when the training loop requests a batch from a data loader."""
 
     def delivered(self, feed: Feed, batch: Any) -> None:
         """Called after a batch was fetched."""
@@ -77,7 +77,7 @@ class LoaderListener(Protocol):
 
 
 class _Sampler:
-    """Replaces the sampler in one pass over a loader."""
+    """Replaces the sampler of a data loader for one pass over the data set."""
 
     def __init__(self, loader: Any, own: Any, listener: LoaderListener) -> None:
         self._loader, self._own, self._listener = loader, own, listener
@@ -93,13 +93,13 @@ class _Sampler:
 
 
 class LoaderHooks:
-    """Installs hooks on loaders with `install`, and removes them with `remove`."""
+    """Installs hooks on data loaders with `install`, and removes the hooks with `remove`."""
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo = ExitStack()
         self._outer: list[Source] = []
-        """The wrapping loaders whose `next()` is running."""
+        """The data loaders that wrap torch's data loader and whose `next()` is running."""
 
     def install(self) -> None:
         """Install the hooks."""

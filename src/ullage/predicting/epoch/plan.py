@@ -21,12 +21,12 @@ from ullage.predicting.epoch.requests import Ints
 MOST_RUNS: Final = 3
 _RUNS_IN_ORDER: Final = 2
 _PROBES: Final = 6
-"""The number of heaviest keys that are run first."""
+"""The number of shapes whose batches are run first, because they have the largest tensors."""
 
 
 def _spread(count: int) -> Ints:
-    """Return the numbers below `count` in an order that is evenly spread at any time, so that every number that is not
-    reached within the time limit has a neighbour that was.
+    """Return the numbers below `count` in an order that covers their range evenly at any time, so that every number
+    that is not reached within the time limit has a neighbour that was reached.
     """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
@@ -37,13 +37,15 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """The number of runs that are still needed for each key, which stands for batch groups of the same shapes."""
+    """The number of runs that batch groups of each shape key still need. Batch groups of the same shapes have the same
+    shape key.
+    """
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this key was run."""
+        """Record that a batch group with this shape key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -51,7 +53,7 @@ class OpenRuns:
 
     @property
     def is_done(self) -> bool:
-        """Whether every key was run as often as needed."""
+        """Whether the batch groups of every shape key were run as often as needed."""
         return not self._open
 
     @property
@@ -62,14 +64,16 @@ class OpenRuns:
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """The runs of an epoch that are still needed, the heaviest first."""
+    """The batch groups of an epoch that still have to be run, those with the largest tensors first."""
 
     keys: Ints
-    """The key of each batch group in the order of the epoch; equal keys mean equal memory requests. -1 if unknown."""
+    """The shape key of each batch group in the order of the epoch, -1 if unknown. Equal keys mean equal memory
+    requests.
+    """
     phases: Ints
-    """The position of each key in the gradient accumulation cycle, at which its batch groups may run."""
+    """The position in the gradient accumulation cycle at which batch groups of each shape key may run."""
     weight: Ints
-    """The weight of each key: the number of elements of its largest tensor."""
+    """The weight of the batch groups of each shape key: the number of elements of their largest tensor."""
     span: Ints
     """The longest dimension of each key."""
     _first: list[deque[int]] = field(default_factory=list)
@@ -77,10 +81,10 @@ class Plan(OpenRuns):
     _sample: list[int] = field(default_factory=list)
     """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """The number of runs that each key (batch groups of the same shapes) still needs."""
+    """The number of runs that the batch groups of each shape key still need."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after the given number of batch groups was run in the script's order."""
+        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -97,7 +101,9 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next. If no run is needed, return the lightest batch group."""
+        """Return the batch group to run next: one that still has to be run, otherwise the batch group with the smallest
+        tensors.
+        """
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
@@ -106,47 +112,59 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Add a run for a key whose last batch group made other requests than the batch group before it."""
+        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
+        group before it.
+        """
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
 
 class PlanInOrder(OpenRuns):
-    """The runs of an epoch that are still needed, in the order of the epoch, because torch.compile compiles graphs."""
+    """The batch groups of an epoch that still have to be run, in the order of the epoch, because torch.compile compiles
+    graphs.
+    """
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The key of each batch group in the order of the epoch, from shapes and existing graphs; -1 if unknown."""
+        """The shape key of each batch group in the order of the epoch, -1 if unknown. Batch groups before and after a
+        compiled graph have different keys.
+        """
         self.phases, self.weight, self.span = phases, weight, span
-        """The position in the accumulation cycle, the weight and the longest dimension of each key."""
+        """The position of each shape key in the gradient accumulation cycle, the weight of its batch groups, and their
+        longest dimension.
+        """
         self.is_hurried = False
-        """Whether the heaviest batch groups are run first from now on, because the time is too short for all."""
+        """Whether the batch groups with the largest tensors are run first from now on, because the time limit is too
+        short for all.
+        """
         self._kinds = len(weight)
         self.period = 1
-        """The number of batch groups per optimizer step."""
+        """The number of batch groups that the script processes per optimizer step."""
         self._done, self._at = 0, -1
         self._made_at = -1
-        """The last position at which a graph was compiled."""
+        """The last position in the epoch at which torch.compile compiled a graph."""
         self._open: dict[int, int] = {}
-        """The number of runs that each key (batch groups of the same shapes) still needs."""
+        """The number of runs that the batch groups of each shape key still need."""
         self._unseen: set[int] = set()
-        """Keys of which no batch group was run yet."""
+        """The shape keys of which no batch group has been run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin after the given number of batch groups was run in the script's order."""
+        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
 
     def _want(self) -> None:
-        """Require runs of every key that occurs after the last graph was compiled."""
+        """Require runs of the batch groups of every shape key that occurs in the epoch after the last compiled
+        graph.
+        """
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
         self._unseen = set(self._open)
 
     def graph_made(self, unit: int) -> bool:
-        """Record that a graph was compiled while a batch group ran: all later keys need runs again.
+        """Record that torch.compile compiled a graph while a batch group ran. All later keys then need runs again.
 
         Returns: Whether the epoch in its own order compiles this graph at the same position, because every earlier
             shape was run and compiled none.
@@ -165,7 +183,9 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: the rest of a cycle, or the next cycle that needs a run."""
+        """Return the batch group to run next: the next of an accumulation cycle that has begun, or the first of a cycle
+        with a batch group to run.
+        """
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
             return self._at
@@ -174,7 +194,9 @@ class PlanInOrder(OpenRuns):
         return self._at
 
     def _next(self) -> int:
-        """Return the next batch group in the order of the epoch that needs a run; at the end, start again."""
+        """Return the next batch group that still has to be run, in the order of the epoch; at its end, start from the
+        beginning.
+        """
         wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
@@ -191,11 +213,13 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this key was run."""
+        """Record that a batch group with this shape key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Add a run for a key whose last batch group made other requests than the batch group before it."""
+        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
+        group before it.
+        """
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

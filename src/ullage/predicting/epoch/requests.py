@@ -1,4 +1,6 @@
-"""Requests to the allocator, as columns with numbered blocks, and templates of steps that make the same requests."""
+"""Memory requests to PyTorch's allocator, as columns with numbered blocks, and templates that are equal for steps with
+equal requests.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,10 +17,12 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Requests in order, as columns of equal length. Blocks are numbered from 0 over the whole run."""
+    """Memory requests in their order, as columns of equal length. Memory blocks are numbered from 0 over the whole
+    run.
+    """
 
     op: Ints
-    """The operation: `Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
+    """The kind of each memory request: `Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
     key: Ints
     size: Ints
     stream: Ints
@@ -37,7 +41,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return a single row for an operation without a block."""
+    """Return a single row of memory requests, for an operation without a block."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 
@@ -56,20 +60,26 @@ class Template:
 
     op: Ints
     key: Ints
-    """The number of each block that the step allocates; for other blocks, an index into `age` and `place`."""
+    """The memory block of each request: a number in the step if the step allocates the block, otherwise an index into
+    `age` and `place`.
+    """
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The number of steps since the step that allocated the block; 0 if the block existed before the first step."""
+    """The number of steps ago that each block of an earlier step was allocated; 0 if the block existed before the first
+    step.
+    """
     place: Ints
-    """The index among the blocks that outlived that step; for blocks from before the first step, the block's number."""
+    """The index of each block of an earlier step among the blocks that outlived that step; for a block from before the
+    first step, its number.
+    """
     births: int
     survivors: Ints
-    """The blocks that outlive the step, by their number in the step."""
+    """The numbers of the blocks that the step allocates and that outlive the step."""
 
     def is_like(self, other: "Template") -> bool:
-        """Return whether two steps make the same requests."""
+        """Return whether two steps make the same memory requests."""
         names = ("op", "key", "size", "stream", "age", "place", "survivors")
         return self.births == other.births and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in names
@@ -77,15 +87,15 @@ class Template:
 
 
 class TemplateMaker:
-    """Creates templates of the steps of one run, one after the other."""
+    """Creates a template of the memory requests of each step of a run, one step after the other."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         self._alive = alive
-        """One byte per block of the run so far: 1 if the block is alive."""
+        """One byte per memory block that the run has allocated so far: 1 if the block is alive."""
         self._firsts = [first_block]
-        """The number of the first block of each step, and of the step to come."""
+        """The number of the first memory block of each step so far, and of the next step."""
         self._survivors: list[Ints] = []
-        """The blocks that outlived each step, by their number in the run."""
+        """The memory blocks that outlived each step, by their number in the run."""
 
     def template(self, requests: RequestRows) -> Template:
         """Return the template of the next step."""
@@ -116,7 +126,9 @@ class TemplateMaker:
         )
 
     def _named(self, step: int, block: int) -> tuple[int, int]:
-        """Return how many steps ago a block was allocated, and its index among the blocks that outlived that step."""
+        """Return how many steps ago a memory block was allocated, and its index among the blocks that outlived that
+        step.
+        """
         made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
         if made_in < 0:
             return 0, block

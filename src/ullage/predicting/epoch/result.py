@@ -1,4 +1,4 @@
-"""Compute the memory of a whole epoch from a watched run."""
+"""Compute the memory use of a whole epoch from the steps that a watched run made."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The address placements that are compared."""
+"""The ways to place memory segments at addresses for which the reserved memory of the epoch is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +36,21 @@ class RunFigures:
     torch_version: str
     placement: str
     room_bytes: int
-    """The GPU memory that is available to PyTorch's allocator."""
+    """The GPU memory that is available to PyTorch's allocator, in bytes."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     ran_out: bool
     graphs: int
-    """The number of CUDA graphs that were captured."""
+    """The number of CUDA graphs that the run captured."""
     ranks: int = 1
-    """The number of ranks of the job that the run belonged to."""
+    """The number of ranks of the training job that the run belonged to."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
-    """Return the memory use of the epoch; None if no loader provided training batches.
+    """Return the memory use of the epoch; None if the training batches did not come from a data loader.
 
     Args:
-        watch: the watch, after its hooks have been removed.
+        watch: the object that watched the run, after its hooks have been removed.
         run: figures of the run itself.
         deadline: the time (`time.monotonic`) at which to stop replaying.
     """
@@ -60,13 +60,13 @@ def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse
 
 
 class _Foreseen:
-    """Computes one epoch from the steps that were run."""
+    """Computes the memory use of one epoch from the steps that were run."""
 
     def __init__(self, watch: "EpochWatch", run: RunFigures, deadline: float) -> None:
         self._watch, self._run, self._deadline = watch, run, deadline
         self._notes = list(watch.notes)
         self._doubts: list[str] = []
-        """The reasons why the figures may be wrong."""
+        """The reasons why the predicted figures of the epoch may be wrong."""
         self._stood_in: set[int] = set()
         """The keys for which no step was run."""
         self._confirmed = 0
@@ -74,7 +74,7 @@ class _Foreseen:
         self._settings = _settings(watch.ledger.settings, run.torch_version)
 
     def use(self) -> EpochUse:
-        """Return the memory use of the epoch, from a replay of its steps."""
+        """Return the memory use of the epoch, from a replay of the memory requests of its steps."""
         watch = self._watch
         places, templates = self._steps()
         try:
@@ -119,7 +119,7 @@ class _Foreseen:
     # ---- the steps of the epoch
 
     def _steps(self) -> tuple[Ints, list[Template]]:
-        """Return the positions of the epoch's batch groups, and the requests of each batch group."""
+        """Return the positions of the epoch's batch groups, and the memory requests of each batch group."""
         watch = self._watch
         own = [unit.template for unit in watch.units[: watch.in_own_order]]
         if watch.plan is None:
@@ -149,7 +149,9 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """Return the requests of batch groups that were run with the same graphs as at their position of the epoch."""
+        """Return the memory requests of the batch groups that were run with the same graphs that the epoch has compiled
+        at their position.
+        """
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
             return {}
@@ -158,7 +160,9 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the memory requests for each key: the usual ones, and the first ones if they differ."""
+        """Return the memory requests of the batch groups of each shape key: the usual requests, and the first requests
+        if they differ.
+        """
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
         steady: dict[int, Template] = {}
@@ -185,7 +189,7 @@ class _Foreseen:
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Use the next heavier key that was run in place of each key that was not run."""
+        """Use the memory requests of the next heavier shape key that was run, for each shape key that was not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -226,7 +230,7 @@ class _Foreseen:
         return self._replayed(templates, device)
 
     def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
-        """Return the memory levels of the whole epoch, and the step at which GPU memory runs out."""
+        """Return the allocated and reserved memory of the whole epoch, and the step at which GPU memory runs out."""
         began = time.monotonic()
         composer = Composer(settings=self._settings, device=device)
         levels = composer.levels(self._watch.before, templates, deadline=self._deadline)
@@ -238,7 +242,9 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all address placements; None if the time is too short."""
+        """Return the lowest and highest reserved peak over all ways to place segments at addresses; None if the time is
+        too short.
+        """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
             return own, own
@@ -251,7 +257,7 @@ class _Foreseen:
         return min(peaks), max(peaks)
 
     def _judge(self, levels: EpochLevels, units: int) -> None:
-        """Add the reasons why the levels may be wrong."""
+        """Add the reasons why the allocated and reserved memory of the epoch may be wrong."""
         watch = self._watch
         doubts = {  # each reason, with whether it applies
             f"the blocks of {levels.lost_frees:,} frees are unknown": levels.lost_frees,
@@ -331,7 +337,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the heaviest batch of a batch group."""
+        """Return the batch with the largest tensor in a batch group."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -377,7 +383,9 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """Return the growth of remaining memory in bytes per batch group; 0 unless it rises in every part of the epoch."""
+    """Return by how many bytes the allocated memory grows per batch group; 0 unless it grows in every part of the
+    epoch.
+    """
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
     floors = np.array([part.min() for part in np.array_split(starts[1:], _PARTS)], np.int64)
@@ -387,6 +395,6 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """Return the maximum level in each of equally long spans."""
+    """Return the maximum of the memory in each of equally long spans of the epoch, in bytes."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -1,4 +1,4 @@
-"""The memory use of an epoch, as plain data. This module does not import torch."""
+"""The memory use of an epoch, as plain data. This module of ullage does not import torch."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,65 +11,83 @@ class WorstBatch:
     """The batch whose step allocates most."""
 
     index: int
-    """The position of the batch in the epoch, as `enumerate(loader)` counts."""
+    """The position of the batch in the epoch, as `enumerate(loader)` counts it."""
     items: int
     longest: int
-    """The largest dimension of its tensors other than the number of items: padded length or image size in pixels."""
+    """The largest dimension of the batch's tensors other than the number of items: the padded length, or the image size
+    in pixels.
+    """
     shape: str
     """The shapes of its tensors, as text."""
     alike: int
-    """The number of batches in the epoch with these shapes."""
+    """The number of batches in the epoch that have the same shapes as this batch."""
     peak_allocated_bytes: int
     was_run: bool
-    """Whether a batch of these shapes was run. If False, the next heavier batch that was run is used in its place."""
+    """Whether a batch of these shapes was run. If not, the memory requests of the next heavier batch that was run are
+    used.
+    """
     is_the_peak_of_the_run: bool = False
-    """Whether the peak of the run is in a step of these shapes, so that `Prediction.lines` belong to it."""
+    """Whether the peak of the run is in a step of these shapes, so that `Prediction.lines` are the lines of this
+    step.
+    """
     items_that_fit: int | None = None
-    """An estimate of the number of items of this length that fit on the GPU, by proportion. None if this batch fits."""
+    """An estimate of the number of items of this length that fit on the GPU, in proportion to their memory. None if
+    this batch fits.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochUse:
-    """The memory over one epoch in its real order, in bytes."""
+    """The memory use over one epoch in its real order, in bytes."""
 
     batches: int
-    """The number of batches of the epoch that were inspected."""
+    """The number of batches of the epoch whose shapes were inspected."""
     items: int
     shapes: int
-    """The number of different shapes among the batches."""
+    """The number of different shapes among the batches of the epoch."""
     steps_run: int
     """The number of steps that were run."""
     batches_replayed: int
-    """The number of batches that were not run: the requests of a step with the same shapes were replayed for each."""
+    """The number of batches that were not run; the memory requests of a step with the same shapes were replayed for
+    each.
+    """
     batches_stood_in: int
-    """The number of batches for whose shapes no step was run; the next heavier batch that was run replaces each."""
+    """The number of batches of shapes that were not run; for each, the next heavier batch that was run is used."""
     shapes_confirmed: int
-    """The number of shapes whose steps made the same memory requests twice."""
+    """The number of shapes whose steps made the same memory requests at least twice."""
     is_foreseen: bool
-    """Whether the batches were known in advance. If False, only the batches within the time limit are known."""
+    """Whether the batches of the epoch were known in advance. If not, only the batches that ran within the time limit
+    are known.
+    """
     is_exact: bool
-    """Whether the figures are exact: no batch is replaced by a heavier one, steps of the same shapes made equal
-    requests, and a replay of the run reserved as much as the run.
+    """Whether the figures are exact: no batch is replaced by a heavier batch, steps of the same shapes made equal
+    memory requests, and a replay of the run reserved as much memory as the run.
     """
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     growths: int
-    """The number of batches during which reserved memory grew."""
+    """The number of batches of the epoch during which reserved memory grew."""
     last_growth: int | None
-    """The position of the last batch during which reserved memory grew."""
+    """The position of the last batch of the epoch during which reserved memory grew."""
     runs_out_at: int | None
-    """The position of the batch at which memory runs out in the replay; None if it does not run out."""
+    """The position of the batch at which GPU memory runs out in the replay of the epoch; None if it does not run
+    out.
+    """
     worst: WorstBatch | None
     growth_bytes_per_batch: int = 0
-    """The number of bytes that each batch leaves allocated beyond those of the previous batch, over the whole epoch; 0
-    if nothing grows.
+    """The number of bytes by which allocated memory grows from each batch to the next, over the whole epoch; 0 if it
+    does not grow.
     """
     ties: int = 0
-    """The number of times that addresses decided which of several equally large free blocks was used."""
+    """The number of times that the allocator chose between equally large free blocks by their addresses."""
     elsewhere_bytes: tuple[int, int] | None = None
-    """The lowest and highest reserved peak with segments at other addresses; None if unknown."""
+    """The lowest and highest reserved peak of the epoch if the allocator's segments have other addresses, in bytes;
+    None if unknown.
+    """
     allocated_bytes: list[int] = field(default_factory=list)
-    """The maximum allocated bytes in each of equally long spans of the epoch, at most `CURVE_POINTS` of them."""
+    """The maximum allocated bytes in each of equally long spans of the epoch; there are at most `CURVE_POINTS`
+    spans.
+    """
     reserved_bytes: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Notes on everything that could not be inspected, run, or confirmed."""
+    """Notes on everything that ullage could not inspect, run, or confirm in the epoch."""

@@ -23,24 +23,28 @@ from ullage.predicting.epoch.scan import Scan, go_through
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
-"""The share of the time limit after which no further step is run; the rest is for the replay."""
+"""The share of the time limit after which ullage runs no further step. The rest of the time is for the replay of the
+epoch.
+"""
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time limit after which the heaviest batches are run first, even if the epoch's order matters."""
+"""The share of the time limit after which batches with the largest tensors are run first, even if the order of the
+epoch matters.
+"""
 _MOST_BATCHES: Final = 20_000_000
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A step that was run, with one batch or the batches that the script uses together."""
+    """A step that was run, with one batch or with the batches that the script fetches together."""
 
     place: int
-    """The position among the batch groups of the epoch; -1 if unknown."""
+    """The position of the step among the batch groups of the epoch; -1 if unknown."""
     template: Template
     form: Form
     journal_start: int
     journal_end: int
     graphs: int
-    """The number of graphs that torch.compile compiled in this step."""
+    """The number of graphs that torch.compile compiled while this step ran."""
     key: int = -1
 
 
@@ -70,17 +74,17 @@ class EpochWatch:
         self.scan: Scan | None = None
         self.plan: Plan | PlanInOrder | None = None
         self.group = 1
-        """The number of batches that a script fetches before each computation."""
+        """The number of batches that the script fetches before each computation: a batch group."""
         self.period = 1
-        """The number of batch groups per optimizer step."""
+        """The number of batch groups that the script processes per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """The templates of steps by key, without those of the first steps."""
+        """The memory requests of the steps of each shape key, without those of the first steps."""
         self.in_own_order = 0
-        """The number of batch groups at the beginning that were run in the order of the epoch."""
+        """The number of batch groups at the beginning of the run that were run in the order of the epoch."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
-        """Whether the loader was exhausted; whether the batches were known in advance."""
+        """Whether the data loader is exhausted, and whether the batches of the epoch were known in advance."""
         self.seconds = seconds
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
@@ -88,27 +92,31 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs from torch.compile that the epoch in its own order may compile differently."""
+        """The number of graphs that torch.compile may compile differently if the batches run in the epoch's own
+        order.
+        """
         self.wider_bytes = 0
-        """The additional GPU memory for steps that are run out of order."""
+        """The GPU memory that is added for steps that run out of order, in bytes."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """Intervals between two calls of `next`: caller, number of the call, requests, range in the journal."""
+        """The intervals between two calls of `next` on a data loader: the loader, the number of the call, and the
+        memory requests.
+        """
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self.lag = 0
-        """The number of batches that are fetched before the first is used."""
+        """The number of batches that the script fetches before it uses the first batch."""
         self._pending: list[RequestRows] = []
         self._pending_start = self._rest = 0
         self._forms: list[Form] = []
-        """The form of every fetched batch, in order."""
+        """The shapes of every batch that was fetched, in order."""
         self._stepped: list[int] = []
-        """The number of optimizer steps that had ended at the end of each batch group."""
+        """The number of optimizer steps that had ended when each batch group ended."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
-        """Whether the run was ended because no further step was needed."""
+        """Whether ullage ended the run because no further step was needed."""
         self._empty_cache: Any = None
 
     # ---- called by the run
@@ -127,11 +135,11 @@ class EpochWatch:
         binding._cuda_emptyCache = empty_cache
 
     def leave(self) -> None:
-        """Stop watching, in a forked child process."""
+        """Stop watching the data loaders, in a forked child process."""
         self._hooks.remove()
 
     def remove(self) -> None:
-        """Stop watching, and read the last requests."""
+        """Stop watching the data loaders, and read the last memory requests."""
         self._hooks.remove()
         if self._empty_cache is not None:
             binding: Any = torch._C
@@ -140,11 +148,15 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Return whether the script should continue after a step although the requested number of steps was run."""
+        """Return whether the script should continue after a step, although it has made the requested number of
+        steps.
+        """
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
-        """Handle the end of an optimizer step, which is the last step if the loader is exhausted."""
+        """Handle the end of an optimizer step. If the data loader is exhausted, this may be the last step of the
+        run.
+        """
         is_left_long_ago = self.feed is not None and time.monotonic() - self.began > self.seconds
         if is_left_long_ago and not self.has_finished:
             self._end()
@@ -179,7 +191,7 @@ class EpochWatch:
             self._look_ahead()
 
     def ended(self, source: Source) -> None:
-        """Handle the end of the epoch, or of the batches that were to be run."""
+        """Handle the end of the epoch, or of the batches that ullage chose to run."""
         if self._source is None and source.calls > 1 and self._backward_passes() > source.backward_passes:
             self._cut(source)
             self._engage(source, self._backward_passes() - source.backward_passes)
@@ -190,7 +202,7 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """End the run if another epoch begins, because the script left its loop by counting batches."""
+        """End the run if the script begins another epoch, because it counted the batches and left its loop."""
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
             return
@@ -200,7 +212,9 @@ class EpochWatch:
             self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """Store the shapes of a batch, and whether they are the predicted shapes."""
+        """Store the shapes of a batch that was fetched, and count the batch if its shapes are not the predicted
+        shapes.
+        """
         if self.feed is not None and feed is not self.feed:
             return
         if feed.delivered == 1 and self.feed is None:
@@ -220,7 +234,7 @@ class EpochWatch:
         return requests
 
     def _cut(self, source: Source) -> None:
-        """End the current interval, and begin the next with this call."""
+        """End the interval since the last call of `next` on a data loader, and begin a new interval with this call."""
         began_by, call, pieces, start = self._open
         now = self._journal_length()
         pieces.append(self._take())
@@ -228,7 +242,9 @@ class EpochWatch:
         self._open = (source, source.calls, [], now)
 
     def _engage(self, source: Source, passes: int) -> None:
-        """Handle the first backward pass after a call, which shows that this loader provides training batches."""
+        """Handle the first backward pass after a call of `next`, which shows that the training loop gets its batches
+        from this data loader.
+        """
         assert source.feed is not None
         self._source, self.feed, self.began = source, source.feed, time.monotonic()
         calls = source.calls
@@ -254,7 +270,9 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls, which completes a batch group or a part of a batch group."""
+        """Handle the end of an interval between two calls of `next`. The interval completes a batch group, or a part of
+        a batch group.
+        """
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -282,7 +300,7 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """Compare a step that was run with the last step of the same key."""
+        """Compare the memory requests of a step that was run with those of the last step of the same shape key."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
@@ -304,7 +322,9 @@ class EpochWatch:
     # ---- the next batch
 
     def _look_ahead(self) -> None:
-        """Make a plan if it is time, or end the run. Called at the beginning of each fetch."""
+        """Make a plan of the batch groups to run if it is time, or end the run. Each fetch of a batch begins with a
+        call of this method.
+        """
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
                 self.notes.append(
@@ -360,7 +380,9 @@ class EpochWatch:
             self.plan = None
 
     def _whole_order(self, feed: Feed) -> list[Any] | None:
-        """Return the batches that the script's sampler returns in this epoch; None if they are unknown."""
+        """Return all batches that the script's sampler returns in this epoch, in their order; None if they are
+        unknown.
+        """
         loader = feed.loader
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
@@ -378,7 +400,7 @@ class EpochWatch:
         return [*feed.given, *rest]
 
     def _found_period(self) -> int:
-        """Return the number of batch groups per optimizer step."""
+        """Return the number of batch groups that the script processes per optimizer step."""
         ends = [number for number, (now, before) in enumerate(itertools.pairwise([0, *self._stepped])) if before > now]
         if len(ends) < 2:
             return (ends[0] + 1) if ends else 1
@@ -399,7 +421,7 @@ class EpochWatch:
 
 
 def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
-    """Return a plan for the shapes of an epoch."""
+    """Return the plan of the batch groups to run, for the shapes of an epoch."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
     phase = np.arange(units) % period

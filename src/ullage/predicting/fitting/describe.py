@@ -111,7 +111,9 @@ def _sections(fit: Fit) -> Iterator[Section]:
 
 
 def _picture(fit: Fit) -> Picture:
-    """Return a plot of all values that were run, against the second option's values or the bytes needed."""
+    """Return a plot of all values that were run, with the values of the second option, or the bytes needed, on the
+    other axis.
+    """
     if fit.second:
         return Plot(
             title=f"Each {fit.axis.name} that was run for each {fit.second.name}",
@@ -145,13 +147,15 @@ def _picture(fit: Fit) -> Picture:
 
 
 def limit_label(gpu: str, total_bytes: int, margin_bytes: int) -> str:
-    """Return the label of the line that marks a GPU's memory in the plot."""
+    """Return the label of the line in the plot that marks the memory of the GPU."""
     less = f", less {text_of_bytes(margin_bytes)} left free" if margin_bytes else ""
     return f"{gpu}: {text_of_bytes(total_bytes)}{less}"
 
 
 def _used_bytes(probe: Probe) -> int:
-    """Return the upper end of a value's range of used bytes; for a value that ran out of memory, the GPU's memory."""
+    """Return the upper end of the range of bytes that a run uses; if the run ran out of memory, the memory of the
+    GPU.
+    """
     prediction = probe.prediction
     return prediction.total_memory_bytes if prediction.oom else prediction.interval_bytes[1]
 

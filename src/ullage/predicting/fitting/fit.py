@@ -32,16 +32,18 @@ CHANGES: Final = (
     (optimizer_default.FUSED, "on"),
     (optimizer_default.FOR_LOOP, "on"),
 )
-"""The changes to try; none of them changes the model or the script."""
+"""The changes that `ullage fit` tries. None of these changes alters the model or the script."""
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""The error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
+"""A pattern for the error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run of one value; `fits` is True if even the upper end of the range leaves the margin free."""
+    """A run with one value of the option. `fits` is True if even the upper end of the predicted memory range leaves the
+    margin free.
+    """
 
     value: int
     fits: bool
@@ -50,37 +52,41 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value of an option that fits, and the runs that prove it."""
+    """The largest value of an option with which the script fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
-    """The runs of the search, ordered by the value of the option."""
+    """The runs of the search for the largest value, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
-    """The smallest value that was not proved to fit; None if the search ended at the last value or with a script
-    failure.
+    """The smallest value for which no run proves that it fits; None if the search ended at the highest value or because
+    the script failed.
     """
     failure: tuple[int, str] | None = None
-    """The smallest value with which the script failed for a reason other than memory, and the error."""
+    """The smallest value with which the script failed for a reason other than memory, and the error of the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value with it; None if the change allows no larger value."""
+    """A change that was tried, and the largest value that fits with this change; None if the change does not allow a
+    larger value.
+    """
 
     change: Change
     setting: str
     how: str
-    """The code or setting that makes the change; for an allocator setting, the complete text to set."""
+    """The source code or the setting that makes the change; for a setting of PyTorch's allocator, the complete text to
+    set.
+    """
     applies: bool
     """Whether the tried change had an effect on the script's run."""
     probe: Probe | None
-    """The run with the change, at the smallest value that does not fit without it."""
+    """The run with the change applied, at the smallest value of the option that does not fit without the change."""
     largest: Largest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierRow:
-    """One row of a frontier: the largest value of the first option for one value of the second option."""
+    """The largest value of the first option that fits, for one value of the second option."""
 
     value: int
     largest: Largest
@@ -89,7 +95,7 @@ class FrontierRow:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fit(Answer):
-    """The result of `ullage fit`; all attributes that end in `_bytes` are in bytes."""
+    """The result of `ullage fit`. All attributes that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.fitting.describe"
 
@@ -98,26 +104,30 @@ class Fit(Answer):
     gpu: str
     total_memory_bytes: int
     margin_bytes: int
-    """Bytes that must stay free on the GPU beyond the upper end of the range of used memory."""
+    """The bytes that must stay free on the GPU above the upper end of the predicted memory range."""
     axis: Axis
     largest: Largest
-    """The result for the first option; in a frontier, the result with the second option at its lowest value."""
+    """The result for the first option. If a second option varies too, the second option has its lowest value in this
+    result.
+    """
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
     notes: tuple[str, ...] = ()
-    """Messages about runs that failed or were not possible."""
+    """Messages about runs that failed, and about runs that were not possible."""
     seconds: float
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage fit`; if the lowest value is uncertain, the exit code is that of "unknown"."""
+        """The exit code of `ullage fit`. If it is uncertain whether the lowest value fits, the exit code is that of
+        "unknown".
+        """
         if self.largest.best:
             return ExitCode.YES
         return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version first."""
+        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -175,7 +185,7 @@ def _json_of(largest: Largest) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Fitter:
-    """A runner of probes for one script on one GPU, which remembers their results."""
+    """Runs one script on one emulated GPU with different values of an option, and keeps the results."""
 
     request: Request
     margin_bytes: int
@@ -234,7 +244,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change, first at the smallest value that did not fit."""
+        """Try every change, first with the smallest value of the option that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -262,15 +272,17 @@ class Fitter:
             yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that its value fits: the verdict is FITS, and it made a step if other values
-        did.
+        """Return whether a run proves that its value fits: the verdict is FITS, and the run made a step if runs of
+        other values did.
         """
         has_trained = any(step.complete for step in prediction.steps)
         self._takes_steps = self._takes_steps or has_trained
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option for each value of the second, doubling from the lowest value."""
+        """Find the largest value of the first option that fits, for each value of the second option, which doubles from
+        its lowest value.
+        """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
@@ -289,7 +301,9 @@ class Fitter:
 
 
 def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
-    """Return the error of a value below the values that fit, with advice on what to do."""
+    """Return the error with which the script failed at a value smaller than those that fit, with advice on what to
+    do.
+    """
     bare = axis.option.lstrip("-+")
     if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
         return f"{failure}\n(vary= needs an option of the script, and the script does not know {axis.option})"
@@ -297,7 +311,9 @@ def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
 
 
 def _how(request: Request, change: Change, setting: str) -> str:
-    """Return the code or setting that makes a change; for an allocator setting, the complete text to set."""
+    """Return the source code or the setting that makes a change; for a setting of PyTorch's allocator, the complete
+    text to set.
+    """
     if change.alloc_conf is not None:
         return changed(request, change, setting).options["alloc_conf"] or ""
     return change.recipe_for(TrainingFacts(), setting).snippet
@@ -312,7 +328,9 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Return whether a run fits with the margin left free and without an out-of-memory error handled by the script."""
+    """Return whether a run fits with the margin left free, and without an out-of-memory error that the script itself
+    handles.
+    """
     return (
         prediction.verdict is Verdict.FITS
         and prediction.interval_bytes[1] <= prediction.total_memory_bytes - margin_bytes
@@ -321,7 +339,7 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return the memory need of a value from its run; an error means that the script failed."""
+    """Return the memory need of a value from the result of its run; an error means that the script failed."""
     if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
     return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)

@@ -1,4 +1,4 @@
-"""Convert the result of a search over layouts into a report."""
+"""Build the report of `ullage fit --layout` from the result of the search over layouts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,8 +16,8 @@ _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
 _LEADS_ON = "; its last output was:"
-"""The end of an error's first line if a program exited with an error. The program's output follows on the next
-lines.
+"""The end of the first line of an error if a program exited with an error. The output of the program follows on the
+next lines.
 """
 _FRAME = " │┃║|"
 _TRAFFIC = (
@@ -32,7 +32,7 @@ _AGAIN = (
 
 
 def describe(found: LayoutFit) -> Report:
-    """Return the report of a search over layouts."""
+    """Return the report of `ullage fit --layout` for the result of a search over layouts."""
     best = found.best
     script = " ".join([found.script, *found.arguments])
     fullest = best.fullest if best is not None else None
@@ -157,7 +157,9 @@ def _cells(found: LayoutFit, row: LayoutRow, *, mark: str, again: bool) -> tuple
 
 
 def _axes(found: LayoutFit) -> tuple[str, ...]:
-    """Return the column headings for a layout: one for its axes together, and one for each option that is tried."""
+    """Return the column headings that describe a layout: one heading for its axes, and one heading for each option that
+    is tried.
+    """
     layout = found.rows[0].layout
     return (_BETWEEN.join(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
 
@@ -199,8 +201,8 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
 
 
 def _line_of(error: str) -> str:
-    """Return an error's first line. If that line only introduces a program's output, return the output's last line that
-    contains an error, without the frame around it.
+    """Return an error's first line. If the first line only introduces the output of a program, return the last line of
+    this output that contains an error, without the box drawn around it.
     """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
@@ -236,7 +238,9 @@ def _ranks(found: LayoutFit) -> str:
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield a note on the layouts whose context-parallel ranks were all run: their memory use differs."""
+    """Yield a note on the layouts of which all context-parallel ranks were run, because these ranks differ in memory
+    use.
+    """
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
     partly = sum(row.verdict == PARTLY for row in found.rows)
@@ -249,7 +253,7 @@ def _contexts(found: LayoutFit) -> Iterator[str]:
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return the plot of the memory use of each layout's fullest rank, in ascending order."""
+    """Return the plot of the memory use of each layout, for its rank that uses the most memory, in ascending order."""
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),
         key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),

@@ -1,4 +1,6 @@
-"""Search over layouts: run the ranks of each layout alone, many layouts at a time, on any work engine."""
+"""Search over parallel layouts: each rank of a layout is run alone. Many layouts are in progress at a time, on any work
+engine.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,13 +39,15 @@ from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2
-"""The number of layouts in progress for each parallel run of an engine. A layout waits for its own runs in between."""
+"""The number of layouts that are in progress for each run that an engine performs in parallel. A layout waits for its
+own runs in between.
+"""
 _MOST_THREADS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """The request that is tried with every layout."""
+    """The run request that is tried with every parallel layout, and the options that vary."""
 
     request: Request
     space: LayoutSpace
@@ -57,7 +61,7 @@ class LayoutQuestion:
     layout_text: str = ""
 
     def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
-        """Return the request of one rank of a layout."""
+        """Return the run request for one rank of a parallel layout."""
         arguments, environment = put(self.option_map, layout, self.request.arguments)
         if self.axis is not None:
             arguments = self.axis.put_into(arguments, value)
@@ -65,11 +69,13 @@ class LayoutQuestion:
         return request.with_options(world_size=self.space.cards, rank=rank)
 
     def fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that its rank fits: the run finished, without an out-of-memory error."""
+        """Return whether a run proves that its rank fits: the run finished, and memory did not run out."""
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the number of items per step: over all ranks that have their own items, and all micro-batches."""
+        """Return the number of items per step: over all ranks that process different items, and over all
+        micro-batches.
+        """
         if value is None:
             return None
         return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
@@ -95,7 +101,9 @@ class LayoutsSearch:
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the partly run layouts that would be Pareto-optimal if their other ranks needed no more memory."""
+        """Return the layouts of which some ranks were not run, and which are Pareto-optimal if these ranks need no more
+        memory than the others.
+        """
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
@@ -167,7 +175,9 @@ class LayoutsSearch:
         )
 
     def _start(self, layout: CardLayout) -> Sequence[int]:
-        """Return values to begin with: the value found with the first rank, or the values in the script's arguments."""
+        """Return the values of the option to run first: the value found with the first rank, or the values in the
+        script's arguments.
+        """
         axis = self.question.axis
         if axis is None:
             return ()
@@ -175,7 +185,7 @@ class LayoutsSearch:
         return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
 
     def answer(self, layouts: Sequence[CardLayout], *, is_whole: bool, seconds: float) -> LayoutFit:
-        """Return the results that are known for the given layouts."""
+        """Return the results of all runs that have finished, for the given layouts."""
         question, runs = self.question, self.runs
         known = dict(self.rows)  # ordered by when their runs ended, which must not affect the result
         rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
@@ -218,7 +228,7 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the reported value, or of the next value if the script failed there."""
+    """Return the error of the script at the reported value, or at the next larger value if the script failed there."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -268,7 +278,7 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run the best layout's fullest rank again, with the data for the diagrams of a report."""
+    """Run the rank of the best layout that uses the most memory again, with the data for the diagrams of a report."""
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

@@ -1,4 +1,4 @@
-"""Layouts: the number of GPUs along each axis of parallelism, and all layouts of a given number of GPUs."""
+"""Parallel layouts: the number of GPUs along each axis of parallelism, and all layouts of a given number of GPUs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,23 +14,25 @@ MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
 _WITHIN: Final = ("dp", "dp_shard", "cp")
-"""The axes whose GPUs form the groups of an axis after the comma, such as expert parallelism."""
+"""The axes whose GPUs are divided into groups by an axis after the comma in the layout, such as expert parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """The size of each axis, in the order in which the axes were named, and the values of the script's options."""
+    """The sizes of the parallel axes of a layout, in the order in which the user named the axes, and the values of the
+    script's options.
+    """
 
     sizes: tuple[tuple[str, int], ...]
     choices: tuple[tuple[str, str], ...] = ()
 
     def size(self, axis: str) -> int:
-        """Return the size of an axis; 1 if the layout does not have this axis."""
+        """Return the size of a parallel axis; 1 if the layout does not have this axis."""
         return dict(self.sizes).get(axis, 1)
 
     @property
     def text(self) -> str:
-        """The layout as reports show it: `dp 8 · tp 4 · pp 2, --checkpoint full`."""
+        """The layout as text for reports: `dp 8 · tp 4 · pp 2, --checkpoint full`."""
         axes = " · ".join(f"{name} {size}" for name, size in self.sizes)
         return ", ".join([axes, *(f"{option} {value}" for option, value in self.choices)])
 
@@ -40,18 +42,21 @@ class LayoutSpace:
     """The set of layouts to try."""
 
     axes: tuple[str, ...]
-    """The axes whose sizes multiply to the number of GPUs."""
+    """The parallel axes whose sizes multiply to the number of GPUs."""
     within: tuple[str, ...] = ()
-    """The axes of groups within the GPUs of dp and cp: their sizes divide the product of dp and cp."""
+    """The parallel axes that divide the GPUs of dp and cp into groups. The size of such an axis divides the product of
+    dp and cp.
+    """
     cards: int
     most: Mapping[str, int]
-    """The largest size of an axis, if the user gave one."""
+    """The largest allowed size of a parallel axis, if the user gave one."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Options of the script, with the values to try for each layout."""
+    """The options of the script that vary, with the values to try for each layout."""
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Parse a layout `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as `--zero=1,2,3`.
+        """Parse the text of layouts `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
+        `--zero=1,2,3`.
 
         Raises:
             UsageError: a text has another form, or no layout satisfies the bounds.

@@ -15,23 +15,25 @@ from ullage.predicting.fitting.search import FitSearch, ProbedNeed
 Trial = tuple[int, int]
 """A value of the option, and a rank."""
 RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
-"""A function that performs runs, in parallel if possible."""
+"""A function that performs runs of a script, in parallel if possible."""
 
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search for one layout. The method `run` performs it."""
+    """The search for the largest value of the option that fits with one layout. The method `run` performs the
+    search.
+    """
 
     ranks: Sequence[int]
     axis: Axis | None
-    """The option whose largest value is searched for. If None, only the script's own arguments are tried."""
+    """The option whose largest value is searched for. If None, the script is run with its own arguments only."""
     budget_bytes: int
     start: Sequence[int] = ()
-    """Values near the expected result, which are run first."""
+    """Values of the option near the expected result, which are run first."""
     best: int | None = None
-    """The largest value that fits; None if no value fits; 0 if no option is varied."""
+    """The largest value of the option that fits; None if no value fits; 0 if no option is varied."""
     next: int | None = None
-    """The smallest value that does not fit; None if every value in the range fits."""
+    """The smallest value of the option that does not fit; None if every value in the range fits."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
@@ -48,7 +50,9 @@ class LayoutSearch:
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
     def _values(self, values: Sequence[int], run: RunTrials) -> Mapping[int, ProbedNeed]:
-        """Run values: for each the rank that needs most memory first, and the other ranks if it fits."""
+        """Run values of the option: for each value, first the rank that needs the most memory, then the other ranks if
+        that rank fits.
+        """
         leading = self.ranks[0] if self._leading is None else self._leading
         others = [rank for rank in self.ranks if rank != leading]
         self.needs |= run([(value, leading) for value in values])
@@ -61,7 +65,9 @@ class LayoutSearch:
         return {value: self._need_of(value) for value in values}
 
     def _need_of(self, value: int) -> ProbedNeed:
-        """Return the memory need of a value: that of the rank that needs most, if all ranks were run."""
+        """Return the memory need of a value of the option: that of the rank that needs the most, if all ranks were
+        run.
+        """
         found = [self.needs[value, rank] for rank in self.ranks if (value, rank) in self.needs]
         sizes = [need.high_bytes for need in found]
         high = None if None in sizes else max(size for size in sizes if size is not None)

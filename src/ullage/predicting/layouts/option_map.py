@@ -1,6 +1,6 @@
-"""Convert a layout to the script's own options or to environment variables.
+"""Convert a parallel layout to the options of the user's script, or to environment variables.
 
-The built-in maps use the option names of the listed programs and versions.
+The built-in option maps use the option names of the programs and versions listed in this file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,29 @@ from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
 
 PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
-"""The axes whose ranks differ in memory: the stages of a pipeline, and the parts of a split sequence."""
+"""The parallel axes whose ranks differ in memory use: the stages of a pipeline, and the parts of a split sequence."""
 VARIABLE: Final = "env:"
-"""The prefix of a target that is an environment variable."""
+"""The prefix for a layout axis that is passed as an environment variable, not as an option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMap:
-    """A map from each axis to the option that sets its size, and the numbering of the program's ranks."""
+    """A map from each parallel axis to the script option that sets its size, and the order in which the program numbers
+    its ranks.
+    """
 
     targets: Mapping[str, str]
-    """The option, or `env:NAME`, for each axis."""
+    """The script option, or `env:NAME` for an environment variable, that sets the size of each parallel axis."""
     implied: frozenset[str] = frozenset({"dp"})
-    """The axes whose size the program computes from the number of ranks and the other axes."""
+    """The parallel axes whose size the program computes from the number of ranks and the sizes of the other axes."""
     fixed: tuple[tuple[str, str], ...] = ()
-    """Targets that have the same value for every layout, with their values."""
+    """The options and environment variables that have the same value for every layout, with their values."""
     order: tuple[str, ...] = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
-    """The axes from the outermost to the innermost. Consecutive ranks are in one group of the last axis."""
+    """The parallel axes from the outermost to the innermost. Consecutive ranks are in one group of the innermost
+    axis.
+    """
     items: frozenset[str] = field(default_factory=lambda: frozenset({"dp", "dp_replicate", "dp_shard"}))
-    """The axes whose ranks process different items."""
+    """The parallel axes whose ranks process different items of the data set."""
 
 
 READY: Final[Mapping[str, OptionMap]] = {
@@ -144,7 +148,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
 def put(
     option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the script's arguments and environment variables for a layout."""
+    """Return the script's arguments, and the environment variables, that make the script use a parallel layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}
     for target, value in (*option_map.fixed, *settings, *layout.choices):

@@ -1,4 +1,6 @@
-"""Predictions of single ranks: read from the store if they are known, otherwise computed by an engine and stored."""
+"""Predictions for single ranks: read from the result store if it has them, otherwise computed by an engine and
+stored.
+"""
 
 import threading
 from collections.abc import Callable
@@ -20,21 +22,21 @@ _ON_TIME = "time"
 
 @dataclass(slots=True)
 class RankRuns:
-    """Runs each request once. If a run fails, its error is the result."""
+    """Runs each request once, and keeps its result. If a run fails, its error is the result."""
 
     engine: WorkEngine
     store: ResultStore
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that the engine has performed."""
+    """The number of runs that the work engine has performed."""
     known_count: int = 0
-    """The number of results that were found in the store."""
+    """The number of run results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Submit a request, and return a future of its result."""
+        """Submit a run request, and return a future of its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:
@@ -63,7 +65,7 @@ class RankRuns:
         return found if isinstance(found, Prediction) else None
 
     def _take(self, key: str, answer: "Future[RankAnswer]", done: "Future[dict[str, Any]]") -> None:
-        """Store a result, and pass it to the waiting future."""
+        """Store the result of a run, and pass it to the future that waits for it."""
         try:
             told = done.result()
             found = answer_of(told)

@@ -23,7 +23,7 @@ LAST: Final = "last stage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepresentativeRank:
-    """A rank to run, and a description of the ranks that it represents."""
+    """A rank to run, and a description of the ranks whose memory use it represents."""
 
     rank: int
     stands_for: str
@@ -51,7 +51,9 @@ def ranks_of(
 
 
 def _stride(layout: CardLayout, option_map: OptionMap, axis: str) -> int:
-    """Return the difference between the numbers of neighbouring ranks along an axis: the GPUs of all inner axes."""
+    """Return the difference between the numbers of ranks that are neighbours along a parallel axis: the GPUs of all
+    inner axes.
+    """
     named = [name for name, _ in layout.sizes if name in option_map.order]
     inner = option_map.order[option_map.order.index(axis) + 1 :] if axis in option_map.order else ()
     return prod(layout.size(name) for name in named if name in inner)

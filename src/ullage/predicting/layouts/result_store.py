@@ -1,4 +1,5 @@
-"""A store of results by content key, in one SQLite file. Interrupted searches can continue, and searches share results.
+"""A store of run results by content key, in one SQLite file. Interrupted searches can continue, and searches share
+results.
 
 If the store cannot be read or written, a note reports it once, and the search continues without the store.
 """
@@ -20,27 +21,27 @@ _SCHEMA: Final = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, made
 _WAIT_SECONDS: Final = 10.0
 _NAME: Final = "results.sqlite"
 NONE: Final = "none"
-"""The value of `store=` that turns the store off."""
+"""The value of `store=` that turns the result store off."""
 
 
 def default_path() -> Path:
-    """Return the path of the store in the user's cache folder."""
+    """Return the path of the result store in the user's cache folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (home / "ullage" / "results" / _NAME).absolute()
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """Stores results for any number of threads and processes. It is a context manager."""
+    """Stores run results for any number of threads and processes. A `ResultStore` is a context manager."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open a store, and create it if it does not exist.
+        """Open a result store, and create the file if it does not exist.
 
         Args:
             path: the path of the file; None to store nothing.
         """
         self.path = path
         self.problem: str | None = None
-        """The reason why results are no longer stored, as a sentence; None while results are stored."""
+        """The reason why results are no longer stored, as a sentence; None while the store works."""
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
         if path is not None:
@@ -54,7 +55,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the result that is stored under a key; None if there is none."""
+        """Return the run result that is stored under a key; None if the store does not have the key."""
         with self._lock:
             if self._database is None:
                 return None
@@ -70,7 +71,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         return kept if isinstance(kept, dict) else None
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Store a result immediately, in one transaction."""
+        """Store a run result immediately, in one transaction."""
         packed = zlib.compress(json.dumps(result).encode())
         with self._lock:
             if self._database is None:
@@ -97,7 +98,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
 
 def store_path(store: str | Path | None) -> Path | None:
-    """Return the path that `store=` names: the file in the user's cache folder for None, no file for "none".
+    """Return the path that `store=` specifies: the file in the user's cache folder for None, and None for "none".
 
     Raises:
         UsageError: the path is a folder, or its parent folder does not exist.

@@ -22,7 +22,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that affects a command, by its absolute path.
+    """Return the content of each file that affects the run of a command, by the absolute path of the file.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.
@@ -50,7 +50,7 @@ def sources_of(words: Sequence[str]) -> dict[str, bytes]:
 
 
 def _roots(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that may contain the user's modules: the script's folder and those of sys.path."""
+    """Return the folders that may contain the user's modules: the folder of the script, and the folders in sys.path."""
     standard = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     others = [Path(path or ".").absolute() for path in sys.path]
     return list(
@@ -69,7 +69,7 @@ def _module_behind_m(words: Sequence[str], roots: Sequence[Path]) -> list[Path]:
 
 
 def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Path]:
-    """Return the files of the user's modules that a file imports."""
+    """Return the files of the user's modules that a Python file imports."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):  # a notebook, or invalid Python: only the file itself is included
@@ -92,7 +92,7 @@ def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Pat
 
 
 def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the files that an import of a module runs: those of its parent packages, and the module's file."""
+    """Return the files that run when a module is imported: those of its parent packages, and the file of the module."""
     parts = name.split(".")
     for root in [*roots, *_home_of(parts[0])]:
         found = []

@@ -1,1 +1,1 @@
-"""Generate weights and data that a script tries to load and that are not on this machine."""
+"""Generate the weights and data that a script tries to load and that this machine does not have."""

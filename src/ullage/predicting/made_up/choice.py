@@ -1,4 +1,4 @@
-"""The options that say which weights and data to generate. This module does not import torch."""
+"""The options that specify which weights and data to generate. This module does not import torch."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,23 +19,25 @@ class MadeUpData:
     """The rows of a generated data set."""
 
     form: str
-    """The kind of row: "text", "chat", "preference" or "image"."""
+    """The kind of each generated row: "text", "chat", "preference" or "image"."""
     length: int = 512
-    """The number of tokens per row, if no file of lengths is given."""
+    """The number of tokens in each generated row, if the user gave no file of lengths."""
     rows: int | None = None
-    """The number of rows. None for as many rows as there are lengths, or 64 without lengths."""
+    """The number of rows to generate. If None, there are as many rows as lengths in the file of lengths, or 64 rows
+    without a file.
+    """
     height: int = 224
     width: int = 224
     classes: int = 10
     column: str | None = None
-    """The name of the column, if it is not "text", "messages" or "image"."""
+    """The name of the column in generated rows; if None, it is "text", "messages" or "image"."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the rows that a description such as "text:length=2048,rows=64" specifies.
+        """Return the rows to generate for a description such as "text:length=2048,rows=64".
 
         Raises:
-            UsageError: the text is not a description of data.
+            UsageError: the text is not a description of rows.
         """
         form, _, rest = text.partition(":")
         if form not in FORMS:
@@ -52,7 +54,9 @@ class MadeUpData:
         return data
 
     def _sized(self, text: str, size: str) -> Self:
-        """Return the rows with the first value applied, which has no name: an image size or a number of tokens."""
+        """Return the description of rows with its first value set, which has no name: an image size or a number of
+        tokens.
+        """
         if self.form != "image":
             return self._with(text, "length", size)
         height, _, width = size.partition("x")
@@ -79,17 +83,19 @@ class MadeUpData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpChoice:
-    """The weights and data to generate if they are missing. By default nothing is generated."""
+    """The weights and data that ullage generates if they are missing. By default, it generates nothing."""
 
     random_weights: bool = False
     config: str | None = None
-    """The absolute path of a folder (or of its config.json) with the configurations of unknown models."""
+    """The absolute path of a folder with the configurations of models that ullage does not know, or the path of its
+    config.json.
+    """
     data: str | None = None
-    """A description of rows, in the format of `MadeUpData.parse`."""
+    """A description of the rows to generate, in the format of `MadeUpData.parse`."""
     lengths: str | None = None
-    """The absolute path of a file with the lengths of rows."""
+    """The absolute path of a file with the lengths of the rows to generate."""
     folder: str | None = None
-    """The folder for generated files. The process that starts the script creates and removes it."""
+    """The folder for generated files. The process that starts the script creates and removes the folder."""
 
     @property
     def is_asked(self) -> bool:
@@ -97,7 +103,7 @@ class MadeUpChoice:
         return self.random_weights or self.data is not None
 
     def check(self) -> None:
-        """Raise UsageError if the options contradict each other or name missing files."""
+        """Raise UsageError if the options for generated data contradict each other or name missing files."""
         if self.config is not None:
             if not self.random_weights:
                 raise UsageError("config= gives the configuration for random_weights=; give random_weights=True too")
@@ -120,7 +126,7 @@ class MadeUpChoice:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Return the lengths of rows from a file: one length per line, or "LENGTH,COUNT" for a histogram.
+    """Return the lengths of rows from a file: each line has one length, or "LENGTH,COUNT" for a histogram.
 
     Raises:
         UsageError: the file cannot be read, or contains no lengths.

@@ -14,7 +14,7 @@ _PIPELINE: Final = "model_index.json"
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks when the script imports diffusers."""
+    """Install the hooks that generate models, when the script imports diffusers."""
     maker = _MadeUpDiffusers(repositories)
     stand_in("diffusers.configuration_utils", "ConfigMixin.load_config", maker.config)
     stand_in("diffusers.models.modeling_utils", "ModelMixin.from_pretrained", maker.model)
@@ -26,7 +26,9 @@ class _MadeUpDiffusers:
         self._repositories = repositories
 
     def config(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return a configuration. For an unknown scheduler, it consists of the defaults of its class."""
+        """Return the configuration of a model or scheduler. The configuration of an unknown scheduler consists of the
+        defaults of its class.
+        """
         try:
             return original(cls, name, *arguments, **keywords)
         except OSError as error:
@@ -42,7 +44,7 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if the library does not find the real checkpoint on this machine."""
+        """Load a generated checkpoint if the diffusers library does not find the real checkpoint on this machine."""
         subfolder = keywords.get("subfolder") or ""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
@@ -64,7 +66,9 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a pipeline from the folder of `config=`; its parts are then generated one by one."""
+        """Load a pipeline from the folder that `config=` names; the missing parts of the pipeline are then generated
+        one by one.
+        """
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:

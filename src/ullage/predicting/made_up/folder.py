@@ -28,7 +28,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 @contextmanager
 def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
-    """Yield the choice with a folder, if anything is to be generated.
+    """Yield the options for generated data with a new folder for the files, if anything is to be generated.
 
     Raises:
         SharedFolderError: other users can write to the folder for temporary files.
@@ -58,7 +58,7 @@ def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
 
 
 def main() -> None:
-    """Wait for the end of the run, and remove the folder with its contents."""
+    """Wait until the run ends, and remove the folder of generated files with its contents."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.chdir("/")
     folder = OwnFolder.open(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Install the generators of missing weights and data in the libraries that the script imports."""
+"""Install the hooks that generate missing weights and data, in the libraries that the script imports."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
 
     Args:
         choice: the weights and data that may be generated.
-        note: called once with a sentence about each thing that was generated.
+        note: a function that is called once with a sentence about each object that was generated.
     """
     if not choice.is_asked:
         return

@@ -1,4 +1,4 @@
-"""Generate images: encoded images, folders with one subfolder per class, and the data sets of torchvision."""
+"""Generate images: encoded images, folders with one subfolder for each class, and the data sets of torchvision."""
 
 import io
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def encoded(width: int, height: int) -> bytes:
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Install the hooks when the script imports the data sets of torchvision."""
+    """Install the hooks that generate images, when the script imports the data sets of torchvision."""
     maker = _MadeUpPictures(repositories, data)
     stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
     stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
@@ -38,7 +38,7 @@ class _MadeUpPictures:
         self._path: str | None = None
 
     def folder(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Replace a missing folder of images, with one subfolder per class, by a generated folder."""
+        """Replace a missing folder of images by a generated folder, with one subfolder per class."""
         try:
             original(this, root, *arguments, **keywords)
         except (OSError, RuntimeError) as error:
@@ -78,7 +78,9 @@ class _MadeUpPictures:
         classes: int,
         side: int,
     ) -> bool:
-        """Load the existing images; if they are missing, initialise the data set without images and return True."""
+        """Load the images if they exist; if they are missing, initialise the torchvision data set without images and
+        return True.
+        """
         try:
             original(this, root, *arguments, **keywords)
         except Exception as error:
@@ -100,7 +102,7 @@ class _MadeUpPictures:
         return True
 
     def _files(self) -> str:
-        """Return the path of a generated folder with one subfolder per class."""
+        """Return the path of a generated folder of images, with one subfolder per class."""
         if self._path is None:
             home = self._repositories.home.make_folder("pictures")
             picture = encoded(self._data.width, self._data.height)

@@ -25,16 +25,18 @@ Config = dict[str, Any]
 
 @dataclass(slots=True)
 class MadeUpRepository:
-    """A generated folder, whose path libraries get in place of the repository's name."""
+    """A generated model folder. Libraries get the path of this folder in place of the name of the missing
+    repository.
+    """
 
     folder: OwnFolder
     name: str
     """The name that the script loads."""
     config: Config
     source: str
-    """The source of the configuration, as text for notes."""
+    """The source of the model's configuration, as text for notes."""
     has: set[str] = field(default_factory=set)
-    """The kinds of file in the folder: "weights", "tokenizer", ..."""
+    """The kinds of file in the generated folder: "weights", "tokenizer", ..."""
 
     @property
     def path(self) -> str:
@@ -42,19 +44,21 @@ class MadeUpRepository:
         return str(self.folder.path)
 
     def write(self, name: str, content: str) -> None:
-        """Write a text file atomically, replacing an existing file."""
+        """Write a text file into the folder atomically, and replace an existing file."""
         self.folder.write_whole(name, content.encode())
 
 
 class MadeUpRepositories:
-    """The generated repositories of this process: the options, the recipient of notes, and the folders by name."""
+    """The generated model folders of this process by name, with the options for generated data and the recipient of
+    notes.
+    """
 
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
-        """Called once with a sentence about each thing that was generated."""
+        """A function that is called once with a sentence about each object that was generated."""
         self.last_tokenizer: Any = None
-        """The last tokenizer that the script loaded. It counts the tokens of generated texts."""
+        """The last tokenizer that the script loaded. ullage uses it to count the tokens of generated texts."""
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 
@@ -82,14 +86,14 @@ class MadeUpRepositories:
 
     @property
     def home(self) -> OwnFolder:
-        """The folder that contains all generated folders of this run."""
+        """The folder that contains all generated model folders of this run."""
         if self._home is None:
             assert self.choice.folder is not None, "the process that starts the script creates a folder"
             self._home = OwnFolder.open(Path(self.choice.folder))
         return self._home
 
     def config_of(self, name: str, subfolder: str = "", file: str = CONFIG_NAME) -> tuple[Config, str] | None:
-        """Return the configuration for a name, and its source."""
+        """Return the configuration of the model with the given name, and the source of the configuration."""
         for path in self._places(name, subfolder, file):
             if (config := read_config(path)) is not None:
                 return config, str(path)
@@ -109,7 +113,7 @@ class MadeUpRepositories:
         return places
 
     def unknown_text(self, name: str, what: str) -> str:
-        """Return the message that no configuration was found, with the places that were searched."""
+        """Return the error message that a model's configuration was not found, with the places that were searched."""
         given = f"{self.choice.config}, " if self.choice.config is not None else ""
         return (
             f"{what} of {quoted(name)} cannot be generated without a configuration. It was not found in the model's "
@@ -119,7 +123,7 @@ class MadeUpRepositories:
 
 
 def read_config(path: Path) -> Config | None:
-    """Return the content of a config.json; None if it does not exist or is invalid."""
+    """Return the content of a config.json file; None if the file does not exist or is invalid."""
     try:
         config = json.loads(read_regular(path, most_bytes=_MOST_BYTES))
     except (OSError, ValueError):
@@ -128,7 +132,7 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration in this package for a model's name, regardless of the uploader."""
+    """Return the configuration that ullage contains for a model's name, whoever uploaded the model."""
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

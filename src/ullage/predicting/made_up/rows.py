@@ -15,12 +15,12 @@ from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData, read_leng
 _WORD: Final = "the"
 _ROWS: Final = 64
 _PROBES: Final = (32, 64, 128)
-"""The numbers of words with which to test whether each additional word adds the same number of tokens."""
+"""The numbers of words in texts that test whether each additional word adds the same number of tokens."""
 Row = dict[str, Any]
 
 
 def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
-    """Return the number of tokens of each row. Lengths from a file are shuffled with a fixed seed."""
+    """Return the number of tokens of each generated row. Lengths from a file are shuffled with a fixed seed."""
     if choice.lengths is None:
         return [data.length] * (data.rows or _ROWS)
     lengths = read_lengths(Path(choice.lengths))
@@ -30,7 +30,7 @@ def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
 
 
 def text_rows(data: MadeUpData, lengths: list[int], tokenizer: Any) -> list[Row]:
-    """Return rows of texts, conversations or preferences."""
+    """Return generated rows of texts, conversations or preferences."""
     make = {"text": _text, "chat": _chat, "preference": _preference}[data.form]
     made: dict[int, Row] = {}
     for length in set(lengths):
@@ -61,7 +61,7 @@ def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
 
 
 def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
-    """Return a prompt of half the length, and two answers that have the other half each."""
+    """Return a generated preference row: a prompt with half of the tokens, and two answers with the other half each."""
 
     def parts(words: int) -> tuple[str, str]:
         prompt = max(words // 2, 1)
@@ -80,8 +80,8 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return the number of words with the wanted number of tokens, or slightly fewer. Without a tokenizer, one word
-    counts as one token.
+    """Return the number of words that a text needs to have the wanted number of tokens, or slightly fewer. Without a
+    tokenizer, one word counts as one token.
     """
     if count is None:
         return length

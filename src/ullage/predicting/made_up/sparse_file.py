@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""The size of the largest tensor that is written. For larger tensors the emulated GPU does not store values
-(`values`).
+"""The size of the largest tensor whose values are written into a generated file, in bytes. For larger tensors, the
+emulated GPU does not store values (option `values`).
 """
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02
@@ -39,7 +39,9 @@ _CODES: Final = {
     "int64": "I64",
     "uint64": "U64",
 }
-"""The data types by their names in the file, in the order of the safetensors library, which writes the last first."""
+"""The data types by their names in a safetensors file, in the order of the safetensors library, which writes the last
+type first.
+"""
 
 
 def write_sparse_file(
@@ -74,7 +76,7 @@ def write_sparse_file(
 
 @contextmanager
 def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
-    """Replace a library's function that saves tensors, so that it writes such sparse files."""
+    """Replace a library's function that saves tensors to safetensors files, so that it writes sparse files."""
     original = getattr(module, name)
 
     def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Wrap functions of libraries in replacements that are tried first."""
+"""Replace functions of libraries by wrappers that may generate what the original function does not find."""
 
 import functools
 from collections.abc import Callable
@@ -7,29 +7,30 @@ from typing import Any, Final
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 HINT: Final = "__ullage_hint__"
-"""The attribute of an error with the hint to show with it."""
+"""The name of the attribute of an error that holds the hint to show with the error."""
 _WHAT: Final = (
     *("pretrained_model_name_or_path", "pretrained_model_name", "path", "dataset_path"),
     *("f", "filename", "url", "root"),
 )
-"""The keyword arguments of the wrapped functions that name the object to load."""
+"""The keyword arguments with which library functions receive the name of the object to load."""
 
 
 def when_imported(name: str, act: Callable[[Any], None]) -> None:
-    """Call a function with a module right after the script or a library has imported the module."""
+    """Call a function with a module, right after the script or a library has imported this module."""
     ImportWatch(name, before=lambda: None, after=act).install()
 
 
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
-    """Wrap a function or a method ("Model.load") of a module in `instead`, as soon as the module is imported."""
+    """Make calls of a module's function or method ("Model.load") go to `instead`, as soon as the module is imported."""
     *owners, name = path.split(".")
     when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Replace a function, method or class method, so that a call becomes `instead(original, *arguments, **keywords)`.
+    """Replace a function, method or class method, so that each call becomes `instead(original, *arguments,
+    **keywords)`.
 
-    The object to load, such as a model's name, is then always a positional argument.
+    The name of the object to load, such as a model's name, is then always a positional argument.
     """
     found = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     is_class_method = isinstance(found, classmethod)
@@ -47,6 +48,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Return the error with a hint that is shown at the end of the run."""
+    """Return the error with a hint added, which is shown when the run ends."""
     setattr(error, HINT, text)
     return error

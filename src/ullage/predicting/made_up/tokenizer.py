@@ -1,6 +1,7 @@
 """Generate a tokenizer in place of a missing one: bytes and some words, up to the vocabulary size of the model.
 
-Its token numbers are below the configuration's `vocab_size`. Each word of generated texts is one token.
+The tokenizer's token numbers are below the `vocab_size` of the configuration. Each word of generated texts is one
+token.
 """
 
 import json
@@ -29,14 +30,14 @@ _NAMED: Final = {
 }
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
 _KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
-"""Arguments that a generated tokenizer accepts too."""
+"""The arguments of the missing tokenizer that a generated tokenizer also accepts."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks when the script imports transformers' tokenizers; without `random_weights` they only store the
-    loaded tokenizer.
+    """Install the hooks when the script imports transformers' tokenizers. Without `random_weights`, the hooks only
+    store the tokenizer that the script loads.
     """
 
     def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -57,7 +58,9 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
-    """Return the folder of the model that a tokenizer belongs to; in a pipeline, that of the text encoder."""
+    """Return the folder of the model to which a tokenizer belongs; in a pipeline, this is the folder of the text
+    encoder.
+    """
     subfolder = keywords.get("subfolder") or ""
     if "tokenizer" in subfolder:
         return repositories.repository(name, subfolder=subfolder.replace("tokenizer", "text_encoder"))
@@ -82,7 +85,9 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
 
 
 def _has_files(cls: Any, name: str, subfolder: str) -> bool:
-    """Return whether a tokenizer's files exist on this machine, so that the failure has another reason."""
+    """Return whether the files of a tokenizer exist on this machine. If so, loading failed for another reason than
+    missing files.
+    """
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
@@ -99,7 +104,7 @@ def _has_files(cls: Any, name: str, subfolder: str) -> bool:
 
 
 def vocabulary_size(config: Config) -> int:
-    """Return the vocabulary size of a configuration; of its text model if it has several models."""
+    """Return the vocabulary size in a model's configuration; if it describes several models, that of the text model."""
     for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):
         if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
             return int(part["vocab_size"])
@@ -107,7 +112,7 @@ def vocabulary_size(config: Config) -> int:
 
 
 def write_tokenizer(made: MadeUpRepository) -> None:
-    """Write tokenizer.json and the tokenizer's configuration."""
+    """Write tokenizer.json and the configuration of a generated tokenizer."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     size = vocabulary_size(made.config)

@@ -31,7 +31,7 @@ _PROCESSORS: Final = (
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks when the script imports transformers."""
+    """Install the hooks that generate missing models, when the script imports transformers."""
     configurations = _Configurations(repositories)
 
     def watch(module: Any) -> None:
@@ -62,14 +62,14 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 class _Configurations:
-    """Wrap `PretrainedConfig.get_config_dict`, with which every class of the library loads a configuration."""
+    """Wrap `PretrainedConfig.get_config_dict`, with which every class of transformers loads a configuration."""
 
     def __init__(self, repositories: MadeUpRepositories) -> None:
         self._repositories = repositories
         self.original: Callable[..., Any] | None = None
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return a known configuration if the library does not find one."""
+        """Return a configuration that ullage knows if the transformers library does not find one."""
         self.original = original
         try:
             found = original(cls, name, *arguments, **keywords)
@@ -89,7 +89,7 @@ class _Configurations:
         return original(cls, made.path, *arguments, **keywords)
 
     def own(self, cls: Any, name: str, subfolder: str, *, is_here: bool) -> Config | None:
-        """Return the library's configuration of a name, from its folder, the cache or the hub."""
+        """Return the configuration that transformers finds for a name: in the model's folder, the cache or the hub."""
         if self.original is None:
             return None
         try:
@@ -108,7 +108,9 @@ class _Models:
         self._configurations = configurations
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if the library does not find one on this machine; no large file is downloaded."""
+        """Load a generated checkpoint if transformers does not find a checkpoint on this machine. No large file is
+        downloaded.
+        """
         if name is None:
             return original(cls, name, *arguments, **keywords)
         try:
@@ -155,7 +157,9 @@ class _Models:
 
 
 def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
-    """Write the checkpoint of a configuration, and return the number of parameters and the name of the model class."""
+    """Write a checkpoint for a model's configuration, and return the number of parameters and the name of the model
+    class.
+    """
     import torch
     import transformers
 
@@ -182,7 +186,7 @@ def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
 
 
 def _concrete(cls: Any, config: Any) -> Any:
-    """Return the class that the script requests, or the default class of the configuration."""
+    """Return the model class that the script requests, or the default model class of the configuration."""
     import transformers
 
     mapping: Any = transformers.MODEL_MAPPING
@@ -190,7 +194,9 @@ def _concrete(cls: Any, config: Any) -> Any:
 
 
 def _take_buffers_for_parameters(model: Any) -> None:
-    """Make `save_pretrained` find buffers by name too, because it compares tensors on the meta device by identity."""
+    """Make `save_pretrained` find buffers by name too, because the method compares tensors on the meta device by
+    identity.
+    """
     find = model.get_parameter
 
     def get_parameter(name: str) -> Any:
@@ -203,14 +209,16 @@ def _take_buffers_for_parameters(model: Any) -> None:
 
 
 def has_weights(name: str) -> bool:
-    """Return whether a folder contains weight files, so that the failure has another reason."""
+    """Return whether a folder contains weight files. If so, loading failed for another reason than missing files."""
     if not os.path.isdir(name):
         return False
     return any(each.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf")) for each in os.listdir(name))
 
 
 def _sizes_of(config: Config) -> Config:
-    """Return the arguments of an image processor that follow from a model's input size; none if it has none."""
+    """Return the arguments of an image processor that follow from a model's input size; an empty configuration if it
+    has no input size.
+    """
     vision = config.get("vision_config")
     size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
     if not isinstance(size, int):

@@ -1,5 +1,5 @@
-"""Gradient accumulation: forward and backward passes on parts of the batch, whose gradients add up to the full
-batch's.
+"""Gradient accumulation: forward and backward passes on parts of the batch. The gradients of the parts add up to those
+of the full batch.
 """
 
 import re
@@ -20,14 +20,14 @@ for part in batch.chunk({parts}):
     loss.backward()
 optimizer.step()"""
 _MOST_PARTS: Final = 64
-"""The largest number of parts that a batch is split into. Each part costs a forward and a backward pass."""
+"""The largest number of parts into which a batch is split. Each part costs a forward and a backward pass."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
     """Return the source edits that split the batch into parts.
 
     Raises:
-        NotCertain: the place of an edit in the source code is uncertain.
+        NotCertain: ullage is not certain where an edit belongs in the source code.
     """
     loop = facts.loop
     if takes_argument(facts):
@@ -97,7 +97,8 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _gradients_for(facts: TrainingFacts) -> Gradients:
-    """Return how the gradients compare with those of the full batch, from how the loss is reduced over the batch.
+    """Return how the gradients of gradient accumulation compare with those of the full batch. This depends on how the
+    loss is reduced over the batch.
 
     BatchNorm computes its statistics over a part in place of the full batch, which changes the gradients.
     """
@@ -138,7 +139,9 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the only cross-entropy call of the script, if its mean over targets is the loss; otherwise None."""
+    """Return the script's only call of cross_entropy, if the mean that it computes over the targets is the loss;
+    otherwise None.
+    """
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:
         return None

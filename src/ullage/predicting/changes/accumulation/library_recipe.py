@@ -1,4 +1,4 @@
-"""Gradient accumulation in a library's training loop, written as arguments of the library."""
+"""Gradient accumulation in the training loop of a library, turned on with arguments of this library."""
 
 import ast
 from typing import Final
@@ -16,11 +16,11 @@ _STEPS: Final = {
     "accelerate": "gradient_accumulation_steps",
 }
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The class, for each library, whose constructor argument sets the number of batches per optimizer step."""
+"""The class of each library whose constructor has an argument for the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
-    """Return whether an argument of the loop's library turns on gradient accumulation.
+    """Return whether the library that runs the training loop has an argument that turns on gradient accumulation.
 
     For Accelerate this requires that the loop runs inside `accelerator.accumulate`.
     """
@@ -46,7 +46,9 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the source edits and snippet that set gradient accumulation by an argument of the loop's library."""
+    """Return the source edits and snippet that turn on gradient accumulation with an argument of the library that runs
+    the loop.
+    """
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -62,7 +64,9 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the source edits and snippet for transformers' arguments, given in a call or on the command line."""
+    """Return the source edits and snippet that turn on gradient accumulation in transformers, in a call or on the
+    command line.
+    """
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")
@@ -84,14 +88,14 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
 
 
 def _file(facts: TrainingFacts) -> str:
-    """Return the user's file with the training loop; "" if the loop is not in the user's code."""
+    """Return the user's file that contains the training loop; "" if the loop is not in the user's code."""
     loop, call = facts.loop, facts.loop.library_call
     places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
     return next((place.file for place in places if place is not None), "")
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that divides the batch size; None if the call does not give a batch size."""
+    """Return the edit that divides the batch size of a library call; None if the call does not specify a batch size."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None
@@ -104,7 +108,9 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes a step use more batches; None if the number of batches per step is uncertain."""
+    """Return the edit that makes an optimizer step use more batches; None if the number of batches per step is
+    uncertain.
+    """
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None if _has(call, keyword) else _keyword(facts, call, keyword, str(parts))

@@ -33,7 +33,7 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of a batch that the training loop is processing."""
+    """The part of a batch that the training loop is processing now."""
 
     index: int = 0
     count: int = 1
@@ -47,17 +47,21 @@ class _Turn:
 
 
 class PartsOfLoader:
-    """Splits the batches that loaders return, and skips the calls that may only run for the last part of a batch."""
+    """Splits the batches that data loaders return into parts. Calls such as the optimizer's step are skipped until the
+    last part.
+    """
 
     def __init__(self, applied: AppliedChange) -> None:
-        """Wrap the loaders and the functions that a training loop calls in every iteration."""
+        """Wrap the data loaders, and the functions that a training loop calls in every iteration."""
         self._applied = applied
         self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
         self._depth = 0
-        """The number of nested loaders that are returning a batch. Only the outermost loader splits the batch."""
+        """The number of nested data loaders that are returning a batch. Only the outermost loader splits the batch into
+        parts.
+        """
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -82,7 +86,7 @@ class PartsOfLoader:
         wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Wrap the step of an optimizer class, outside the hooks that PyTorch has added to it."""
+        """Wrap the `step` method of an optimizer class, outside the hooks that PyTorch has added to this method."""
         kind = type(optimizer)
         if kind not in self._stepping:
             self._stepping.add(kind)
@@ -103,7 +107,9 @@ class PartsOfLoader:
         return self._turn.is_last
 
     def _may_zero(self) -> bool:
-        """Return whether gradients may be zeroed: before the first part's backward pass, or after the last part's."""
+        """Return whether gradients may be set to zero now: before the backward pass of a batch's first part, or after
+        that of its last part.
+        """
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
@@ -152,7 +158,7 @@ class _LibraryArguments:
         self._applied = applied
         self._parts = int(applied.setting)
         self.has_taken_over = False
-        """Whether a library accumulates gradients, so that this change must not do it too."""
+        """Whether a library accumulates gradients, so that ullage's hooks must not accumulate them too."""
         watch_calls("transformers", self._arguments_made, only_users=False)
         watch_calls("lightning", self._trainer_made, only_users=False)
         for module in TRAINERS:
@@ -168,12 +174,16 @@ class _LibraryArguments:
             arguments.gradient_accumulation_steps *= self._parts
 
     def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
-        """Make Lightning's trainer step after several batches. The loaders return smaller batches."""
+        """Make Lightning's trainer step the optimizer after several batches. The data loaders return smaller
+        batches.
+        """
         self.has_taken_over = True
         keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
 
     def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
-        """Make Accelerate step after several batches, if the script's loop runs inside its `accumulate`."""
+        """Make Accelerate step the optimizer after several batches, if the script's loop runs inside
+        `accelerator.accumulate`.
+        """
         frame = users_frame()
         if frame is None or not accumulates(frame.f_code.co_filename):
             return

@@ -16,15 +16,19 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""A block's position: the index of its list, and its index in the list."""
+"""The position of a block in a model: the index of the block's list, and the index of the block in this list."""
 _MOST_STATES: Final = 4096
-"""The maximum number of candidate selections that are kept. With more candidates, only the best of these are kept, so
-that the final choice may not be the global optimum.
+"""The maximum number of candidate selections of blocks that the search keeps. With more candidates, the search keeps
+only some of them, so that its result may not be the global optimum.
 """
 _STEPS: Final = 64
-"""The number of memory targets, from little to everything that can be saved, for which a selection is offered."""
+"""The number of memory targets for which blocks are selected; the targets range from little memory to all that can be
+saved.
+"""
 _State = tuple[int, int, tuple[int, ...]]
-"""A selection of blocks: the recomputed operations, the bytes saved, and the chosen blocks."""
+"""A selection of blocks to checkpoint: the recomputed floating-point operations, the bytes saved, and the block
+numbers.
+"""
 
 
 def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes: int) -> tuple[int, ...]:
@@ -57,7 +61,9 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections that are worth a run: for each memory target the one with the least recomputation."""
+    """Return the selections of blocks that are worth a run: for each memory target, the selection that recomputes
+    least.
+    """
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
         return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
@@ -66,7 +72,9 @@ def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int,
 
 
 def _best(states: Sequence[_State]) -> list[_State]:
-    """Return the Pareto-optimal selections: none saves as much with fewer operations. Early blocks come first."""
+    """Return the Pareto-optimal selections of blocks: no other selection saves as much with fewer operations.
+    Selections of early blocks come first.
+    """
     found: list[_State] = []
     for state in sorted(states, key=lambda each: (each[0], -each[1], each[2])):
         if not found or state[1] > found[-1][1]:
@@ -81,11 +89,11 @@ def _best(states: Sequence[_State]) -> list[_State]:
 
 
 def positions(setting: str, lists: Sequence[tuple[str, int]]) -> list[Position]:
-    """Return the blocks that a setting names.
+    """Return the blocks that a setting of the checkpointing change names.
 
     Args:
         setting: the setting as text.
-        lists: the path of each block list, and its number of blocks.
+        lists: the path of each list of blocks, and the number of blocks in the list.
 
     Raises:
         UsageError: the setting does not name blocks, or names blocks that do not exist.
@@ -122,7 +130,7 @@ def _shown(lists: Sequence[tuple[str, int]]) -> str:
 
 
 def setting_of(chosen: Sequence[Position], lists: Sequence[tuple[str, int]]) -> str:
-    """Return the shortest setting that names the given blocks."""
+    """Return the shortest setting of the checkpointing change that names the given blocks."""
     every = [(number, place) for number, (_, count) in enumerate(lists) for place in range(count)]
     chosen = sorted(set(chosen))
     if chosen == every:
@@ -140,7 +148,9 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Return blocks as runs of adjacent blocks: the index of the list, and the first and the last index in it."""
+    """Return the given blocks as runs of adjacent blocks: the index of the list, and the first and last index in the
+    list.
+    """
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):
         if found and found[-1][0] == number and found[-1][2] == place - 1:
@@ -151,7 +161,7 @@ def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
 
 
 def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> str:
-    """Return a Python expression that yields the blocks that a setting names."""
+    """Return a Python expression for the blocks that a setting of the checkpointing change names."""
     whole = [_path(model, path) for path, _ in lists]
     if setting in (ALL, EVERY_SECOND) or setting.startswith("first:"):
         step = {ALL: "", EVERY_SECOND: "[::2]"}.get(setting, f"[:{setting.removeprefix('first:')}]")

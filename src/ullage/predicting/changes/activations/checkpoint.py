@@ -43,7 +43,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 def _settings(model: ModelFacts, count: int) -> list[str]:
-    """Return the settings to try, the mildest first: by bytes saved per operation if both numbers are known."""
+    """Return the checkpointing settings to try, the mildest first. If the bytes and operations of each block are known,
+    a setting recomputes as little as possible for the bytes that it saves.
+    """
     lists = [(each.path, each.count) for each in model.block_lists]
     saved = [size for each in model.block_lists for size in each.saved_by_block]
     flops = [number for each in model.block_lists for number in each.flops_by_block]
@@ -54,7 +56,7 @@ def _settings(model: ModelFacts, count: int) -> list[str]:
 
 
 def _checkpoint(applied: AppliedChange, module: Any) -> None:
-    """Wrap the chosen blocks before the first forward pass."""
+    """Wrap the chosen blocks in activation checkpointing before the first forward pass."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, is_compiled = model_structure.unwrapped(module)
@@ -128,7 +130,7 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet for checkpointing blocks in the user's script."""
+    """Return the source edits and snippet that checkpoint the chosen blocks in the user's script."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")
@@ -151,7 +153,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _block_name(place: CodePlace) -> str:
-    """Return a name for the loop variable that is unused in the function."""
+    """Return a name for a new loop variable that the function does not use yet."""
     try:
         return free_name(scope_of(parse(source_of(place.file)), place.function), "block")
     except NotCertain:
@@ -159,7 +161,7 @@ def _block_name(place: CodePlace) -> str:
 
 
 def _lines_for(model: ModelFacts, name: str, setting: str, block: str) -> str:
-    """Return the source lines that checkpoint blocks of the model with the given variable name."""
+    """Return the source lines that checkpoint the chosen blocks of the model with the given variable name."""
     lists = [(each.path, each.count) for each in model.block_lists]
     if model.transformers_path is None:
         return (

@@ -31,13 +31,13 @@ from ullage.predicting.editing.scope import parse
 
 _LIGER: Final = "liger"
 _ROWS: Final = 1024
-"""The number of rows that are computed at a time."""
+"""The number of rows of logits that the chunked cross entropy computes at a time."""
 _LARGE: Final = 1 << 20
-"""The minimum number of logits for which their log-softmax counts as large."""
+"""The minimum number of logits with which a loss is worth computing in chunks."""
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
 _NAME: Final = "chunked_cross_entropy"
 _LIGER_LOSS: Final = "fused_linear_cross_entropy"
-"""The argument of Liger-Kernel's functions that turns on replacement of the loss."""
+"""The argument of Liger-Kernel's functions that turns on the replacement of a model's loss."""
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 
@@ -75,7 +75,7 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _install_chunks(applied: AppliedChange) -> None:
-    """Compute the user's calls of cross_entropy in chunks."""
+    """Make the user's calls of cross_entropy compute the loss in chunks of rows."""
     from ullage.predicting.changes.loss.chunked_cross_entropy import chunked_cross_entropy
 
     rows, torch = int(applied.setting), applied.loop.torch
@@ -99,7 +99,7 @@ def _install_chunks(applied: AppliedChange) -> None:
 
 
 def _apply_liger(applied: AppliedChange, module: Any) -> None:
-    """Replace the loss of a transformers model by Liger-Kernel's, and leave the rest of the model unchanged."""
+    """Replace the loss of a transformers model by Liger-Kernel's loss, and leave the rest of the model unchanged."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, _ = model_structure.unwrapped(module)
@@ -134,7 +134,9 @@ def _has_liger() -> bool:
 
 
 def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
-    """Return the Liger-Kernel function that replaces a model's loss; None if there is not any."""
+    """Return the Liger-Kernel function that replaces a model's loss; None if Liger-Kernel has no function for the
+    model.
+    """
     spec = importlib.util.find_spec("liger_kernel") if model is not None and model.model_type else None
     folders = spec.submodule_search_locations if spec is not None else None
     file = Path(next(iter(folders or ()), "")) / "transformers" / "monkey_patch.py"
@@ -143,7 +145,9 @@ def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
 
 @functools.cache
 def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
-    """Return Liger-Kernel's function for each model type. Its source is read as text, to avoid importing torch."""
+    """Return Liger-Kernel's function for each model type. The source code of Liger-Kernel is read as text, to avoid
+    importing torch.
+    """
     try:
         body = parse(source_of(file)).body
     except NotCertain:
@@ -162,7 +166,7 @@ def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the arguments of a function that have the default value True or False."""
+    """Return the arguments of a function whose default value is True or False."""
     given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     pairs = [
         *zip(given, function.args.defaults, strict=True),
@@ -172,7 +176,7 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet for the loss in the user's script."""
+    """Return the source edits and snippet that replace the loss in the user's script."""
     if setting == _LIGER:
         return _liger_recipe(facts.model)
     function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
@@ -184,7 +188,9 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return the source edits and snippet that call Liger-Kernel after the statement that assigns the model."""
+    """Return the source edits and snippet that apply Liger-Kernel to the model, after the statement that assigns the
+    model.
+    """
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
@@ -204,7 +210,7 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
 
 
 def _function_text() -> str:
-    """Return the source code of the chunked cross entropy, as it is inserted into a script."""
+    """Return the source code of the chunked cross entropy, in the form in which it is inserted into a script."""
     spec = importlib.util.find_spec(_MODULE)
     text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]

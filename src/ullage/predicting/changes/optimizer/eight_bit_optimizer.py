@@ -14,14 +14,16 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import statement of each library's optimizer class, and the name of the class after the import."""
+"""The import statement for the 8-bit optimizer class of each library, and the name of the class after the import."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
-"""The arguments that choose between implementations. The 8-bit optimizers have only one implementation."""
+"""The optimizer arguments that choose between implementations. An 8-bit optimizer has only one implementation."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
 
 
 def _is_there(library: str) -> bool:
-    """Return whether a library with 8-bit optimizers is installed, without importing it (and so torch)."""
+    """Return whether a library with 8-bit optimizers is installed. The library is not imported, because it would import
+    torch.
+    """
     try:
         spec = find_spec(library)
     except (ImportError, ValueError):
@@ -37,7 +39,9 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
-    """Return a `__new__` that creates the 8-bit optimizer. Python skips `__init__` for objects of another class."""
+    """Return a `__new__` method that creates the 8-bit optimizer. Python does not call `__init__` on an object of
+    another class.
+    """
     library = applied.setting
 
     def new(cls: Any, *arguments: Any, **keywords: Any) -> Any:

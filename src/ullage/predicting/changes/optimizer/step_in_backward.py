@@ -1,4 +1,6 @@
-"""One optimizer per parameter, which steps as soon as the gradient is computed: two gradients never exist at once."""
+"""One optimizer for each parameter, which steps as soon as the parameter's gradient is computed, so that two gradients
+never exist at once.
+"""
 
 import ast
 import functools
@@ -99,7 +101,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(optimizer: OptimizerFacts) -> InsertAfter:
-    """Return the edit that adds lines after the statement that creates the optimizer.
+    """Return the edit that adds source lines after the statement that creates the optimizer.
 
     Raises:
         NotCertain: the statement does not assign the optimizer to one variable.

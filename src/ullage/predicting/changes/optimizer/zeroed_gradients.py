@@ -1,4 +1,4 @@
-"""Free gradients between steps in scripts that keep them and fill them with zeros."""
+"""Free the gradients between steps, in scripts that keep the gradients and fill them with zeros."""
 
 import ast
 from typing import Any, Final
@@ -33,7 +33,7 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(facts: TrainingFacts) -> ReplaceExpression:
-    """Return the edit of the argument of `zero_grad`.
+    """Return the edit that changes the argument of `zero_grad` from False to True.
 
     Raises:
         NotCertain: the line does not call `zero_grad` with `set_to_none=False`.

@@ -8,55 +8,59 @@ from enum import StrEnum
 from typing import Final
 
 IGNORED: Final = -100
-"""The target value that cross entropy ignores by default."""
+"""The target value that `cross_entropy` ignores by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
-    """A line of the user's code that was executed."""
+    """A line of the user's code that was executed, and its function."""
 
     file: str
     """The absolute path of the file."""
     line: int
     function: str
-    """The qualified name of the function; "<module>" for module-level code."""
+    """The qualified name of the function that contains the line; "<module>" for module-level code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedObject:
-    """An expression by which a user function refers to an object."""
+    """An expression with which a function of the user's code refers to an object."""
 
     name: str
-    """The expression, such as "model" or "self.model"."""
+    """The expression that refers to the object, such as "model" or "self.model"."""
     place: CodePlace
-    """The line at which the expression was used."""
+    """The line of the user's code that uses the expression."""
     assigned: CodePlace | None = None
-    """The line that last assigned the expression in the same function. For an attribute of `self`, the only line of the
-    class that assigns it. None if that line is uncertain.
+    """The line that last assigned the expression in the same function. For an attribute of `self`, this is the only
+    line of the class that assigns the attribute. None if the line is uncertain.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockList:
-    """The repeated blocks of a model: modules of one class in one list or sequence."""
+    """The repeated blocks of a model: modules of one class in one `ModuleList` or `Sequential`."""
 
     path: str
-    """The path of the list inside the model, such as "transformer.h"."""
+    """The path of the list of blocks inside the model, such as "transformer.h"."""
     kind: str
     """The class name of the blocks."""
     count: int
     parameter_bytes: int
     """The size of one block's parameters, in bytes."""
     saved_bytes: int = 0
-    """The memory that the forward pass of one block saves for its backward pass, in mean bytes."""
+    """The mean memory that the forward pass of one block saves for its backward pass, in bytes."""
     forward_flops: int = 0
-    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter; 0 if not counted."""
+    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter; 0 if they were not
+    counted.
+    """
     saved_by_block: list[int] = field(default_factory=list)
-    """The bytes that each block saves for its backward pass, in the order of the blocks; empty if not measured."""
+    """The bytes that each block saves for its backward pass, in the order of the blocks; empty if they were not
+    measured.
+    """
     flops_by_block: list[int] = field(default_factory=list)
-    """The floating-point operations of each block's forward pass; empty if not counted."""
+    """The floating-point operations of each block's forward pass; empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on checkpointing for each block separately."""
+    """Whether transformers can turn on activation checkpointing for each block of this list separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,22 +75,24 @@ class ModelFacts:
     block_lists: list[BlockList]
     parameter_bytes: int
     dtypes: list[str]
-    """The data types of the model's parameters, the type with the most bytes first, such as "float32"."""
+    """The data types of the model's parameters, such as "float32". The type with the most bytes is first."""
     attention: str | None = None
     """The attention implementation of a transformers model: "eager", "sdpa", ...; None for other models."""
     has_sdpa: bool = False
     """Whether transformers declares that the model supports scaled_dot_product_attention."""
     transformers_path: str | None = None
-    """The path of the transformers model inside this model; "" if this model is one itself, None if it contains
-    none.
+    """The path of the transformers model inside the trained model; "" if the trained model is a transformers model,
+    None if it contains none.
     """
     model_type: str = ""
-    """The model type that transformers gives that model, such as "llama"; "" for other models."""
+    """The `model_type` of the transformers model, such as "llama"; "" for models of other libraries."""
     scores: CodePlace | None = None
-    """The line whose softmax saves the most memory for the backward pass; it is attention that is written by hand."""
+    """The line whose softmax saves the most memory for the backward pass: attention that the user's code computes
+    without a library.
+    """
     is_compiled: bool = False
     batch_norms: int = 0
-    """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
+    """The number of modules in the model that use statistics of the whole batch in training, such as BatchNorm."""
     wrapper: str = ""
     """The class name of the wrapper around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 
@@ -101,11 +107,11 @@ class OptimizerFacts:
     """The module that defines the optimizer's class, such as "torch.optim.adamw"."""
     names: list[NamedObject]
     made: CodePlace | None
-    """The line of the user's code that creates the optimizer."""
+    """The line of the user's code that creates the optimizer; None if the line is unknown."""
     says_implementation: bool = False
-    """Whether the script passes foreach or fused itself."""
+    """Whether the script passes `foreach` or `fused` to the optimizer itself."""
     implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
-    """The arguments among foreach and fused that the optimizer's class accepts."""
+    """The arguments among `foreach` and `fused` that the optimizer's class accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,31 +119,33 @@ class BatchTensor:
     """A tensor that is an input of the forward pass or of the loss."""
 
     name: str
-    """The tensor's name in the function that calls the model; "" if it does not have one."""
+    """The name of the tensor in the function that calls the model; "" if the tensor has no name there."""
     shape: list[int]
     dtype: str
 
 
 class LossForm(StrEnum):
-    """The way in which a loss is reduced over its batch."""
+    """The way in which a loss is reduced over its batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """A mean over items, or over elements of which every item has the same number."""
+    """The loss is a mean over items, or over elements, and every item has the same number of elements."""
     COUNTED = "counted"
-    """A mean over the targets that are not ignored."""
+    """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
     OTHER = "other"
-    """Any other reduction: a product, a sum divided by an unknown number, a mean over selected elements."""
+    """The loss has another reduction: a product, a sum divided by an unknown number, or a mean over selected
+    elements.
+    """
     UNSEEN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFacts:
-    """A call of `torch.nn.functional.cross_entropy`."""
+    """A call of `torch.nn.functional.cross_entropy` in training."""
 
     place: CodePlace
     is_users: bool
-    """Whether that line calls the function directly, not through a module or a library."""
+    """Whether a line of the user's code calls `cross_entropy` directly, not through a module or a library."""
     rows: int
     classes: int
     dtype: str
@@ -146,19 +154,21 @@ class LossFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
-    """A call in the user's code that configures a training library."""
+    """A call in the user's code that configures a training library, such as `Trainer(...)`."""
 
     function: str
-    """The name of the called class: "TrainingArguments", "Trainer", "Accelerator"."""
+    """The name of the class that the call creates: "TrainingArguments", "Trainer" or "Accelerator"."""
     place: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFacts:
-    """The code between the first call of a module in training and the backward pass. A step has one or more."""
+    """A forward pass and its backward pass, from the first call of a module in training to the backward pass. A step
+    has one or more.
+    """
 
     forward: CodePlace
-    """The line of the forward pass in the function that calls backward."""
+    """The line that runs the forward pass, in the function that calls backward."""
     backward: CodePlace
 
 
@@ -167,22 +177,28 @@ class LoopFacts:
     """The training loop."""
 
     library: str = ""
-    """The library that runs the loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
+    """The library that runs the training loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
     library_call: LibraryCall | None = None
-    """The call that configures training: `TrainingArguments(...)`, Lightning's `Trainer(...)`, `Accelerator(...)`."""
+    """The call that configures the training library: `TrainingArguments(...)`, Lightning's `Trainer(...)` or
+    `Accelerator(...)`.
+    """
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line of the forward pass in the function that calls backward; None if that function never calls the model."""
+    """The line that runs the forward pass in the function that calls backward; None if that function never calls the
+    model.
+    """
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """All pairs of forward and backward lines of a step; empty if a pair is not in one function."""
+    """All pairs of lines that run forward and backward in a step; empty if the two lines of a pair are in different
+    functions.
+    """
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
     """The number of backward passes per optimizer step."""
     autocast: str | None = None
-    """The data type of `torch.autocast` in the forward pass: "bfloat16", "float16"; None if autocast is off."""
+    """The data type of `torch.autocast` in the forward pass: "bfloat16" or "float16"; None if autocast is off."""
     has_scaler: bool = False
     clips_gradients: bool = False
     clip: CodePlace | None = None
@@ -190,24 +206,26 @@ class LoopFacts:
     checkpoints: bool = False
     """Whether the script uses activation checkpointing itself."""
     keeps_zeroed: bool = False
-    """Whether zero_grad is called with set_to_none=False."""
+    """Whether the script calls `zero_grad` with `set_to_none=False`."""
     loss: LossForm = LossForm.UNSEEN
-    """The reduction of the loss on which the first backward pass is called."""
+    """The way in which the loss is reduced over the batch, for the loss of the first backward pass."""
     ignores_targets: bool = False
-    """Whether some targets are ignored, as far as their values or the script's arguments show."""
+    """Whether the loss ignores some targets, as far as the targets or the script's arguments show."""
     share: str = ""
-    """The divisor of a part's loss in transformers' loop: "counts" (of targets) or "parts"; "" if there is none."""
+    """The divisor with which transformers scales the loss of each part of a batch: "counts" (of targets) or "parts"; ""
+    if none.
+    """
     uses_loader: bool = False
-    """Whether the batches come from a `torch.utils.data.DataLoader`."""
+    """Whether the training batches come from a `torch.utils.data.DataLoader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVariable:
-    """A variable that keeps memory alive after its last use."""
+    """A variable of the user's code that keeps GPU memory alive after the variable's last use."""
 
     name: str
     place: CodePlace
-    """The line and the function that assign the variable."""
+    """The line that assigns the variable, and its function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,12 +233,12 @@ class TrainingFacts:
     """The facts about how a run trains."""
 
     model: ModelFacts | None = None
-    """The trained model. None if no module was called in training mode with gradients."""
+    """The facts about the trained model. None if no module was called in training mode with gradients."""
     loop: LoopFacts = field(default_factory=LoopFacts)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     batch: list[BatchTensor] = field(default_factory=list)
     items: int | None = None
-    """The batch size; None if the batch's tensors have different sizes."""
+    """The number of items per batch; None if the tensors of a batch differ in it."""
     losses: list[LossFacts] = field(default_factory=list)
     compute_capability: tuple[int, int] = (0, 0)
     """The compute capability of the GPU; (0, 0) if the run did not use a GPU."""
@@ -228,12 +246,14 @@ class TrainingFacts:
     """The floating-point operations of one step, from PyTorch's FLOP counter; 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the previous step alive at the peak."""
+    """The variables that keep memory of the previous step alive when memory use is at its peak."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """Attributes and container entries that keep memory of the previous step alive."""
+    """The attributes and container entries that keep memory of the previous step alive at the peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts with the floating-point operations that were counted in a separate run of the script."""
+        """Return these facts about training, with the floating-point operations that were counted in a separate run of
+        the script.
+        """
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

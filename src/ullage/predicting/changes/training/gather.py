@@ -1,6 +1,5 @@
-"""Collect facts about training in the script's process, during the first steps, with hooks that keep no tensor alive.
-
-It stores names, lines and numbers only. It allocates no GPU memory, so that the run's memory use does not change.
+"""Collect facts about training in the script's process, during the first steps. The hooks store names, lines and
+numbers only. They keep no tensor alive and allocate no GPU memory, so that the run's memory use does not change.
 """
 
 import functools
@@ -46,29 +45,33 @@ from ullage.training.ownership.storage import addresses, tensors_in
 _IMPLEMENTATIONS = ("foreach", "fused")
 _LEAST_SCORES_BYTES = 1 << 20
 _STEPS: int = 3
-"""The number of steps after which the hooks expect no new facts."""
+"""The number of steps after which the hooks on the training loop stop collecting facts."""
 
 
 @dataclass(slots=True)
 class _SeenPass:
-    """A forward pass with its backward pass, as indices into the journal."""
+    """A forward pass with its backward pass, as indices into the record of allocations."""
 
     start: int
     backward: int = 0
     spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
-    """The journal span of each block, by the index of its list and its index in the list."""
+    """The range of each block's forward pass in the record of allocations. The key is the index of the block's list,
+    and the block's index in it.
+    """
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class Gatherer:
-    """Observes the first steps of a run, beginning with `install`. The method `facts` returns the results."""
+    """Collects facts about training during the first steps of a run, after a call of `install`. The method `facts`
+    returns them.
+    """
 
     def __init__(self, loop: TrainingLoop, journal: Journal) -> None:
         self._loop = loop
         self._journal = journal
         self._steps = 0
         self._model: ModelFacts | None = None
-        """The largest model that was trained, by the bytes of its parameters."""
+        """The facts about the largest model that was trained. The largest model has the most bytes of parameters."""
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -80,11 +83,11 @@ class Gatherer:
         self._forward_places: list[CodePlace] = []
         """The lines of the user's code that called the first forward pass since the last backward pass."""
         self._is_partly_elsewhere = False
-        """Whether a function called backward that did not run the forward pass."""
+        """Whether a function called backward although another function ran the forward pass."""
         self._losses_seen = LossWatch()
 
     def install(self) -> None:
-        """Install the hooks, right after torch has been imported."""
+        """Install the hooks that collect facts about training, right after torch has been imported."""
         loop = self._loop
         loop.gathered = self.facts
         loop.before_first_forward.append(self._first_forward)
@@ -214,7 +217,7 @@ class Gatherer:
             self._note_pass(place_of(frame), begun)
 
     def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
-        """Store the lines of a backward pass, and of the forward pass in the same function."""
+        """Store the line that calls backward, and the line that runs the forward pass in the same function."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
             self._note(backward=backward, forward_in_loop=here[0] if here else None)
@@ -282,7 +285,9 @@ class Gatherer:
         self._note(clips_gradients=True)
 
     def _watch_checkpoints(self) -> None:
-        """Record that the script uses checkpointing with a hook inside PyTorch's function."""
+        """Install a hook in PyTorch's checkpoint function that records whether the script uses activation
+        checkpointing.
+        """
         module: Any = torch.utils.checkpoint
         self._wrap(module, "_checkpoint_without_reentrant_generator", lambda *_, **__: self._note(checkpoints=True))
         original = module.CheckpointFunction.apply
@@ -324,7 +329,9 @@ class Gatherer:
     # ---- results
 
     def facts(self, entries: Entries) -> TrainingFacts:
-        """Return the collected facts. The bytes that blocks save come from the journal's entries."""
+        """Return the collected facts about training. The number of bytes that blocks save comes from the record of
+        allocations.
+        """
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
@@ -376,14 +383,16 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the package of a class; "" if the class is defined in the user's code."""
+    """Return the top-level package of a class; "" if the class is defined in the user's code."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
 
 
 def _library_between(inner: FrameType | None, outer: FrameType) -> str:
-    """Return the library whose loop calls the model, from the stack frames between the model and the user's code."""
+    """Return the library whose loop calls the model, found in the stack frames between the model and the user's
+    code.
+    """
     while inner is not None:
         name = str(inner.f_globals.get("__name__", ""))
         if name.startswith("transformers.trainer"):

@@ -1,4 +1,4 @@
-"""Find the names by which running user functions refer to an object, without running user code or keeping
+"""Find the names by which running functions of the user refer to an object, without running user code or keeping
 references.
 """
 
@@ -81,7 +81,9 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned a name before a line that uses it; None if that line is uncertain."""
+    """Return the line that assigned a name before a line that uses the name; None if the assigning line is
+    uncertain.
+    """
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -98,7 +100,9 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement that assigns a name on every path to a line."""
+    """Return the last statement that assigns a name before a line, on every path that leads to the line; None if this
+    is uncertain.
+    """
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -110,7 +114,9 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns. For a function or class definition, this is its name."""
+    """Return the names that a statement assigns. A function or class definition assigns the name of the function or
+    class.
+    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)

@@ -27,20 +27,22 @@ _COUNTED: Final = ("NllLossBackward", "NllLoss2DBackward", "NllLossNdBackward")
 _SELECTS: Final = ("IndexBackward", "MaskedSelectBackward", "TakeBackward")
 _MOST_NODES: Final = 64
 _LOOKED_AT: Final = 12
-"""The depth below a mean to which a selection of elements is searched; with a selection, parts may differ in size."""
+"""The number of graph nodes below a mean that are searched for a selection of elements. With a selection, parts of a
+batch may differ in size.
+"""
 _MOST_BATCHES: Final = 8
 _MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for the sum
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A graph node that reduces a term of the loss to a scalar, and the scaling between this node and the loss."""
+    """An autograd node that reduces a term of the loss to a scalar, and the scaling between this node and the loss."""
 
     node: Any
     is_scaled: bool
-    """Whether the term is multiplied or divided by a constant."""
+    """Whether this term of the loss is multiplied or divided by a constant."""
     is_divided: bool
-    """Whether the term is divided by an unknown tensor."""
+    """Whether this term of the loss is divided by an unknown tensor."""
 
 
 def form_of_loss(
@@ -91,10 +93,10 @@ def _form_of(term: _Term, items: int | None, *, reads_saved: bool) -> LossForm:
 
 
 def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool) -> Iterator[_Term]:
-    """Yield the terms that are added up to the loss.
+    """Yield the terms that add up to the loss.
 
     Raises:
-        LookupError: a node has an unknown kind.
+        LookupError: the autograd graph has a node of an unknown kind.
     """
     waiting, seen = [(node, False, False)], 0
     while waiting:
@@ -127,7 +129,7 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
 
 
 def _selects(node: Any) -> bool:
-    """Return whether a mean is taken over selected elements."""
+    """Return whether the mean of an autograd node is taken over selected elements."""
     for _ in range(_LOOKED_AT):
         node = next((each for each, _ in node.next_functions if each is not None), None)
         if node is None:
@@ -138,11 +140,13 @@ def _selects(node: Any) -> bool:
 
 
 class LossWatch:
-    """Watches for information about losses: hooks on saved tensors, and ignored targets in batches."""
+    """Observes how losses are computed: whether the script has hooks on saved tensors, and whether batches have ignored
+    targets.
+    """
 
     def __init__(self) -> None:
         self.ignores_targets = False
-        """Whether a loader returned a batch in which some targets are ignored."""
+        """Whether a data loader returned a batch in which some targets are ignored."""
         self._has_hooks = False
         self._batches = 0
 
@@ -163,7 +167,9 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return how a loss is reduced, and the kind of divisor that transformers' loop applies to a part's loss."""
+        """Return how a loss is reduced, and the kind of divisor with which transformers scales the loss of each part of
+        a batch.
+        """
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:
             return LossForm.OTHER, ""
@@ -180,7 +186,7 @@ def _has_ignored(batch: Any) -> bool:
 
 
 def _share_of_trainer(frame: FrameType | None) -> tuple[Any, str]:
-    """Return the tensor with the number of targets by which transformers' loop divides, and the divisor's name."""
+    """Return the number of targets by which transformers divides the loss, as a tensor, and the kind of divisor."""
     while frame is not None:
         if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":
             trainer, counts = frame.f_locals.get("self"), frame.f_locals.get("num_items_in_batch")

@@ -1,4 +1,6 @@
-"""Find the model inside its wrappers, and its repeated blocks: adjacent modules of one class in one list."""
+"""Find the model inside its wrappers, and the repeated blocks of the model: adjacent modules of one class in one
+list.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,14 +15,16 @@ _LEAST_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Repeated blocks, by the path of their list inside the model."""
+    """A list of repeated blocks, and the path of this list inside the model."""
 
     path: str
     modules: list[nn.Module]
 
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
-    """Return the model inside its wrappers, the class name of the outermost wrapper, and whether it is compiled."""
+    """Return the model inside its wrappers, the class name of the outermost wrapper, and whether the model is
+    compiled.
+    """
     wrapper, is_compiled = "", False
     while type(module).__name__ in _WRAPPERS:
         names = ("_orig_mod", "module", "_fsdp_wrapped_module")
@@ -51,13 +55,15 @@ def _is_a(module: nn.Module, name: str) -> bool:
 
 
 def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
-    """Return the path of the outermost transformers model, and that model; None and None if there is none."""
+    """Return the path of the outermost transformers model, and the model itself; None and None if no transformers model
+    exists.
+    """
     found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
     return next(found, (None, None))
 
 
 def has_switch(block: nn.Module) -> bool:
-    """Return whether a block of transformers has its own switch for checkpointing."""
+    """Return whether a block of transformers can turn checkpointing on for itself alone."""
     return _is_a(block, "GradientCheckpointingLayer")
 
 
@@ -81,14 +87,14 @@ def _below(module: nn.Module, path: str) -> Iterator[Blocks]:
 
 
 def _lists_in(stage: nn.Module, path: str) -> Iterator[Blocks]:
-    """Yield the lists of blocks among the direct children of a stage."""
+    """Yield the lists of repeated blocks among the direct children of a module."""
     for name, child in _children(stage):
         if isinstance(child, nn.ModuleList | nn.Sequential) and _repeat(_children(child)):
             yield Blocks(_joined(path, name), [block for _, block in _children(child)])
 
 
 def _repeat(children: list[tuple[str, nn.Module]]) -> bool:
-    """Return whether modules are trained, have one class, and contain several layers each."""
+    """Return whether modules are repeated blocks: trained modules of one class that contain several layers each."""
     if len(children) < _LEAST_BLOCKS or len({type(child) for _, child in children}) > 1:
         return False
     first = children[0][1]
@@ -119,6 +125,6 @@ def dtypes_of(module: nn.Module) -> list[str]:
 
 
 def batch_norms_of(model: nn.Module) -> int:
-    """Return the number of modules that normalise by statistics of the whole batch."""
+    """Return the number of modules in a model that normalise by statistics of the whole batch."""
     norm = nn.modules.batchnorm._BatchNorm
     return sum(isinstance(module, norm) and module.training for module in model.modules())

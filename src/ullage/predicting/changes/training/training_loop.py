@@ -26,48 +26,60 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""Called with the module, and with the user's stack frame that calls it."""
+"""A function that is called with a module, and with the stack frame of the user's code that calls the module."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""Called with the optimizer and a function that performs its step; returns the result of the step."""
+"""A function that is called with the optimizer and a function that performs its step; it returns the result of the
+step.
+"""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
 class TrainingLoop:
-    """Calls the functions that changes have registered. `install` wraps torch's functions; call it once per process."""
+    """Calls the functions that changes have registered for a training loop. `install` wraps torch's functions; call it
+    once per process.
+    """
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """The number of times that each change had an effect, by its `key=setting`. A missing key means 0."""
+        """The number of times that each change had an effect. The key is `key=setting`; a missing key means 0."""
         self.refusals: dict[str, str] = {}
-        """The reasons why changes were not applied, by their `key=setting`."""
+        """The reasons why changes were not applied, by the `key=setting` of each change."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """Returns the facts about training from the journal's entries; None if they are not collected."""
+        """A function that returns the facts about training from the record of allocations; None if the facts are not
+        collected.
+        """
         self.flops_now: Callable[[], int] | None = None
-        """Returns the number of floating-point operations so far; None if they are not counted."""
+        """A function that returns the floating-point operations of the run so far; None if they are not counted."""
         self.step_flops = 0
-        """The number of floating-point operations of a step, if they are counted."""
+        """The number of floating-point operations of a step, if ullage counts them."""
         self.before_first_forward: list[BeforeForward] = []
-        """Functions called before the first forward pass of each trained module; they may change the module."""
+        """Functions that are called before the first forward pass of each trained module, and that may change the
+        module.
+        """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions called before the outermost backward pass, from whatever code it is started."""
+        """Functions that are called before the outermost backward pass, whether the script or a library starts it."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Functions that may replace the tensors on which `torch.autograd.backward` is called."""
+        """Functions that may replace the tensors on which `torch.autograd.backward` is called, when it is called."""
         self.roots: Any = None
-        """The tensor on which the script calls backward, during `before_backward`; None if unknown."""
+        """The tensor on which the script calls backward, set during `before_backward`; None if the tensor is
+        unknown.
+        """
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
-        """Functions called around an optimizer's step, if they are registered before the first optimizer is created."""
+        """Functions that are called around an optimizer's step, if they are registered before the first optimizer is
+        created.
+        """
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
         """Functions that return a context manager around a module's call in a forward pass, by the module's `id`. The
         context manager yields a function that is called with the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
-        """The arguments of the module's call, during `before_first_forward` and `before_forward`."""
+        """The arguments of the module's call, set during `before_first_forward` and `before_forward`."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
-        """Whether a forward pass in training is running."""
+        """Whether a forward pass in training mode is running now."""
         self._is_backward = False
         self._stepping: set[int] = set()
         self._main_thread = threading.get_ident()
@@ -78,7 +90,7 @@ class TrainingLoop:
         return torch
 
     def install(self) -> None:
-        """Wrap the functions that call modules, run backward and create optimizers."""
+        """Wrap the functions of torch that call modules, run the backward pass and create optimizers."""
         self._wrap_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             wrap(owner, "_engine_run_backward", self._around_engine)
@@ -119,7 +131,9 @@ class TrainingLoop:
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _is_training(self, module: nn.Module) -> bool:
-        """Return whether a module's call begins a forward pass in training. Loss functions have no parameters."""
+        """Return whether a module's call begins a forward pass in training. The call of a module without parameters,
+        such as a loss, does not.
+        """
         return (
             module.training
             and torch.is_grad_enabled()
@@ -138,7 +152,9 @@ class TrainingLoop:
             call(module, frame)
 
     def _around_backward(self, original: Callable[..., Any], tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a backward pass that the script starts, before PyTorch creates the initial gradient."""
+        """Run a backward pass that the script starts; registered functions are called before PyTorch creates the
+        initial gradient.
+        """
 
         def run() -> Any:
             roots = tensors
@@ -178,7 +194,9 @@ class TrainingLoop:
                 call()
 
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the step of an optimizer class. Schedulers wrap the step of an instance."""
+        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap the `step` method of an optimizer
+        object.
+        """
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function

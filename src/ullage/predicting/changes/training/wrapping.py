@@ -13,7 +13,9 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
-"""Called with the object that is being created and its keyword arguments, which the function may change."""
+"""A function that is called with the object that is being created and with its keyword arguments, which the function
+may change.
+"""
 TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 PLACES: Final = {
     "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
@@ -23,7 +25,7 @@ PLACES: Final = {
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function or method, so that a call becomes `around(original, *arguments, **keywords)`."""
+    """Replace a function or a method, so that each call becomes `around(original, *arguments, **keywords)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -34,7 +36,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def when_imported(module: str, act: Callable[[Any], None]) -> None:
-    """Run a function on a module now, or as soon as the module is imported."""
+    """Call a function with a module now, or as soon as the module is imported."""
     if module in sys.modules:
         act(sys.modules[module])
     else:
@@ -42,7 +44,7 @@ def when_imported(module: str, act: Callable[[Any], None]) -> None:
 
 
 def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
-    """Call a function right before a library's object is created, by a line of the user's code or by any code.
+    """Call a function right before an object of a library is created, by the user's code only or by any code.
 
     A `TrainingArguments` object has its arguments as attributes at this time, and they can still be changed.
     """
@@ -58,9 +60,9 @@ def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = Tru
 
 
 def _is_called_by_user() -> bool:
-    """Return whether a line of the user's code creates the object, rather than the library for its internal use.
-
-    Between the two there may be frames of the library's decorators and of `__init__` of derived classes.
+    """Return whether the user's code creates the object, rather than the library for its internal use. Between the line
+    of the user's code and the constructor there may be stack frames of the library's decorators and of `__init__` of
+    derived classes.
     """
     frame = sys._getframe(3)
     for _ in range(8):
