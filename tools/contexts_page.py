@@ -62,11 +62,11 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"The data contains {len(found)} readings. Some of these readings are left out because of the text around "
-        f"them: {said}.",
-        f"Readings above {OTHER:g} times the chip's median are left out, too. The processes of these readings held "
-        "other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error messages do "
-        "not show separately. So a process that uses NCCL takes more memory than the tables on this page show.",
+        f"The data contains {len(found)} readings. Some readings are left out because of the text around them: {said}.",
+        f"Readings above {OTHER:g} times the chip's median are left out, too. The processes of readings above this "
+        "limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
+        "messages do not show separately. So a process that uses NCCL takes more memory than the tables on this page "
+        "show.",
         f'In the tables, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile of the '
         f'readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "low" '
         'and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
@@ -137,18 +137,18 @@ def _rule(known: list[Population]) -> list[str]:
     return [
         "## The rule for other GPUs",
         _wrapped(
-            f"The rule is: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each "
-            f"1,024 threads that can be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} "
-            f"MiB. The rule is a line that was fitted to the median readings of all chips with {FEWEST_FOR_THE_RULE} "
-            f"readings or more. The range around the line is wide enough for {100 * COVERED:.0f} % of the readings "
-            "of these chips, with equal weight for each chip, if the line is fitted without that chip. The last two "
-            "columns of the following table compare each chip with a rule that was fitted without this chip."
+            f"The rule is: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 "
+            f"threads that can be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The "
+            f"rule is a line that was fitted to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings "
+            f"or more. The range around the line contains {100 * COVERED:.0f} % of the readings, with equal weight "
+            "for each chip, if the line is fitted without the chip of the reading. The last two columns of the "
+            "following table compare each chip with a rule that was fitted without this chip."
         ),
         _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
             f"If the rule is fitted without one chip at a time, {inside} of {tried} readings "
-            f"({100 * inside / tried:.0f} %) of the chips that were left out are inside the range of the rule. This "
-            f"range is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
+            f"({100 * inside / tried:.0f} %) of the chips that were left out are inside the range of the rule. The "
+            f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
             f"The rule gives a range of this width for {sum(_follows_the_rule(card, known) for card in all_gpus())} "
@@ -183,8 +183,9 @@ def _of_several_chips(found: list[Reading], rule: Rule) -> list[str]:
     return [
         _wrapped(
             "If several chips have the same total memory, readings with this total were used neither for a GPU "
-            "profile nor for the rule. The following table compares these readings with the rule. The readings in "
-            "this table include processes that held other memory in addition to the CUDA context."
+            "profile nor for the rule. The following table compares readings with an ambiguous total memory with the "
+            "rule. These ambiguous readings include processes that held other memory in addition to the CUDA "
+            "context."
         ),
         _table("| GPUs | readings | median | range of the rule over these GPUs | readings inside |", *rows),
     ]
@@ -198,8 +199,8 @@ def _sources(found: list[Reading]) -> list[str]:
         "## Sources",
         _wrapped(
             f"Most readings come from {len(files)} files of public repositories, found in November 2026 by the words "
-            "of the error message. The search for these files did not report their location, so nobody can look "
-            "these readings up again; you have to take our word for them. The other sources are:"
+            "of the error message. The search for the error message did not report where a file is located, so "
+            "nobody can look up these readings again; you have to take our word for them. The other sources are:"
         ),
         "\n".join([*[f"* {other}" for other in others], *[f"* <{link}>" for link in links]]),
     ]

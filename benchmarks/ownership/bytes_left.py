@@ -226,10 +226,10 @@ PAGE = """# Which GPU memory stays allocated after cleanup?
 
 This page shows how much GPU memory stays allocated after `ullage.release` and after four usual ways to free GPU
 memory. Each row of the table is one small script with one culprit: an object that keeps GPU memory allocated ([the
-scripts](../tests/training/ownership/scenarios)). The scripts ran with torch {torch} on an emulated {card}. When a
-script ends, its variables are still alive, as in a notebook. Each cell of the table shows the memory that
-`torch.cuda` reports after the cleanup, as allocated / reserved; **0** means that both are 0. The columns of the table
-are:
+scripts](../tests/training/ownership/scenarios)). The scripts of this table ran with torch {torch} on an emulated
+{card}. When a script of this table ends, its variables are still alive, as in a notebook. Each cell of the table
+shows the memory that `torch.cuda` reports after the cleanup, as allocated / reserved; **0** means that both are 0.
+The following list explains the columns of the table.
 
 * *held*: the memory before the cleanup.
 * *del*: the memory after the obvious variables (the model, the optimizer) were deleted, and `gc.collect()` and
@@ -237,7 +237,7 @@ are:
 * *del with certificate*: the memory after the cleanup of the column *del*, if the variables that the result of
   `ullage.release` names were deleted too.
 * *accelerate*: the memory after `accelerate.utils.release_memory` (version {accelerate}) was called for the objects
-  of these variables, and its results were assigned to the variables.
+  that the column *del* deletes, and its results were assigned to their variables.
 * *Lightning*: the memory after the trainer's cleanup in Lightning {lightning} (`strategy.teardown()`) for the module
   and all optimizers, and then the cleanup of the column *del*. For scripts without a module and an optimizer, the
   column *Lightning* has a "-".

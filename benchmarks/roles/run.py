@@ -29,11 +29,11 @@ activation, and so on) from a snapshot alone. `ullage predict` observes the same
 the owner of every tensor. For this comparison, {count} training workloads ran on an emulated A100 and recorded
 torch's Python stacks.
 
-`ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack shows, for
-example, `Optimizer.step`, a module's call, `Module._apply` or autograd's threads. The lifetime shows, for example,
-that a block that the forward pass allocates and that is alive in the backward pass is an activation. The size shows,
-for example, that a block is a gradient, because a gradient has the size of its parameter. `ullage explain` states for
-each role how certain it is:
+`ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack of a block shows,
+for example, `Optimizer.step`, a module's call, `Module._apply` or autograd's threads. The lifetime of a block shows,
+for example, that a block that the forward pass allocates and that is alive in the backward pass is an activation. The
+size of a block shows, for example, that a block is a gradient, because a gradient has the size of its parameter.
+`ullage explain` states for each role how certain it is.
 
 * *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block agrees.
 * *likely*: the lifetime and the size of the block indicate its role.
@@ -42,7 +42,7 @@ each role how certain it is:
 
 """
 RIGHT = """
-The figures in this table are the bytes with the right role, as a share of all bytes at the peak. The rules for
+The figures in the table of roles are the bytes with the right role, as a share of all bytes at the peak. The rules for
 finding roles were developed on three quarters of the workloads; every fourth workload was held out until the rules
 were finished. If a recording ends at the peak, as it does for a failed run, it does not show the full lifetime of the
 blocks that are alive at the peak. If a recording begins with the second training step, it does not show which code

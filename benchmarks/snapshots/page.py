@@ -18,14 +18,14 @@ _HEAD: Final = ("file", "events", "heading", *_PEAKS, "no stack", "operation alo
 _INTRODUCTION: Final = """\
 The first table shows how often the results of `ullage explain` are right for the memory snapshots that were found in
 public repositories. The last table on this page has one row for each public snapshot. The snapshot files are not part
-of this repository; `benchmarks/snapshots/snapshots.toml` lists where to get each file. The columns of the last table
-use these words:
+of this repository; `benchmarks/snapshots/snapshots.toml` lists where to get each file. The following list explains
+the words in the last table.
 
 * *equal*: the peak that `explain` reports is equal, to the byte, to the peak from an independent reader of snapshots.
   The independent reader (`benchmarks/snapshots/raw.py`) starts with the final state, undoes all recorded events, and
   then redoes them.
 * *open*: the independent reader gives only a range for the peak, because blocks from before the recording were freed
-  during the recording. The peak that `explain` reports is within this range.
+  during the recording. The peak that `explain` reports is within the range of the independent reader.
 * *no stack*: the share of the bytes at the peak for which the snapshot has no stack, so that no tool can find a
   source line.
 * *operation alone*: the share of the bytes with a stack for which `explain` reports an operation but no source line.
