@@ -62,13 +62,14 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"The data contains {len(found)} readings. Some readings are left out because of the text around them: {said}.",
-        f"Readings above {OTHER:g} times the chip's median are left out, too. The processes of readings above this "
-        "limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
+        f"The data contains {len(found)} readings. Some readings of memory are left out because of the text that was "
+        f"published with the reading: {said}.",
+        f"Readings above {OTHER:g} times the median of their chip are left out, too. The processes of readings above "
+        "this limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
         "messages do not show separately. So a process that uses NCCL takes more memory than the tables on this page "
         "show.",
-        f'In the tables, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile of the '
-        f'readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "low" '
+        f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile of '
+        f'the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "low" '
         'and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
         'MiB). The column "expected" shows the median of the readings or, if somebody measured the context after '
         "training steps, that measurement.",
@@ -83,7 +84,7 @@ def _beginning(found: list[Reading]) -> list[str]:
         "# CUDA contexts",
         _wrapped(
             "This page lists how much GPU memory a process takes outside PyTorch's allocator, in MiB: mainly the "
-            "CUDA context. The figures come from published readings, most of them from out-of-memory messages. "
+            "CUDA context. The context sizes come from published readings, most of them from out-of-memory messages. "
             "Since torch 2.1, PyTorch's out-of-memory messages show the memory of the process, the memory of its "
             f"tensors, and the memory that its allocator caches. {_measured(found)} The readings are in "
             "`benchmarks/contexts/readings.jsonl`; `make contexts` generates the GPU profiles and this page from "
@@ -151,8 +152,9 @@ def _rule(known: list[Population]) -> list[str]:
             f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            f"The rule gives a range of this width for {sum(_follows_the_rule(card, known) for card in all_gpus())} "
-            "more whole GPUs of ullage's table, for which readings are missing or too few."
+            "The rule for CUDA contexts gives a range of this width for "
+            f"{sum(_follows_the_rule(card, known) for card in all_gpus())} more whole GPUs of ullage's table, for "
+            "which readings are missing or too few."
         ),
         _wrapped(
             "For a partition of a GPU (MIG), the rule uses the number of SMs of the partition; no reading of a "

@@ -210,8 +210,8 @@ def _page(rows: list[str], equal: int, tree: str) -> str:
         "| kind | script | the fullest rank, allocated / reserved | kinds of ranks | alone |\n|---|---|---|---|---|\n"
     )
     return (
-        f"{head}{chr(10).join(rows)}\n\nFor {equal} of {len(rows)} scripts, the peaks are equal to the byte on every "
-        f"rank. All scripts ran with the same source files (tree {tree}).\n"
+        f"{head}{chr(10).join(rows)}\n\nFor {equal} of {len(rows)} scripts, the peaks of ranks that ran alone and "
+        f"together are equal to the byte. All scripts ran with the same source files (tree {tree}).\n"
     )
 
 

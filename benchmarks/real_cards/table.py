@@ -104,7 +104,7 @@ def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]
     ]
     sources = sorted({f"{origin.text} ({origin.licence})" for case in cases for origin in case.origins})
     return [
-        f"From {', '.join(sources)}.",
+        f"The figures in this table come from {', '.join(sources)}.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",

@@ -83,8 +83,8 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
     above = [one for one in found if one.without_line + sum(one.operation_alone.values()) >= _MOST_WITHOUT_LINE]
     if not above:
         return
-    least = f"{_MOST_WITHOUT_LINE:.0%} or more of these bytes have no line of user code"
-    yield f"In these files, {least}; they were allocated by the operations listed."
+    least = f"{_MOST_WITHOUT_LINE:.0%} or more of the bytes with a stack have no line of user code"
+    yield f"In the following snapshots, {least}; the list shows which operations allocated these bytes."
     yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:
