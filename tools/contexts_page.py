@@ -68,9 +68,9 @@ def _beginning(found: list[Reading]) -> list[str]:
         "this limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
         "messages do not show separately. So a process that uses NCCL takes more memory than the tables on this page "
         "show.",
-        f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile of '
-        f'the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "low" '
-        'and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
+        f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile '
+        f"of the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "
+        '"low" and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
         'MiB). The column "expected" shows the median of the readings or, if somebody measured the context after '
         "training steps, that measurement.",
         "If the text of a reading does not name the GPU, the total memory identifies the GPU, unless ullage's table "
