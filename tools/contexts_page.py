@@ -62,28 +62,33 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"{len(found)} readings. Of these, some are left out because of the text around them: {said}.",
-        f"Readings above {OTHER:g} times the chip's median are left out, too. These processes held other memory in "
-        "addition, such as NCCL's buffers, which PyTorch's error messages do not distinguish. Such a process uses "
-        "more than these tables show.",
-        f"Low and high are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile, so one reading in five is "
-        f"outside. For chips with fewer than {MANY} readings, they are the lowest and the highest reading, each "
-        "extended by its rounding. The rounding (mostly +-10 MiB) is part of the spread. Expected is the median or, "
-        "if somebody measured after training steps, that measurement.",
-        "If a text does not name its GPU, the total memory identifies it, unless ullage's table of GPUs has the same "
-        "total for another chip. So the readings of the H100 may include some of the H100 PCIe, for whose total no "
-        "reading was found.",
-        "The readings say little about when they were taken. When memory ran out, the process had already run kernels. "
-        "Error messages whose traceback shows that weights were being loaded are left out.",
+        f"The data contains {len(found)} readings. Some readings of memory are left out because of the text that was "
+        f"published with the reading: {said}.",
+        f"Readings above {OTHER:g} times the median of their chip are left out, too. The processes of readings above "
+        "this limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
+        "messages do not show separately. So a process that uses NCCL takes more memory than the tables on this page "
+        "show.",
+        f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile '
+        f"of the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "
+        '"low" and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
+        'MiB). The column "expected" shows the median of the readings or, if somebody measured the context after '
+        "training steps, that measurement.",
+        "If the text of a reading does not name the GPU, the total memory identifies the GPU, unless ullage's table "
+        "of GPUs has the same total for another chip. So the readings of the H100 may include some readings of the "
+        "H100 PCIe, because no reading shows the total memory of the H100 PCIe.",
+        "The text of a reading rarely says at which time in the run it was taken. When a process ran out of memory, "
+        "it had already run kernels. Error messages whose traceback shows that weights were being loaded are left "
+        "out.",
     ]
     return [
         "# CUDA contexts",
         _wrapped(
-            "This page lists how much GPU memory a process holds outside PyTorch's allocator, in MiB: mainly the CUDA "
-            "context. The figures come from published readings, most of them from out-of-memory messages. Since torch "
-            "2.1, these messages show the memory of the process, the memory of its tensors, and the memory that its "
-            f"allocator caches. {_measured(found)} The data is in `benchmarks/contexts/readings.jsonl`; `make "
-            "contexts` generates the profiles and this page from it."
+            "This page lists how much GPU memory a process takes outside PyTorch's allocator, in MiB: mainly the "
+            "CUDA context. The context sizes come from published readings, most of them from out-of-memory messages. "
+            "Since torch 2.1, PyTorch's out-of-memory messages show the memory of the process, the memory of its "
+            f"tensors, and the memory that its allocator caches. {_measured(found)} The readings are in "
+            "`benchmarks/contexts/readings.jsonl`; `make contexts` generates the GPU profiles and this page from "
+            "these readings."
         ),
         "\n".join(_wrapped(f"* {item}") for item in items),
     ]
@@ -103,9 +108,9 @@ def _own(known: list[Population]) -> list[str]:
         f"## Chips with {FEWEST} readings or more",
         _table("| GPUs with this chip | readings | left out | low | expected | high |", *map(_own_row, own)),
         _wrapped(
-            f"So {len(narrow)} GPUs of ullage's table have a range narrower than {GOAL_MIB} MiB from readings of "
-            f"their chip. {len(read)} of them have readings themselves; those in italics have the same architecture "
-            "and the same number of SMs."
+            f"So {len(narrow)} GPUs of ullage's table have a range that is narrower than {GOAL_MIB} MiB and comes "
+            f"from readings of their chip. {len(read)} of these GPUs have readings themselves; the GPUs in italics "
+            "have the same architecture and the same number of SMs as a GPU with readings."
         ),
     ]
 
@@ -133,27 +138,28 @@ def _rule(known: list[Population]) -> list[str]:
     return [
         "## The rule for other GPUs",
         _wrapped(
-            f"Context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 threads that can "
-            f"be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The line was fitted "
-            f"to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings or more. The range covers "
-            f"{100 * COVERED:.0f} % of their readings, with equal weight for each chip, around lines that were fitted "
-            "without that chip. The last two columns of the table below are for a rule that was computed without the "
-            "chip of that row."
+            f"The rule is: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 "
+            f"threads that can be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The "
+            f"rule is a line that was fitted to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings "
+            f"or more. The range around the line contains {100 * COVERED:.0f} % of the readings, with equal weight "
+            "for each chip, if the line is fitted without the chip of the reading. The last two columns of the "
+            "following table compare each chip with a rule that was fitted without this chip."
         ),
         _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
-            f"If the rule is computed without one chip at a time, {inside} of {tried} readings "
-            f"({100 * inside / tried:.0f} %) of the chips left out are inside its range. The range is "
-            f"{2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
+            f"If the rule is fitted without one chip at a time, {inside} of {tried} readings "
+            f"({100 * inside / tried:.0f} %) of the chips that were left out are inside the range of the rule. The "
+            f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            f"The rule gives such a range for {sum(_follows_the_rule(card, known) for card in all_gpus())} more whole "
-            "GPUs of ullage's table, for which readings are missing or too few."
+            "The rule for CUDA contexts gives a range of this width for "
+            f"{sum(_follows_the_rule(card, known) for card in all_gpus())} more whole GPUs of ullage's table, for "
+            "which readings are missing or too few."
         ),
         _wrapped(
-            "A partition of a GPU (MIG) follows the rule with its own number of SMs; no reading of a partition was "
-            "found. A GPU that is given by its size has only an assumption (`profiles/assumed.toml`), and so does a "
-            "GPU whose number of SMs is assumed."
+            "For a partition of a GPU (MIG), the rule uses the number of SMs of the partition; no reading of a "
+            "partition was found. If a GPU is given only by its memory size, or if its number of SMs is assumed, "
+            "ullage has only an assumption about the CUDA context (`profiles/assumed.toml`)."
         ),
     ]
 
@@ -178,9 +184,10 @@ def _of_several_chips(found: list[Reading], rule: Rule) -> list[str]:
         rows.append(f"| {names} | {len(group)} | {middle:.0f} | {low:.0f} to {high:.0f} | {inside} |")
     return [
         _wrapped(
-            "If several chips have the same total memory, readings with this total were used neither for a profile nor "
-            "for the rule. This table compares them with the rule. The readings include processes that held other "
-            "memory in addition to the CUDA context."
+            "If several chips have the same total memory, readings with this total were used neither for a GPU "
+            "profile nor for the rule. The following table compares readings with an ambiguous total memory with the "
+            "rule. These ambiguous readings include processes that held other memory in addition to the CUDA "
+            "context."
         ),
         _table("| GPUs | readings | median | range of the rule over these GPUs | readings inside |", *rows),
     ]
@@ -193,9 +200,9 @@ def _sources(found: list[Reading]) -> list[str]:
     return [
         "## Sources",
         _wrapped(
-            f"{len(files)} files of public repositories, found in November 2026 by the words of the error message. The "
-            "search did not report where a file is located, so these readings cannot be looked up again; you have to "
-            "take our word for them. The other sources are:"
+            f"Most readings come from {len(files)} files of public repositories, found in November 2026 by the words "
+            "of the error message. The search for the error message did not report where a file is located, so "
+            "nobody can look up these readings again; you have to take our word for them. The other sources are:"
         ),
         "\n".join([*[f"* {other}" for other in others], *[f"* <{link}>" for link in links]]),
     ]

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ROOT / "docs"
 STAMP = re.compile(
     r"^Written by `make (?P<target>[a-z-]+)` at commit (?P<commit>[0-9a-f]{7,}|unknown) \((?P<date>\d{4}-\d\d-\d\d)\)"
-    r"(?P<changed>, with changes that are not committed)?(?P<part>, some rows (?:were written )?later)?\.\s"
-    r"(?:It|This page) describes (?:the code in )?(?P<paths>(?:`[^`]+`(?:,\s)?)+)\.$",
+    r"(?P<changed>, with changes that are not committed)?(?P<part>; some rows are newer)?\.\s"
+    r"The results on this page depend on (?P<paths>(?:`[^`]+`(?:,\s)?)+)\.$",
     re.MULTILINE,
 )
 
@@ -34,7 +34,7 @@ class Page:
 
     target: str
     paths: tuple[str, ...]
-    """The files and folders that the page describes, and those that measure it."""
+    """The files and folders on which the results of the page depend."""
 
 
 PAGES = {
@@ -99,7 +99,7 @@ def is_known(page: Path) -> bool:
 def stamp_of(page: Path, *, part: bool = False) -> str:
     """Return the stamp of a page that is written now, or that of before where only a part of it is."""
     if part and (before := STAMP.search(page.read_text(encoding="utf-8"))):
-        made = f"commit {before['commit']} ({before['date']}){before['changed'] or ''}, some rows were written later"
+        made = f"commit {before['commit']} ({before['date']}){before['changed'] or ''}; some rows are newer"
     else:
         commit, date = (git("show", "-s", "--abbrev=7", "--format=%h %cs", "HEAD") or "unknown 0000-00-00").split()
         changed = git("status", "--porcelain", "--", *PAGES[page.name].paths)
@@ -110,7 +110,7 @@ def stamp_of(page: Path, *, part: bool = False) -> str:
 
 def description_of(page: Page) -> str:
     """Return the second sentence of a stamp."""
-    text = f"This page describes the code in {', '.join(f'`{path}`' for path in page.paths)}."
+    text = f"The results on this page depend on {', '.join(f'`{path}`' for path in page.paths)}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 

@@ -167,14 +167,16 @@ def last_line(text: str) -> str:
 HEAD = """# Which CUDA libraries run on an emulated GPU
 
 {ran} of {tried} packages with their own CUDA code run on an emulated GPU. The packages are unmodified and come from
-PyPI. The nvidia-* wheels that a real GPU would need are not installed (faiss, Numba and nvcc require some of them).
-Each package was loaded in a process with an emulated GPU and ran the test in the table. No kernel runs, so the test
-does not check values. The columns are:
+PyPI. The nvidia-* wheels that a real GPU would need are not installed, except those that faiss, Numba and nvcc
+require. Each package was imported in a process with an emulated GPU, and ran the test that the column "what runs"
+describes. No kernel runs on an emulated GPU, so the tests of the packages do not check computed values. The
+following list explains the memory columns of the table.
 
-* **allocated**: the peak of PyTorch's allocator;
-* **outside**: the peak of memory in use outside PyTorch's allocator and the CUDA context;
-* **to the byte**: sizes requested from PyTorch's allocator, or outside it, that equal the sizes computed from the
-  shapes alone. An empty cell means that no size could be computed.
+* **allocated**: the peak of memory that PyTorch's allocator allocated during the test.
+* **outside**: the peak of GPU memory in use outside PyTorch's allocator and outside the CUDA context.
+* **to the byte**: the allocations that are equal, to the byte, to the sizes computed from the tensor shapes alone, in
+  PyTorch's allocator or outside it. An empty cell in the column "to the byte" means that no size could be computed
+  from the shapes.
 
 | library | torch | installs | what runs | runs | allocated | outside | to the byte |
 |---|---|---|---|---|---|---|---|

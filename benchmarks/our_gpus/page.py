@@ -12,13 +12,14 @@ MOST_RECORDED = 12
 """A question with more figures that are only recorded does not show them: they are in the record."""
 HEAD = """# Our GPUs
 
-This page compares measurements of real GPUs (`make gpu`) with the emulated GPU. A figure is *equal*, *inside the
-interval* that ullage states, or *different*. Figures that are *recorded only* are durations, and values that only a
-driver decides. The measurements are in `benchmarks/our_gpus/records/`; CONTRIBUTING.md explains how to add your own.
+This page compares measurements of real GPUs, made with `make gpu`, with the emulated GPU. Each measured figure is
+*equal* to the emulated figure, *inside the interval* that ullage states, or *different*. Durations, and values that
+only the driver decides, are *recorded only*: they are not compared. The measurements of real GPUs are in
+`benchmarks/our_gpus/records/`; CONTRIBUTING.md explains how to add your own.
 """
 NONE = """
-Nobody has measured a real GPU with `make gpu` yet, so this page is empty. [Real GPUs](real_cards.md) compares ullage
-with measurements that others have published.
+Nobody has measured a real GPU with `make gpu` yet, so this page lists no measurements. The page [Real
+GPUs](real_cards.md) compares ullage with measurements that other people have published.
 """
 
 

@@ -224,29 +224,36 @@ def rows(only: list[str]) -> Iterator[Row]:
 
 PAGE = """# Which GPU memory stays allocated after cleanup?
 
-This page compares `ullage.release` with four usual ways to free GPU memory. Each row is one small script with one
-culprit: an object that keeps GPU memory allocated ([the scripts](../tests/training/ownership/scenarios)). Torch
-{torch} runs the scripts on an emulated {card}. The variables of a script are still alive when it ends, as in a
-notebook. A cell has the memory that `torch.cuda` then reports as allocated / reserved; **0** means neither.
+This page shows how much GPU memory stays allocated after `ullage.release` and after four usual ways to free GPU
+memory. Each row of the table is one small script with one culprit: an object that keeps GPU memory allocated ([the
+scripts](../tests/training/ownership/scenarios)). The scripts of this table ran with torch {torch} on an emulated
+{card}. When a script of this table ends, its variables are still alive, as in a notebook. Each cell of the table
+shows the memory that `torch.cuda` reports after the cleanup, as allocated / reserved; **0** means that both are 0.
+The following list explains the columns of the table.
 
-* *held*: before anything is freed.
-* *del*: the variables that a user would think of (the model, the optimizer) are deleted, then `gc.collect()` and
-  `torch.cuda.empty_cache()` run.
-* *del with certificate*: as *del*, and the variables named by the certificate of *release* are deleted too.
-* *accelerate*: `accelerate.utils.release_memory` {accelerate} is called for the same objects, and its results are
-  assigned to the same variables.
-* *Lightning*: the cleanup of the trainer in Lightning {lightning} (`strategy.teardown()`) runs for the module and all
-  optimizers, then *del*. It does not apply to scripts without a module and an optimizer (-).
-* *release*: `ullage.release` is called for the same objects while the variables still refer to them.
-* *release again*: `ullage.release` is called once more, for the objects that the first certificate names.
-* *named first*: the first object in that certificate.
+* *held*: the memory before the cleanup.
+* *del*: the memory after the obvious variables (the model, the optimizer) were deleted, and `gc.collect()` and
+  `torch.cuda.empty_cache()` were called.
+* *del with certificate*: the memory after the cleanup of the column *del*, if the variables that the result of
+  `ullage.release` names were deleted too.
+* *accelerate*: the memory after `accelerate.utils.release_memory` (version {accelerate}) was called for the objects
+  that the column *del* deletes, and its results were assigned to their variables.
+* *Lightning*: the memory after the trainer's cleanup in Lightning {lightning} (`strategy.teardown()`) for the module
+  and all optimizers, and then the cleanup of the column *del*. For scripts without a module and an optimizer, the
+  column *Lightning* has a "-".
+* *release*: the memory after `ullage.release` was called for the objects that the column *del* deletes, while
+  variables still referred to them.
+* *release again*: the memory after a second call of `ullage.release`, for the objects that the result of the first
+  call names.
+* *named first*: the first object that the result of the first call of `ullage.release` names.
 
 | culprit | held | del | del with certificate | accelerate | Lightning | release | release again | named first |
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-Number of scripts, of {count}, after which nothing is allocated and nothing reserved: {sums}.
-The certificates of `ullage.release` differ from the memory that is really left by {unnamed}, summed over all scripts.
+Of {count} scripts, this is the number after which no GPU memory is allocated or reserved: {sums}.
+The certificate is the result of `ullage.release` that lists the memory that is left. Summed over all scripts, the
+memory in the certificates differs from the memory that is really left by {unnamed}.
 """
 
 

@@ -35,11 +35,11 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
     lines = [
         "# Comparison with real GPUs",
         "",
-        "Other people have recorded or published runs on real GPUs. The same runs are repeated here on emulated GPUs.",
-        "This repository contains none of their files; `benchmarks/real_cards/` describes what is downloaded and run.",
-        "A figure counts as equal if the emulated figure, rounded to the published precision, is the same.",
-        "A bold cell differs: it has the published figure and the difference of the emulated one (bytes, percent).",
-        "Numbers in brackets are the range of several emulated runs.",
+        "This page compares runs on real GPUs, which other people have recorded or published, with emulated runs.",
+        "This repository has no files of the published runs; `benchmarks/real_cards/` describes what is downloaded.",
+        "A published figure counts as equal if the emulated figure, rounded to the published precision, is the same.",
+        "A bold cell has the published figure, and how much the emulated figure differs (bytes, percent).",
+        "In the tables, numbers in brackets are the range of several emulated runs.",
         "",
         "|  | equal |",
         "|---|---|",
@@ -104,7 +104,7 @@ def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]
     ]
     sources = sorted({f"{origin.text} ({origin.licence})" for case in cases for origin in case.origins})
     return [
-        f"From {', '.join(sources)}.",
+        f"The figures in this table come from {', '.join(sources)}.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",

@@ -16,18 +16,21 @@ _PEAKS: Final = ("peak allocated", "peak reserved")
 _HEAD: Final = ("file", "events", "heading", *_PEAKS, "no stack", "operation alone", "no line", "expected")
 
 _INTRODUCTION: Final = """\
-`ullage explain` was run on every snapshot found in public repositories. The first table counts how often its results
-are right; the last table has one row for each snapshot. The snapshots are not part of this repository;
-`benchmarks/snapshots/snapshots.toml` lists where to get each one.
+The first table shows how often the results of `ullage explain` are right for the memory snapshots that were found in
+public repositories. The last table on this page has one row for each public snapshot. The snapshot files are not part
+of this repository; `benchmarks/snapshots/snapshots.toml` lists where to get each file. The following list explains
+the words in the last table.
 
-* *equal*: the peak is equal, to the byte, to the peak from an independent reading of the file, which undoes its events
-  from the end and redoes them (`benchmarks/snapshots/raw.py`).
-* *open*: the independent reading gives only a range, because blocks from before the recording were freed in it. The
-  peak from `explain` is within that range.
-* *no stack*: the share of the bytes at the peak for which the file has no stack, so that no tool can find a line.
-* *operation alone*: the share of the remaining bytes for which `explain` reports an operation but no line.
-* *no line*: the share of the remaining bytes for which `explain` reports neither.
-* *expected*: the heading that a person expected from the file itself, before `explain` was run on it."""
+* *equal*: the peak that `explain` reports is equal, to the byte, to the peak from an independent reader of snapshots.
+  The independent reader (`benchmarks/snapshots/raw.py`) starts with the final state, undoes all recorded events, and
+  then redoes them.
+* *open*: the independent reader gives only a range for the peak, because blocks from before the recording were freed
+  during the recording. The peak that `explain` reports is within the range of the independent reader.
+* *no stack*: the share of the bytes at the peak for which the snapshot has no stack, so that no tool can find a
+  source line.
+* *operation alone*: the share of the bytes with a stack for which `explain` reports an operation but no source line.
+* *no line*: the share of the bytes with a stack for which `explain` reports neither a source line nor an operation.
+* *expected*: the heading that a person expected after reading the snapshot, before `explain` was run on it."""
 
 
 def page_of(found: Sequence[Explained]) -> str:
@@ -80,8 +83,8 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
     above = [one for one in found if one.without_line + sum(one.operation_alone.values()) >= _MOST_WITHOUT_LINE]
     if not above:
         return
-    least = f"{_MOST_WITHOUT_LINE:.0%} or more of these bytes have no line of user code"
-    yield f"In these files, {least}; they were allocated by the operations listed."
+    least = f"{_MOST_WITHOUT_LINE:.0%} or more of the bytes with a stack have no line of user code"
+    yield f"In the following snapshots, {least}; the list shows which operations allocated these bytes."
     yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:

@@ -328,7 +328,7 @@ def test_a_command_writes_its_page_with_a_stamp(tmp_path: Path, monkeypatch: pyt
     answers = {"show": "abcdef1 2026-11-27", "status": ""}
     monkeypatch.setattr(stale_pages, "git", lambda command, *_: answers[command])
     page = tmp_path / "libraries.md"
-    described = "This page describes the code in `src/ullage/gpu`, `benchmarks/libraries`.\n\n"
+    described = "The results on this page depend on `src/ullage/gpu`, `benchmarks/libraries`.\n\n"
     stale_pages.write_page(page, "# Title\n\nText\n")
     first = "Written by `make libraries` at commit abcdef1 (2026-11-27)"
     assert page.read_text() == f"# Title\n\n{first}.\n{described}Text\n"
@@ -337,7 +337,7 @@ def test_a_command_writes_its_page_with_a_stamp(tmp_path: Path, monkeypatch: pyt
     answers |= {"show": "1234567 2026-11-28", "status": " M file"}
     for _ in range(2):
         stale_pages.write_page(page, "# Title\n\nOther\n", part=True)
-        assert page.read_text() == f"# Title\n\n{first}, some rows were written later.\n{described}Other\n"
+        assert page.read_text() == f"# Title\n\n{first}; some rows are newer.\n{described}Other\n"
     page.write_text("before\n<!-- a -->\nold\n<!-- end -->\nafter\n")
     stale_pages.write_page(page, "new\n", between=("<!-- a -->\n", "<!-- end -->"))
     second = "Written by `make libraries` at commit 1234567 (2026-11-28), with changes that are not committed"
