@@ -24,10 +24,10 @@ def default_folder() -> Path:
 
 
 class Cache:
-    """The cached answers of one cuDNN version for one GPU."""
+    """A folder with the cached answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a cache folder, which is created when the first answer is stored."""
+        """Use a folder for cached cuDNN answers; the folder is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
