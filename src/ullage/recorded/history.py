@@ -45,8 +45,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:
-    """All distinct stacks that a recording contains: stack n is `frames[starts[n]:starts[n + 1]]`, and these numbers
-    are rows of `table`.
+    """All distinct stacks that a recording contains: stack n consists of the rows `frames[starts[n]:starts[n + 1]]` of
+    `table`.
     """
 
     starts: Column

@@ -22,7 +22,7 @@ UNLIMITED: Final = (1 << 64) - 1
 """The value of `max_split_bytes` with which the allocator splits blocks of any size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
-"""The unit in bytes to a multiple of which the allocator rounds up the size of every block (kMinBlockSize)."""
+"""The unit in bytes to which the allocator rounds up the size of every block (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
 """The largest request in bytes that the allocator serves from its small pool (kSmallSize). In the large pool, a
 remainder up to this size is not split off a block (DeviceCachingAllocator::should_split).
@@ -34,7 +34,9 @@ SMALL_SEGMENT_BYTES: Final = 2 * MIB
 DRIVER_PAGE_BYTES: Final = 2 * MIB
 """The size in bytes of a driver page; the driver gives memory in multiples of this size."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
-"""The unit in bytes to which a large segment is rounded up that is allocated for a single request (kRoundLarge)."""
+"""The unit in bytes to which the allocator rounds up a large segment that it allocates for a single request
+(kRoundLarge).
+"""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
@@ -90,7 +92,7 @@ max_split_size_mb is set or private pools are used; otherwise it is assumed to e
 SEMANTICS: Final = tuple(ALLOCATORS)
 """The PyTorch versions whose allocator rules ullage models."""
 USUAL: Final = "2.11"
-"""The PyTorch version that is assumed if the version is unknown."""
+"""The PyTorch version that ullage assumes if it does not know the version."""
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments": (2, 1),
     # Missing in 2.8; 2.9 was not checked for this option and the next one

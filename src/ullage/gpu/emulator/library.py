@@ -43,7 +43,7 @@ FIGURES: Final = (
 
 
 class PlanSource(IntEnum):
-    """Where the workspace size of a cuDNN plan comes from; the order is that of `enum plan_source` in `cuda/card.h`."""
+    """The source of the workspace size of a cuDNN plan; the order is that of `enum plan_source` in `cuda/card.h`."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -79,7 +79,7 @@ class GuessFigures:
     guessed_bytes: int
     """The largest sum, in bytes, of guessed library allocations that existed at the same time."""
     below_bytes: int
-    """The number of bytes by which the memory that these libraries use on a real GPU may be less than guessed."""
+    """The number of bytes by which the memory that CUDA libraries use on a real GPU may be less than guessed."""
     above_bytes: int
     expected_below_bytes: int
     """The number of bytes by which guessed allocations may be smaller on a real GPU, at the last request for which
@@ -239,7 +239,7 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
     """Set the command with which the emulated cuDNN starts the planner process; see `ullage.gpu.emulator.cudnn`.
 
     Raises:
-        MemoryError: the C library cannot allocate memory for it.
+        MemoryError: the C library cannot allocate memory for the command.
     """
     library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
     library.cudnn_planner_configure.restype = ctypes.c_bool
@@ -284,8 +284,8 @@ def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each co
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the data that the calling thread last copied to the GPU to a host address; return False if its last copy
-    was a different one.
+    """Write the data that the calling thread last copied to the GPU to a host address; return False if this last copy
+    went to a different GPU address.
     """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 

@@ -34,8 +34,8 @@ def hurry_workers() -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """Terminate a process, and wait for it at most a second; this replaces the `wait` of its process object.
-    `_child.begin` makes the process end cleanly.
+    """End a process that should end: terminate it and wait at most one second; this replaces the `wait` of its process
+    object. `_child.begin` makes the process end cleanly.
     """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

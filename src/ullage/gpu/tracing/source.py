@@ -71,7 +71,9 @@ def is_librarys(file: str) -> bool:
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """Return the source line of the innermost stack frame in the user's own code; None if no frame is there."""
+    """Return the source line of the innermost stack frame in the user's own code; None if the stack has no frame in
+    user code.
+    """
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)

@@ -137,7 +137,9 @@ class Answers:
             here.answers -= 1
 
     def within(self, op: Invocation) -> Any:
-        """Run an operator whose reads from the GPU are intercepted one by one, and note its name for these reads."""
+        """Run an operator whose reads from the GPU are intercepted one by one, and count these reads under the
+        operator's name.
+        """
         here = self._here
         outer, here.within = getattr(here, "within", None), op.plan.name
         try:

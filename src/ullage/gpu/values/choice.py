@@ -22,8 +22,9 @@ class ValuesChoice:
     mode: ValuesMode = "on"
     """The mode of computing tensor values.
 
-    "on": compute values when they are read. "auto": as "on", until two steps have read nothing. "off": every read
-    returns zero. "all": compute everything on the host, which is slow and exact.
+    "on": compute values when they are read. "auto": as "on", but values are no longer tracked after two steps in which
+    the script read none. "off": every read returns zero. "all": compute everything on the host, which is slow and
+    exact.
     """
     seed: int = 0
     """The seed of all random values that replace unknown tensor values on an emulated GPU."""

@@ -40,7 +40,7 @@ _HOST_KERNELS: Final = (
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Parts of a CPU error message; for an error that contains one of them, a real GPU would report a failed assertion."""
+"""Parts of a CPU error message; if an error contains one of them, a real GPU would report a failed assertion."""
 
 
 class _Rule:
@@ -70,7 +70,9 @@ _rule_of: Final = cache(_Rule)
 
 
 class _OperatorFrame:
-    """A running GPU operator, with the content that the memory it writes had before nested operators wrote to it."""
+    """A running GPU operator, with a copy of the memory that it writes, made before nested operators wrote to this
+    memory.
+    """
 
     __slots__ = ("before", "is_computed")
 
@@ -82,7 +84,7 @@ class _OperatorFrame:
         }
 
     def keep(self, written: Sequence[torch.Tensor]) -> None:
-        """Save the content of memory that this operator writes and that a nested operator is about to write."""
+        """Save a copy of memory that this operator writes and that a nested operator is about to overwrite."""
         for each in written:
             storage = each.untyped_storage()
             key = (storage.data_ptr(), storage.nbytes())

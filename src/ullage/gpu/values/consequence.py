@@ -58,7 +58,9 @@ class _Flow:
             self._deciding |= _names_in(part)
 
     def decides(self, statement: ast.stmt) -> bool:
-        """Return whether a value that a statement reads from the GPU can change which code runs, an index or a size."""
+        """Return whether a value that a statement reads from the GPU may decide which code runs, or become an index or
+        a size.
+        """
         if any(_has_read(part) for part in _deciding_parts(statement)):
             return True
         if not _has_read(statement):

@@ -29,7 +29,7 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """How certain a tensor's values are; a result is as uncertain as the least certain input."""
+    """The certainty of a tensor's values; a result is as uncertain as the least certain input."""
 
     KNOWN = 0
     """The value is that of a real GPU, because it follows from data that the host sent."""
@@ -48,7 +48,7 @@ class Certainty(IntEnum):
 
 
 class Sign(IntEnum):
-    """The known sign of a tensor's numbers, for random numbers that have to replace them."""
+    """The sign that a tensor's numbers are known to have; random numbers that replace them get the same sign."""
 
     ANY = 0
     NEGATIVE = 1
@@ -332,7 +332,7 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """From now on, forget all block contents when a thread whose operators are not intercepted writes to GPU
+        """Forget all block contents, from now on, when a thread whose operators are not intercepted writes to GPU
         memory.
         """
         self._unseen_writes = unseen_writes

@@ -215,7 +215,7 @@ def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """One call of an intercepted operator; the operator can be run as without interception."""
+    """One call of an intercepted operator, which ullage can run as PyTorch would have run it."""
 
     keyset: Any
     plan: OperatorPlan

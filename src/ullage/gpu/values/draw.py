@@ -18,9 +18,9 @@ _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers d
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The share of its size by which an optimizer operation is assumed to change a number if the real change is unknown."""
+"""The relative amount by which an optimizer operation is assumed to change numbers if the real amount is unknown."""
 _FARTHEST: Final = 0.3
-"""The largest share of their size by which optimizer operations are assumed to change numbers."""
+"""The largest relative amount by which optimizer operations are assumed to change numbers in total."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
@@ -190,8 +190,8 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Change standard normal numbers so that they have the sign and the approximate size that the operation which
-    computes them implies.
+    """Change standard normal numbers so that they have the sign and the approximate size that the last operation on the
+    block gives its results.
     """
     level = level_of(seed)
     count = len(numbers)

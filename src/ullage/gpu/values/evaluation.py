@@ -50,7 +50,7 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Temporary host memory by block content, which is kept only while a GPU value is computed on the CPU."""
+"""Temporary host memory for block contents, which is kept only while a GPU value is computed on the CPU."""
 
 
 class EvaluationError(Exception):
@@ -318,7 +318,7 @@ class Evaluation:
     def _writable(
         self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
-        """Return a host tensor for the memory that an operation writes, on a copy of that memory for this operation."""
+        """Return a host tensor into which an operation writes its result: a view of a separate copy of the memory."""
         content = target.content()
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:

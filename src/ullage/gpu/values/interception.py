@@ -34,8 +34,8 @@ _MOST_BYTES: Final = 1 << 20
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives after which ullage keeps a rank's values unchanged; also after a sum, a rank's own floats are
-plausible.
+"""Collectives after which ullage keeps the values that a rank's tensor had before; for a sum of floats, these values
+remain plausible.
 """
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]

@@ -442,7 +442,7 @@ class RankMessages:
         are.
 
         Raises:
-            EvaluationError: a message did not come, or its values are unknown.
+            EvaluationError: a message did not arrive, or its values are unknown.
         """
         certainty = Certainty.KNOWN
         whole = []

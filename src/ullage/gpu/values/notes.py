@@ -294,8 +294,8 @@ def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
-    """Return the block content for memory without a known content: if `is_new`, memory that has not been written since
-    its allocation.
+    """Return the block content for memory without recorded content; with `is_new`, the memory has not been written
+    since its allocation.
     """
     content = unknown(size_bytes, tensor.dtype)
     content.is_unwritten = is_new
@@ -305,8 +305,8 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:
-    """Return the arguments of `full` that replace an operator which tests whether numbers are finite; None for any
-    other operator.
+    """Return the arguments of `torch.full` that replace an operator which tests whether numbers are finite; None for
+    any other operator.
     """
     name = call.operator._schema.name
     arguments = call.arguments

@@ -159,8 +159,8 @@ class OperatorPlan:
         return self.with_numbers(operator, places) or operator if places else operator
 
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Return the argument positions at which a script passed a number in place of a tensor, which PyTorch had
-        wrapped.
+        """Return the argument positions at which a script passed a number in place of a tensor, and PyTorch wrapped the
+        number in a tensor.
         """
         return tuple(
             place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS

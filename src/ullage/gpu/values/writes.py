@@ -246,7 +246,9 @@ class Writes:
 
 
 def _rates(op: Invocation) -> list[float] | None:
-    """Return the amount by which an operator changes each number of the tensors in its first list; None if unknown."""
+    """Return the amount by which an operator changes each number of the tensors in its first argument, a list; None if
+    the amount is unknown.
+    """
     name, arguments = op.plan.name, op.arguments
     count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
     if name in _DECAYS:

@@ -156,8 +156,8 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line of the comparison; return its exit code: 0 if all results are equal, 1 if a result differs,
-    2 if a file cannot be read.
+    """Compare files of recorded sequences with the allocator core, as the command line says; return the exit code: 0 if
+    all results are equal, 1 if a result differs, 2 if a file cannot be read.
     """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -172,7 +172,9 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return a text as a whole number within a range; the numbers in a program are signed 64-bit numbers."""
+    """Return the whole number that a text contains, if it is within a range; the numbers in a program are signed 64-bit
+    numbers.
+    """
     number = int(word)
     if not least <= number < below:
         raise ValueError(f"{word[:_SHOWN_CHARACTERS]} is out of range")

@@ -47,7 +47,7 @@ class State(IntEnum):
 
 
 class ImpossibleStartError(UsageError):
-    """Raised if the segments that exist when a program begins overlap, or have impossible addresses."""
+    """Raised if the initial segments of a program overlap, or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Replay:
     peak_reserved_op: int
     oom_ops: Column
     rejected_ops: Column
-    """The indices of the requests that the option throw_on_cudamalloc_oom rejected."""
+    """The indices of the operations whose requests were rejected because of the option throw_on_cudamalloc_oom."""
     skipped_ops: Column
     retries: int
     """The number of times that the allocator freed its cached memory to satisfy a request:

@@ -63,8 +63,8 @@ class CountedMessages:
         self.counted[find] = self.counted.get(find, 0) + max(0, number)
 
     def next_head(self, text: str, begin: int, end: int, *, with_sizes: bool) -> int:
-        """Return the position of the first out-of-memory message that is only counted; `end` if no such message begins
-        before `end`.
+        """Return the position of the first out-of-memory message that is not read but only counted; `end` if no such
+        message begins before `end`.
         """
         for find in self.read:
             if self.has_enough(find) and (not with_sizes or any(words.has_sizes for words in BY_FIND[find])):

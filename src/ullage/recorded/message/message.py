@@ -51,7 +51,9 @@ of the next line.
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """A process on the GPU other than the failed one, with its process id as the driver reports it."""
+    """A process on the GPU other than the process that ran out of memory, with its process id as the driver reports
+    it.
+    """
 
     number: int
     used_bytes: int

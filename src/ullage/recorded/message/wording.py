@@ -115,8 +115,8 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""Pattern for the end of a line that figures follow on the next line, after the rank or time that a log puts at the
-start of the line.
+"""Pattern for the end of a line whose figures are on the next line, after the rank or time that a log puts at the start
+of that line.
 """
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"

@@ -14,8 +14,8 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return the out-of-memory message as read after joining lines that a terminal has cut, if it then has other
-    figures and at least as many; otherwise the original message.
+    """Return the out-of-memory message as it reads after the lines that a terminal has cut are joined, if it then has
+    other figures, and at least as many; otherwise return the original message.
     """
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")

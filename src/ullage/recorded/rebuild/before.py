@@ -19,15 +19,15 @@ from ullage.recorded.rebuild.segment_life import SegmentLives
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
-"""The distance in bytes between two mapped address ranges from which they count as parts of different expandable
-segments. An expandable segment reserves addresses for 9/8 of its GPU's memory.
+"""The smallest distance in bytes between two mapped address ranges that belong to different expandable segments. An
+expandable segment reserves addresses for 9/8 of its GPU's memory.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain: none by default, or those with which a replay comes
-    closer to the recording.
+    """Assumptions about facts that a recording does not contain: none by default, or those with which a replay matches
+    the recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)

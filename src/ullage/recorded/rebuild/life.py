@@ -16,7 +16,7 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
     """The trace entries that allocate or free blocks, each with the previous entry at the same address, which
-    determines its meaning.
+    determines the meaning of the entry.
     """
 
     row: Column

@@ -148,8 +148,8 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add operations for uses of blocks on other streams, with only as many streams as there are waiting blocks at the
-    same time.
+    """Add operations for blocks that are used on other streams, with only as many streams as there are freed blocks
+    waiting for other streams at the same time.
     """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []

@@ -50,8 +50,8 @@ class Rebuilt:
     assumed.
     """
     room_is_known: bool
-    """Whether the allocator's capacity is known from a request that failed: reserved bytes plus the bytes that the
-    driver reported free.
+    """Whether the allocator's capacity is known from a request that failed; it is then the reserved bytes plus the
+    bytes that the driver reported free.
     """
     row_of_op: Column
     """The trace entry from which each operation was made; -1 for operations that create the initial state."""

@@ -37,7 +37,7 @@ _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 """Control characters, which could change a terminal's state; the names in a snapshot do not need them."""
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The size in bytes of a failed request from which on its size is not stored exactly."""
+"""The size in bytes that is stored for every failed request of this size or more."""
 _MOST_FREE_LISTS: Final = 1 << 14
 """The largest number of pairs of stream and private pool; PyTorch itself creates about 200 streams for each device."""
 
@@ -114,7 +114,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """Return, for each device that has a trace, which rows of the file's trace entries are its own."""
+    """Return, for each device that has a trace, the rows of its entries among the trace entries of the file."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")

@@ -32,7 +32,7 @@ class Cache:
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return cuDNN's cached answer to a query; None if there is none."""
+        """Return the cached answer of cuDNN to a query; None if no answer is cached."""
         try:
             with OwnFolder.open(self._folder) as folder:
                 data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)

@@ -71,11 +71,11 @@ class Cudnn:
     """The real cuDNN library in this process, and the description of the GPU that cuDNN plans for."""
 
     def __init__(self, path: Path, device_json: str) -> None:
-        """Load the library.
+        """Load the real cuDNN library into this process.
 
         Args:
             path: the path of libcudnn.so.9.
-            device_json: see `card.json_of`.
+            device_json: the GPU's description, as `start.json_of` returns it.
 
         Raises:
             CudnnError: the library is too old, or does not accept the GPU's description.

@@ -76,7 +76,7 @@ def cards_of(environment: Mapping[str, str]) -> list[Card]:
     """Return the emulated GPUs that the environment variables describe.
 
     Raises:
-        SmiError: it describes no GPU.
+        SmiError: the environment variables describe no GPU.
     """
     try:
         told = json.loads(environment["ULLAGE_EMULATED_CARD"])

@@ -138,7 +138,7 @@ class Journal:
         return entries[:copied]
 
     def tell_exit_status(self, descriptor: int) -> None:
-        """Make this process write {"event": "exit", "status": N} to a socket when it ends."""
+        """Make this process write {"event": "exit", "status": N} to a socket when it ends; N is the exit status."""
         self._library.exit_status_tell(descriptor)
 
     def lost(self) -> int:
@@ -173,7 +173,9 @@ class RecentBlocks:
         """The sizes in bytes of the live blocks that were allocated since this object was created, by address."""
 
     def follow(self) -> None:
-        """Process all journal entries since the last call; if some entries were lost, call `forget(None)`."""
+        """Process all journal entries since the last call; if some entries were lost, call `forget(None)` to forget all
+        blocks.
+        """
         if self._count.value != self._seen:
             with self._lock:
                 self._take_in()
