@@ -71,7 +71,7 @@ class SnapshotBlock:
     address: int
     size: int
     requested: int
-    """The bytes that the program requested; for a free block, the bytes requested when the block was last allocated."""
+    """The bytes that were requested for the block; for a free block, the bytes requested when it was last allocated."""
     state: str
     """PyTorch's name for the state of the block: active_allocated, inactive, or one of `PENDING`."""
     stack: int
@@ -93,7 +93,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A named range of the program in a recording: an optimizer step, or a range that the user named."""
+    """A named range of time in a recording: an optimizer step, or a range that the user named."""
 
     name: str
     stage: str

@@ -29,7 +29,9 @@ def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 class Op(IntEnum):
-    """The kind of an allocator operation; the allocator core has the same table (allocator/_core/replay.hpp)."""
+    """The kind of an allocator operation; ullage's allocator model in C++ has the same table
+    (allocator/_core/replay.hpp).
+    """
 
     ALLOCATE = 0
     FREE = 1
@@ -53,7 +55,9 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSegment:
-    """A segment that exists before a program's first operation, with all of its blocks in order of their addresses."""
+    """A segment that exists before the first operation of a `Program`, with all of its blocks in order of their
+    addresses.
+    """
 
     address: int
     stream: int
@@ -62,8 +66,9 @@ class StartSegment:
     pool: int = 0
     """The key of the segment's private pool; 0 for the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
-    """The segment's blocks as (bytes after rounding, requested bytes, the program's key for the block). The key is -1
-    for a free block, and `UNMAPPED_KEY` for addresses of an expandable segment to which no memory is mapped.
+    """The segment's blocks as (bytes after rounding, requested bytes, the key by which operations name the block). The
+    key is -1 for a free block, and `UNMAPPED_KEY` for addresses of an expandable segment to which no memory is
+    mapped.
     """
 
     @property
@@ -91,9 +96,9 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """The addresses that the program's first cudaMalloc calls return, if these addresses are known."""
+    """The addresses that the first cudaMalloc calls of a replay return, if these addresses are known."""
     setup: int = 0
-    """The number of operations at the beginning of a program that only create the initial state; peaks are measured
+    """The number of operations at the beginning of a `Program` that only create the initial state; peaks are measured
     after these operations.
     """
 
@@ -101,7 +106,7 @@ class Program:
         return len(self.op)
 
     def of_rows(self, rows: slice | Column) -> "Program":
-        """Return a program with only some of this program's operations, or with all operations in another order."""
+        """Return a `Program` with only some of this object's operations, or with all operations in another order."""
         return replace(self, op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
 
@@ -118,7 +123,9 @@ class ProgramWriter:
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Add an operation that makes allocations of the given streams (None: of all streams) go to a private pool."""
+        """Add an allocator operation: from then on, allocations of the given streams (None: of all streams) go to a
+        private pool.
+        """
         route = -1
         if streams is not None:
             route = len(self._routes)

@@ -52,8 +52,8 @@ _OTHERS_SINCE: Final = (2, 10)
 
 
 class Tie(IntEnum):
-    """The rule by which the allocator chooses among free blocks of equal size; the core has the same table
-    (allocator/_core/settings.hpp).
+    """The rule by which the allocator chooses among free blocks of equal size; ullage's allocator model in C++ has the
+    same table (allocator/_core/settings.hpp).
     """
 
     ADDRESS = 0
@@ -72,7 +72,9 @@ class Allocator:
 
     tie: Tie
     routes_capture: bool
-    """Whether any routing of allocations to a private pool counts as a CUDA graph capture in this PyTorch version."""
+    """Whether the allocator of this PyTorch version takes any routing of allocations to a private pool for a CUDA graph
+    capture.
+    """
 
 
 ALLOCATORS: Final[Mapping[str, Allocator]] = {

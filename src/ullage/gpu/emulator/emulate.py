@@ -75,8 +75,8 @@ class Emulation:
 
 _current: Emulation | None = None
 _shown: object = None
-"""The memory into which the C code writes how much GPU memory is used, for the emulated nvidia-smi; this memory is kept
-until the process ends.
+"""The memory into which ullage's C code writes how much GPU memory is used, so that the emulated nvidia-smi can show
+it; this memory is kept until the process ends.
 """
 
 
@@ -225,8 +225,8 @@ def check_placement(what: str, placement: str) -> None:
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return the properties of a GPU by their names in `ullage.gpu.emulator.library.FIGURES`, without the properties
-    that each emulation chooses itself.
+    """Return the properties of a GPU by their names in `ullage.gpu.emulator.library.FIGURES`, without those that each
+    emulation chooses: CUDA context, cuDNN workspace and address placement.
     """
     major, minor = card.compute_capability
     own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}

@@ -123,16 +123,17 @@ class PlanFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object requested from the driver, outside PyTorch's allocator; bytes as requested.
+    """The memory that one shared object (a library) requested from the driver, outside PyTorch's allocator; sizes in
+    bytes, before rounding.
 
     The fields are those of `struct outside_figures` in `cuda/card.h`.
     """
 
     calls: int
     bytes: int
-    """The bytes that the shared object has requested from the driver and not freed yet."""
+    """The bytes that one shared object (a library) has requested from the driver and not freed yet."""
     peak_bytes: int
-    """The largest number of bytes that the shared object had allocated at the same time."""
+    """The largest number of bytes that one shared object (a library) had allocated from the driver at the same time."""
     managed_peak_bytes: int
     """The largest number of bytes of managed memory allocated at the same time; managed memory is in host memory."""
 
@@ -236,7 +237,8 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Set the command with which the emulated cuDNN starts the planner process; see `ullage.gpu.emulator.cudnn`.
+    """Set the command with which the emulated cuDNN starts the process that asks the real cuDNN; see
+    `ullage.gpu.emulator.cudnn`.
 
     Raises:
         MemoryError: the C library cannot allocate memory for the command.

@@ -1,6 +1,6 @@
 """The search for the installed PyTorch, without importing it.
 
-It reads `torch/version.py` as text and the wheel's metadata. It does not check whether torch can be loaded.
+The search reads `torch/version.py` as text and the wheel's metadata, and does not check whether torch can be loaded.
 """
 
 import importlib.metadata

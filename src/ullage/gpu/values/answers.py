@@ -233,7 +233,9 @@ class Answers:
         return result
 
     def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
-        """Return an operator's result on the host, and how certain the positions of the result's elements are."""
+        """Return the result of an operator on sparse tensors as a host tensor, and how certain the positions of its
+        elements are.
+        """
         own: list[Any] = []
         best = Certainty.KNOWN
         for each in arguments:
@@ -252,7 +254,9 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result that is as large as the count that the operator reads back."""
+    """Return the dimension of an operator's first result whose size is the number of elements that the operator reads
+    back from the GPU.
+    """
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

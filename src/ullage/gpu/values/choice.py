@@ -36,7 +36,7 @@ class ValuesChoice:
     """
 
     def check(self) -> None:
-        """Raise UsageError if the mode, the seed or the routing is invalid."""
+        """Raise UsageError if an option for tensor values (the mode, the seed or the routing) is invalid."""
         if self.mode not in MODES:
             raise UsageError(f"values={quoted(self.mode)} is unknown; expected {', '.join(MODES)}")
         if not 0 <= self.seed <= _MOST_SEED:
@@ -45,7 +45,8 @@ class ValuesChoice:
 
 
 def skew_of(routing: str) -> float | None:
-    """Return the number that a routing of tokens to experts gives as a Zipf exponent; None for one of `ROUTINGS`.
+    """Return the Zipf exponent if the option `routing`, which says how tokens are routed to experts, is a number; None
+    for a name in `ROUTINGS`.
 
     Raises:
         UsageError: the routing is neither a number in range nor one of `ROUTINGS`.

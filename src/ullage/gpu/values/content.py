@@ -84,7 +84,7 @@ class BlockContent:
         self.call: OperatorCall | None = None
         """The operator call that computes the block content; None if the bytes exist already or nothing is known."""
         self.value: torch.UntypedStorage | None = None
-        """The bytes of the block on the host, once they have been computed."""
+        """The bytes of the block's content in host memory, once they have been computed; otherwise None."""
         self.depth = depth
         """The length of the longest chain of recorded operations that leads to the block content."""
         self.columns = 0
@@ -139,10 +139,12 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that have changed the numbers by an unknown amount."""
+        """The number of optimizer operations that have changed the block's numbers by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The total amount by which optimizer operations with a known step size have changed each number."""
+        """The total amount by which optimizer operations with a known step size have changed each number in the
+        block.
+        """
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         """The number of weights for each output feature of the layer."""
 
@@ -181,7 +183,7 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The size of the tensor's elements in bytes."""
+        """The bytes that all elements of the tensor use together."""
         return self.size.numel() * self.dtype.itemsize
 
     @property

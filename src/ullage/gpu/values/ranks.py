@@ -68,7 +68,9 @@ class Post(Protocol):
 
 
 class StorePost:
-    """A channel for ranks that all run: their messages go through the store of the torch.distributed rendezvous."""
+    """A message channel for ranks that all run as processes: messages go through the store of the torch.distributed
+    rendezvous.
+    """
 
     is_alone = False
     largest_team = sys.maxsize

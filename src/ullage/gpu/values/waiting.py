@@ -19,7 +19,7 @@ from ullage.gpu.values.reads import ReadKind
 _PATIENCE: Final = 2
 """The number of times that one line may read random values before the values begin to shrink."""
 _NEAR: Final = 1e-3
-"""The share of its first size to which a random number must have shrunk to count as equal to its previous value."""
+"""The share of its original value to which a random number must have shrunk to count as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = {

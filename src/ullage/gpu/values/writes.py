@@ -46,8 +46,8 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments without declaring it in their schema, with the positions of these arguments (the
-running statistics of a module).
+"""Operators that write arguments, such as a module's running statistics, without declaring it in their schema; the
+numbers are the positions of these arguments.
 """
 
 

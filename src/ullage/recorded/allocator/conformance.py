@@ -44,7 +44,9 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence at which the allocator core's results differ from the recording."""
+    """The first operation of a recorded sequence at which the results of ullage's allocator model differ from the
+    recording.
+    """
 
     sequence: str
     line: int
@@ -55,8 +57,8 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a recorded sequence of allocator operations on the allocator core; return its operation lines with the core's
-    results.
+    """Run a recorded sequence of allocator operations on ullage's allocator model; return its operation lines with the
+    model's results.
     """
     program, settings, device = prepared(sequence)
     try:
@@ -104,8 +106,8 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the allocator core's results differ from the recording; None if all are
-    equal.
+    """Return the first operation at which the results of ullage's allocator model differ from the recording; None if
+    all are equal.
     """
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
@@ -156,8 +158,8 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare files of recorded sequences with the allocator core, as the command line says; return the exit code: 0 if
-    all results are equal, 1 if a result differs, 2 if a file cannot be read.
+    """Compare files of recorded allocator operations with ullage's allocator model, as the command line says; return
+    the exit code: 0 if all results are equal, 1 if a result differs, 2 if a file cannot be read.
     """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

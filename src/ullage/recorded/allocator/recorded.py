@@ -95,8 +95,8 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Return the operations of a recorded sequence as a program for the allocator core; `first` are the allocator
-    settings at the start.
+    """Return the operations of a recorded sequence as a `Program` for ullage's allocator model; `first` are the
+    allocator settings at the start.
 
     Raises:
         UsageError: a line is not an operation; the error names the line.
@@ -116,7 +116,9 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """A converter from the lines of a recorded sequence to a program for the allocator core."""
+    """A converter from the lines of a recorded sequence of allocator operations to a `Program` for ullage's allocator
+    model.
+    """
 
     semantics: str
     settings: Settings
@@ -172,7 +174,7 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return the whole number that a text contains, if it is within a range; the numbers in a program are signed 64-bit
+    """Return the whole number that a text contains, if it is within a range; a `Program` contains signed 64-bit
     numbers.
     """
     number = int(word)
@@ -202,7 +204,8 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the program of a recorded sequence, the allocator settings at its start, and its GPU.
+    """Return the `Program` of a recorded sequence of allocator operations, the allocator settings at its start, and its
+    GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

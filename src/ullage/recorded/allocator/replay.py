@@ -1,5 +1,5 @@
-"""Replays of programs on the allocator core, which returns what PyTorch's real allocator would have done, exact to the
-byte.
+"""Replays of allocator operations on ullage's allocator model, which returns what PyTorch's real allocator would have
+done, exact to the byte.
 """
 
 from dataclasses import dataclass
@@ -36,18 +36,18 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a memory block in the allocator core."""
+    """The state of a memory block in ullage's allocator model."""
 
     FREE = 0
     WAITING = 1
-    """A block that the program has freed but another stream may still use."""
+    """A block that was freed, but that another stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
     """Reserved addresses of an expandable segment to which no memory is mapped."""
 
 
 class ImpossibleStartError(UsageError):
-    """Raised if the initial segments of a program overlap, or have impossible addresses."""
+    """Raised if the segments at the start of a replay overlap, or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class ReplayDevice:
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`; None if the rule is inferred from the program's addresses. With "linux"
-    and "windows", recorded addresses are used first.
+    """One of `allocator.placement.PLACEMENTS`; None if the placement rule is inferred from the addresses in the
+    `Program`. With "linux" and "windows", recorded addresses are used first.
     """
 
     @classmethod
@@ -134,7 +134,7 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The key that the program uses for the block; -1 if the block is free."""
+    """The key by which the operations of the replayed `Program` name the block; -1 if the block is free."""
     segment: Column
     """The index of the block's segment in the columns `segment_address`, `segment_size` and `segment_is_expandable`."""
     pool: Column
@@ -246,7 +246,9 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError if a program is invalid; return an upper bound of the keys of its blocks."""
+    """Raise UsageError if a `Program` (a list of allocator operations) is invalid; return an upper bound of the keys of
+    its blocks.
+    """
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
@@ -264,8 +266,8 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError if a program's initial segments overlap; return an upper bound of the keys of their
-    blocks.
+    """Raise ImpossibleStartError if the initial segments of a `Program` overlap; return an upper bound of the keys of
+    their blocks.
     """
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
@@ -316,7 +318,7 @@ _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that the allocator core returns under the same name."""
+"""The fields of `Replay` that the C++ code of ullage's allocator model returns under the same name."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

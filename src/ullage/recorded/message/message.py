@@ -187,7 +187,9 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether the first words of a different out-of-memory message occur within the words found at a place."""
+    """Return whether the first words of a different out-of-memory message occur within the words found at a place in a
+    text.
+    """
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True

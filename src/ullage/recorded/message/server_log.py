@@ -11,8 +11,8 @@ from typing import Any, Final
 from ullage.recorded.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
-"""The largest number of memory lines that are read from a model server's log; a log with more memory lines is not the
-log of a server's start.
+"""The largest number of lines with memory figures that are read from a model server's log; a log with more such lines
+is not the log of a server's start.
 """
 _LONGEST: Final = 1200
 
@@ -106,8 +106,8 @@ _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
 
 @dataclass(slots=True)
 class ServerLog:
-    """The memory figures that a model server's log contains so far, by worker process; a mark at the start of a line
-    names the worker.
+    """The memory figures that a model server's log contains so far, by worker process; the start of a log line names
+    the worker.
     """
 
     workers: dict[str | None, ServerMemory] = field(default_factory=dict)

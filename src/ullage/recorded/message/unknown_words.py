@@ -74,7 +74,9 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""Pattern for what a log puts before the first words of a line: the marks of launchers, of containers and of a list."""
+"""Pattern for the text that a log puts before the first words of a line, such as the name of a launcher or a container,
+or a list's bullet.
+"""
 HEADS: Final = (
     *(
         "ut of memory",

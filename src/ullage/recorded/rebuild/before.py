@@ -59,7 +59,7 @@ class Before:
     lives: SegmentLives
     """The lifetimes of all segments in the recording, including those that existed when recording began."""
     pending: tuple[int, ...]
-    """The keys of blocks that the program had freed before recording began, but that other streams still used."""
+    """The keys of blocks that had been freed before recording began, but that other streams still used."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
@@ -98,7 +98,7 @@ class _AliveBlock:
     block is never freed.
     """
     is_pending: bool
-    """Whether the program had freed the block before recording began, but other streams still used it."""
+    """Whether the block had been freed before recording began, but other streams still used it."""
     is_exact: bool
     """Whether `size` is the block's real size, as in the final state. A trace entry that frees a block records only the
     requested size.

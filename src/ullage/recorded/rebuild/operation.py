@@ -1,6 +1,4 @@
-"""The allocator operations of a program reconstructed from a recording, and the driver calls that each operation
-made.
-"""
+"""The allocator operations that are reconstructed from a recording, and the driver calls that each operation made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,7 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The columns of a reconstructed program, the trace entry of each operation (-1 if it has none), and the driver
+    """The columns of a reconstructed `Program`, the trace entry of each operation (-1 if it has none), and the driver
     calls by operation.
     """
 
@@ -244,10 +242,10 @@ def whole_pages(size: Any) -> Any:
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many driver calls before a request come from the program's own `empty_cache`; 0 if the allocator
-    needed the memory for the request.
+    """Return how many driver calls before a request come from the script's own `empty_cache`; 0 if the allocator needed
+    the memory for the request.
 
-    `is_own` says whether the program called `empty_cache`, if that is known.
+    `is_own` says whether the script called `empty_cache`, if that is known.
     """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:

@@ -35,7 +35,9 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A program (a list of allocator operations), and its relation to the recording from which it was reconstructed."""
+    """A `Program` (a list of allocator operations), and its relation to the recording from which it was
+    reconstructed.
+    """
 
     program: Program
     settings: Settings
@@ -139,13 +141,13 @@ def program_of(
 
 @dataclass(slots=True)
 class Rebuilder:
-    """A builder of programs from one recording, for several versions of the allocator. It keeps its last result,
-    because most versions give the same program.
+    """A builder of `Program` objects from one recording, for several versions of the allocator. It keeps its last
+    result, because most versions give the same `Program`.
     """
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last program that was built, and the arguments with which it was built."""
+    """The last `Program` that was built, and the arguments with which it was built."""
 
     def program_of(
         self,
@@ -155,7 +157,7 @@ class Rebuilder:
         capacity_bytes: int | None = None,
         unrecorded: Unrecorded | None = None,
     ) -> Rebuilt:
-        """Return the program reconstructed from this recording, as the module's function `rebuild` does."""
+        """Return the `Program` reconstructed from this recording, as the module's function `rebuild` does."""
         version, assumed = semantics or USUAL, unrecorded or Unrecorded()
         text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
         settings = parse_settings(text, semantics=version)
@@ -170,7 +172,7 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return the program reconstructed from a recording, without the text of the settings and without notes, which
+    """Return the `Program` reconstructed from a recording, without the text of the settings and without notes, which
     `Rebuilder` adds.
     """
     lives = BlockLives.of(history)

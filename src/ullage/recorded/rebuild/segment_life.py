@@ -179,7 +179,7 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has mapped memory at the present trace entry."""
+    """An expandable segment that has mapped memory at the trace entry that is being read."""
 
     life: SegmentLife
     mapped_bytes: int

@@ -265,7 +265,9 @@ def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Return the named ranges of the program for each device, in order of time."""
+    """Return the named time ranges of each device's recording (optimizer steps and ranges that the user named), in
+    order of time.
+    """
     annotations: dict[int, list[Annotation]] = {}
     drawn: dict[str, str] = {}  # A small file could contain a long name a million times.
     for entry in found if isinstance(found, list) else ():

@@ -43,7 +43,9 @@ _KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept 
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 120
-"""The timeout in seconds of one query to the planner process; a client waits no longer than this."""
+"""The timeout in seconds of one query to ullage's planner process, which asks the real cuDNN; a client waits no longer
+than this.
+"""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
@@ -53,9 +55,9 @@ class Setup:
     """The arguments of a planner process, which answers queries with the real cuDNN library."""
 
     library: str
-    """The path of the real libcudnn.so.9; empty if no installed cuDNN can plan without a GPU."""
+    """The path of the real libcudnn.so.9; empty if no installed cuDNN can build plans without a GPU."""
     why_not: str
-    """The reason why no installed cuDNN can plan without a GPU."""
+    """The reason why no installed cuDNN can build plans without a GPU."""
     version: int
     before: tuple[str, ...]
     """Libraries that are loaded before cuDNN because cuDNN looks for them by name."""
@@ -79,18 +81,18 @@ class Setup:
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return the planner process's arguments as JSON text."""
+        """Return the arguments of the planner process, which asks the real cuDNN, as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Return the planner process's arguments, read from JSON text."""
+        """Return the arguments of the planner process, which asks the real cuDNN, from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
 
 class Planner:
-    """The object that answers queries to cuDNN; it loads the real cuDNN at the first query whose answer is not on
+    """The object that answers queries to cuDNN; it loads the real cuDNN library when a query has no cached answer on
     disk.
     """
 
@@ -104,7 +106,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the answer to a request of the emulated cuDNN; never raises."""
+        """Return the real cuDNN's answer to a request of the emulated cuDNN; this function never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")
@@ -257,8 +259,8 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Run the planner for a client process, over the socket at standard input; one byte on the socket reports that the
-    planner is ready.
+    """Answer a client process's cuDNN queries over the socket at standard input; one byte on the socket reports that
+    this process is ready.
     """
     os.setsid()  # Ctrl-C does not end the planner; it ends when its client does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):

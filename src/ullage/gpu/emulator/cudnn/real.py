@@ -13,7 +13,7 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN version that can plan for a GPU that is described but not installed, in the form of
+"""The first cuDNN version that can build plans for a GPU that is described but not installed, in the form of
 `cudnnGetVersion`.
 """
 

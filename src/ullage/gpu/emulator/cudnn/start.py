@@ -32,8 +32,8 @@ _AMPERE: Final = 8
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Use the real cuDNN's workspace sizes if cuDNN is installed; the planner process starts when the first query is
-    made.
+    """Use the workspace sizes of the real cuDNN if cuDNN is installed; a process that asks the real cuDNN starts with
+    the first query.
     """
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])

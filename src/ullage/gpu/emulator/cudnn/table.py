@@ -55,8 +55,8 @@ _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
 _FLAT_BYTES: Final = 64 << 10
-"""The workspace bytes that a cuDNN engine may need for any graph, such as for indices; an estimated range extends at
-least this many bytes below and above the estimate.
+"""The workspace bytes that a cuDNN engine may need for any graph, such as for indices; an estimated range of sizes
+extends at least this many bytes below and above the estimate.
 """
 _FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable that names the folder of the cuDNN packages, for a torch without an installed cuDNN."""
+"""The environment variable that names the folder of the cuDNN packages, for a PyTorch that was installed without
+cuDNN.
+"""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"

@@ -254,7 +254,7 @@ def _program(pid: int) -> str:
 
 
 def table(cards: Sequence[Card]) -> str:
-    """Return the output of nvidia-smi without options."""
+    """Return what the emulated nvidia-smi prints if it is called without options."""
     rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
     head = f"NVIDIA-SMI {DRIVER} (emulated)".ljust(34) + f"Driver Version: {DRIVER}".ljust(31)
     lines = [
@@ -290,7 +290,7 @@ def names(cards: Sequence[Card]) -> str:
 
 
 def details(cards: Sequence[Card]) -> str:
-    """Return a short form of the output of `nvidia-smi -q`."""
+    """Return what the emulated nvidia-smi prints for `nvidia-smi -q`, in a short form."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += _pairs(0, ("Timestamp", time.ctime()), ("Driver Version", f"{DRIVER} (emulated)"), ("CUDA Version", CUDA))
     lines += ["", *_pairs(0, ("Attached GPUs", str(len(cards))))]

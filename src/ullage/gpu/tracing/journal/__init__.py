@@ -114,8 +114,8 @@ class Journal:
         self._library.journal_close()
 
     def mark(self, number: int = 0) -> int:
-        """Add an entry with the given number to the journal, to mark a moment in the program, and return the entry's
-        index.
+        """Add an entry with the given number to the journal of allocations, to mark the present moment, and return the
+        entry's index.
         """
         return int(self._mark(number))
 
