@@ -96,7 +96,7 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """The addresses that the first cudaMalloc calls of a replay return, if these addresses are known."""
+    """The addresses that the first cudaMalloc calls of a replay return, if these addresses were recorded."""
     setup: int = 0
     """The number of operations at the beginning of a `Program` that only create the initial state; peaks are measured
     after these operations.

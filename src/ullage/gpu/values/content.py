@@ -32,7 +32,7 @@ class Certainty(IntEnum):
     """The certainty of a tensor's values; a result is as uncertain as the least certain input."""
 
     KNOWN = 0
-    """The value is that of a real GPU, because it follows from data that the host sent."""
+    """The value is equal to the value on a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
     """The value follows from an assumption: numbers are finite, or a custom operator computes the same on CPU and
     GPU.
@@ -113,8 +113,8 @@ class BlockContent:
 
 
 class UpdatedContent(BlockContent):
-    """Floating-point numbers after optimizer steps; operations recorded before these steps keep the old block
-    content.
+    """The content of a block of floating-point numbers after optimizer steps; operations recorded before these steps
+    keep the old content.
     """
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")

@@ -418,7 +418,7 @@ class RankMessages:
         """Return whether a tensor is of a kind that ullage sends to other ranks if it is neither empty nor too large;
         the answer is equal on all ranks.
 
-        If all ranks run, a real Gloo process group sends CPU tensors.
+        If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
         """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
@@ -464,8 +464,8 @@ class RankMessages:
 
 
 def _is_told(tensor: Any) -> bool:
-    """Return whether a tensor has numbers that may determine the size of an allocation, so that they are sent to other
-    ranks.
+    """Return whether a tensor has integers or booleans, which may determine the size of an allocation and are therefore
+    sent to other ranks.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False

@@ -35,7 +35,7 @@ In a mixture-of-experts model, there are about 60 operations between two choices
 the experts themselves in sequence.
 """
 _DRAWN_BYTES: Final = 256 << 10
-"""The size in bytes up to which random values are also computed when the chain of operations is too long, so that
+"""The size in bytes up to which random values are computed as soon as their chain of operations is too long, so that
 bounds on these values (such as a box inside its image) stay true.
 """
 _FAR_BACK: Final = 12

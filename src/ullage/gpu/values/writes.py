@@ -174,8 +174,8 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Keep the approximate content of memory that an optimizer updated: a second moment stays positive, a weight
-        keeps its size.
+        """Keep the approximate content of memory that an optimizer updated: Adam's second moment stays positive, a
+        weight keeps its size.
         """
         contents = self._notes.contents
         block = contents.block_of(tensor)

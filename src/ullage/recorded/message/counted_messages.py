@@ -31,7 +31,7 @@ EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The number of out-of-memory messages in a text that were counted but not read so far, as a lower bound."""
+    """A lower bound of the number of out-of-memory messages in a text that ullage has counted but not read."""
 
     failures: int
     warnings: int

@@ -211,7 +211,7 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Return the out-of-memory message at a place in the text; the message may extend up to `stop`."""
+    """Return the out-of-memory message at a place in a text; the message ends at the position `stop` at the latest."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:

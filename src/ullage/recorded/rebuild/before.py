@@ -59,7 +59,7 @@ class Before:
     lives: SegmentLives
     """The lifetimes of all segments in the recording, including those that existed when recording began."""
     pending: tuple[int, ...]
-    """The keys of blocks that had been freed before recording began, but that other streams still used."""
+    """The keys of blocks that had been freed before recording began, but that other streams were still using."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":

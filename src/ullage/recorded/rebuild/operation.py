@@ -58,8 +58,8 @@ class _Operations:
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the numbers by which the operations are sorted, and the other columns in sorted order, without the
-        positions within trace entries.
+        """Return the collected operations in sorted order, as columns: the number by which each operation is sorted,
+        and its fields except the position within its trace entry.
         """
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6

@@ -58,7 +58,7 @@ class Rebuilt:
     row_of_op: Column
     """The trace entry from which each operation was made; -1 for operations that create the initial state."""
     row_of_key: Column
-    """The trace entry that allocated the block of each key; -1 if the block existed before recording began."""
+    """The trace entry that allocated each block, by the block's key; -1 if the block existed before recording began."""
     stack_of_key: Column
     size_of_key: Column
     """The requested bytes of each block."""

@@ -289,8 +289,8 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
     """Return the periods of a recording in which allocations went to a private pool, in order.
 
-    A period ends when memory is returned to the driver: while allocations go to a private pool, `empty_cache` frees
-    nothing.
+    A period ends when memory is returned to the driver, because `empty_cache` frees nothing while allocations go to a
+    private pool.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]

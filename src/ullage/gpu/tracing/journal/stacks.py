@@ -96,7 +96,7 @@ class JournalStacks:
         return False
 
     def watch(self) -> None:
-        """Watch the calling thread: `watched` then returns the Python stack of this thread."""
+        """Watch the calling thread, so that the function `watched` returns the Python stack of this thread."""
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
