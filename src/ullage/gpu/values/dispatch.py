@@ -238,8 +238,7 @@ class Invocation:
                 return result
         if plan.number_places and (places := plan.numbers_in(arguments)):
             # A number that PyTorch wrapped in a tensor arrives here as a number, which only a call through the full
-            # dispatcher
-            # accepts.
+            # dispatcher accepts.
             overload = plan.with_numbers(self.operator, places)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 if overload is not None:

@@ -50,10 +50,8 @@ HEAVY: Final = frozenset(
 # other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
 # weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
 # number of neighbours, a token is more similar to itself than to other tokens, and a heat map has fewer peaks than
-# noise.
-# Independent random numbers would have none of these properties. The inputs are known or random; the result always
-# counts
-# as random, because a GPU rounds differently.
+# noise. Independent random numbers would have none of these properties. The inputs are known or random; the result
+# always counts as random, because a GPU rounds differently.
 _CONVOLUTION: Final = "aten::cudnn_convolution"
 _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),

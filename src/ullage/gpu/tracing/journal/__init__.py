@@ -192,8 +192,8 @@ class RecentBlocks:
     def _take_in(self) -> None:
         if self._is_taking_in:
             # A signal handler or a finalizer has interrupted this thread inside the loop below. The loop may still have
-            # to forget
-            # addresses that the handler has written, so everything is forgotten, now and again after the loop.
+            # to forget addresses that the handler has written, so everything is forgotten, now and again after the
+            # loop.
             self.lose()
             return
         self._is_taking_in = True
