@@ -55,7 +55,7 @@ def test_an_error_shows_the_edited_line(script: Path) -> None:
 
 
 def test_a_text_that_cannot_run_is_refused(script: Path) -> None:
-    with pytest.raises(UsageError, match="is no Python: invalid syntax"):
+    with pytest.raises(UsageError, match="is not valid Python: invalid syntax"):
         peaks(script, edited={str(script): "for"})
 
 
