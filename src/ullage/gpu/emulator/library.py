@@ -106,7 +106,8 @@ class CommunicatorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Totals of the cuDNN plans whose workspace sizes come from one source. A problem is a cuDNN graph with its shapes.
+    """Totals of the cuDNN plans whose workspace sizes come from one source. The field `problems` counts the different
+    graphs with their shapes.
 
     The fields are those of `struct plan_figures` in `cuda/card.h`.
     """

@@ -244,10 +244,10 @@ def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_byt
 
 
 def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None]:
-    """Return the arguments of a matrix product in float32, with which a CPU is a hundred times as fast as with half
-    precision, and their original type.
+    """Return the arguments of a matrix product, converted to float32, and their original type.
 
-    The type is None if the arguments did not need to be converted.
+    A CPU is a hundred times as fast with float32 as with half precision. The type is None if the arguments did not need
+    to be converted.
     """
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     narrow = next((each.dtype for each in tensors if each.dtype in NARROW), None)

@@ -94,7 +94,7 @@ class _AliveBlock:
     requested: int
     stack: int
     freed_row: int
-    """The index of the trace entry from which on the block's memory can be used again; the length of the history if the
+    """The index of the trace entry with which the block's memory becomes reusable; the length of the history if the
     block is never freed.
     """
     is_pending: bool

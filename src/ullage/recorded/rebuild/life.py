@@ -53,8 +53,7 @@ class BlockLives:
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return, for each trace entry that frees a block, the entry from which on the block's memory can be used
-        again.
+        """Return, for each trace entry that frees a block, the entry with which the block's memory becomes reusable.
 
         That is the free itself, or the later entry that completes the free; if no entry completes it, it is `length`,
         the number of trace entries.
