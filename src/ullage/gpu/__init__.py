@@ -1,3 +1,3 @@
-"""The emulated GPU: a CUDA implementation that runs no kernels, the journal of its memory, and the values that are read
-back from it.
+"""The emulated GPU: a CUDA implementation that runs no kernels, the journal of GPU memory allocations, and the values
+that a script reads back from the GPU.
 """

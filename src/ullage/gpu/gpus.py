@@ -22,7 +22,7 @@ from ullage.base.units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_
 __all__ = ["DEFAULT_ARCHITECTURE", "Gpu", "all_gpus", "find_gpu"]
 
 DEFAULT_ARCHITECTURE: Final = "sm_80"
-"""The architecture of a GPU that is given only by its size."""
+"""The architecture of a GPU that the user describes only by its memory size."""
 
 _SMALLEST_BYTES: Final = 256 * MIB
 _LARGEST_BYTES: Final = 16 * TIB
@@ -45,7 +45,7 @@ class Gpu:
     """
 
     name: str
-    """The driver's name, with the memory size added if the driver gives two GPUs the same name."""
+    """The driver's name for the GPU, with the memory size added if two GPUs have the same name."""
     driver_name: str
     """The GPU's name as torch and nvidia-smi show it."""
     aliases: tuple[str, ...]
@@ -53,7 +53,7 @@ class Gpu:
     """The GPU's advertised memory size, which vendors call GB."""
     total_memory_bytes: int
     other_totals: tuple[tuple[int, str], ...]
-    """Total memory of the same GPU with other drivers and clouds: (bytes, source)."""
+    """Other totals of the GPU's memory, as reported with other drivers or clouds: (bytes, source)."""
     compute_capability: tuple[int, int]
     sm_count: int
     l2_cache_bytes: int
@@ -61,15 +61,15 @@ class Gpu:
     shared_memory_per_sm_bytes: int
     max_threads_per_sm: int
     regs_per_sm: int
-    """The number of 32-bit registers of one SM."""
+    """The number of 32-bit registers of one streaming multiprocessor (SM)."""
     sources: tuple[tuple[str, str], ...]
-    """The source of each figure of the GPU: (field, where it was published)."""
+    """The source of each property of the GPU: (field, where the value was published)."""
     assumed: frozenset[str]
-    """The fields for which no published figure was found."""
+    """The names of the fields whose value is assumed because no published value was found."""
 
     @property
     def architecture(self) -> str:
-        """The architecture as compilers name it, such as "sm_89"."""
+        """The GPU's architecture as compilers name it, such as "sm_89"."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
@@ -79,7 +79,7 @@ class Gpu:
         return self.aliases[0] if self.aliases else self.name
 
     def source_of(self, figure: str) -> str:
-        """Return where a figure was published.
+        """Return where the value of a GPU's property was published.
 
         Raises:
             KeyError: the field is not a figure.
@@ -89,7 +89,7 @@ class Gpu:
 
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return every known GPU, in the order of the table."""
+    """Return every known GPU, in the order of the table `gpus.toml`."""
     return tuple(_gpu_of_card(card) for card in _table()["card"])
 
 
@@ -184,7 +184,9 @@ def _ambiguous() -> dict[str, tuple[str, ...]]:
 
 
 def _with_total(gpu: Gpu, size: str) -> Gpu:
-    """Return a GPU with another total: a published total of the same size, or the total that the user gives."""
+    """Return a GPU with a different total memory: a published total if it is equal after rounding, otherwise the total
+    that the user gives.
+    """
     total_bytes = parse_bytes(size)
     readings = dict(((gpu.total_memory_bytes, gpu.source_of("total_memory_bytes")), *gpu.other_totals))
     # Error messages show GiB with two decimals, and so do users.

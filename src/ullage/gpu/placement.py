@@ -1,4 +1,4 @@
-"""The drivers whose placement of memory can be emulated; the rules are in emulator/cuda/address.c."""
+"""The drivers whose memory addresses can be emulated; the rules of address placement are in emulator/cuda/address.c."""
 
 from typing import Final, Literal, get_args
 

@@ -1,4 +1,6 @@
-"""The class `Program`: allocator operations, stored as columns. The results of running them are in a `Replay`."""
+"""The class `Program`: a list of allocator operations, stored as columns. The results of running the operations are in
+a `Replay`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +15,13 @@ from ullage.recorded.settings import Settings
 Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
-"""The key that marks an address range of an expandable segment without memory (allocator/_core/replay.hpp)."""
+"""The key for an address range of an expandable segment to which no memory is mapped (allocator/_core/replay.hpp)."""
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return for each value whether it is one of a few values; for so few, this is ten times as fast as `np.isin`."""
+    """Return for each element of an array whether it is one of a few values; for so few values, this is ten times as
+    fast as `np.isin`.
+    """
     found = np.zeros(len(values), np.bool_)
     for kind in kinds:
         found |= values == int(kind)
@@ -25,7 +29,9 @@ def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 class Op(IntEnum):
-    """The kind of an allocator operation; the core has the same table (allocator/_core/replay.hpp)."""
+    """The kind of an allocator operation; ullage's allocator model in C++ has the same table
+    (allocator/_core/replay.hpp).
+    """
 
     ALLOCATE = 0
     FREE = 1
@@ -49,22 +55,25 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSegment:
-    """A segment that exists before a program begins, with all of its blocks in order of their addresses."""
+    """A segment that exists before the first operation of a `Program`, with all of its blocks in order of their
+    addresses.
+    """
 
     address: int
     stream: int
     is_small: bool
     is_expandable: bool
     pool: int = 0
-    """The key of the segment's private pool; 0: the default pool."""
+    """The key of the segment's private pool; 0 for the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
-    """Blocks as (bytes after rounding, requested bytes, the program's key). The key is -1 for a free block, and
-    `UNMAPPED_KEY` for addresses of an expandable segment that no memory is mapped to.
+    """The segment's blocks as (bytes after rounding, requested bytes, the key by which operations name the block). The
+    key is -1 for a free block, and `UNMAPPED_KEY` for addresses of an expandable segment to which no memory is
+    mapped.
     """
 
     @property
     def reserved_bytes(self) -> int:
-        """The bytes of memory in the segment, without unmapped addresses."""
+        """The bytes of memory in the segment, without addresses to which no memory is mapped."""
         return sum(size for size, _, key in self.blocks if key != UNMAPPED_KEY)
 
 
@@ -87,21 +96,23 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """The addresses that the first cudaMalloc calls return, if they are known."""
+    """The addresses that the first cudaMalloc calls of a replay return, if these addresses were recorded."""
     setup: int = 0
-    """The number of operations at the beginning that only create the initial state; peaks are measured after them."""
+    """The number of operations at the beginning of a `Program` that only create the initial state; peaks are measured
+    after these operations.
+    """
 
     def __len__(self) -> int:
         return len(self.op)
 
     def of_rows(self, rows: slice | Column) -> "Program":
-        """Return a program with only some of the operations, or with all of them in another order."""
+        """Return a `Program` with only some of this object's operations, or with all operations in another order."""
         return replace(self, op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
 
 @dataclass(slots=True)
 class ProgramWriter:
-    """A builder of a program, which collects allocator operations one after another."""
+    """A builder of a `Program`, to which allocator operations are added one after another."""
 
     _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     _routes: list[tuple[int, ...]] = field(default_factory=list)
@@ -112,7 +123,9 @@ class ProgramWriter:
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Add an operation that routes streams (None: all) to a private pool."""
+        """Add an allocator operation: from then on, allocations of the given streams (None: of all streams) go to a
+        private pool.
+        """
         route = -1
         if streams is not None:
             route = len(self._routes)
@@ -120,16 +133,18 @@ class ProgramWriter:
         self.add(Op.BEGIN_POOL, key=key, size=route)
 
     def set_settings(self, settings: Settings) -> None:
-        """Add an operation that changes the allocator's settings."""
+        """Add an operation that changes the settings of the allocator."""
         self.add(Op.SET_SETTINGS, key=len(self._settings))
         self._settings.append(settings)
 
     def set_fraction(self, fraction: float) -> None:
-        """Add an operation that limits the process to a fraction of the GPU's memory."""
+        """Add an operation that limits the process to a fraction of the GPU's memory, as
+        torch.cuda.set_per_process_memory_fraction does.
+        """
         self.add(Op.SET_FRACTION, size=int(np.float64(fraction).view(np.int64)))
 
     def program(self) -> Program:
-        """Return the collected operations as a program."""
+        """Return the allocator operations collected so far as a `Program`."""
         rows = np.array(self._rows, np.int64).reshape(-1, 4)
         columns = [np.ascontiguousarray(rows[:, column]) for column in range(4)]
         return Program(

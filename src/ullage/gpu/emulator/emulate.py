@@ -48,34 +48,36 @@ _EXIT_PAUSE_SECONDS: Final = 0.05
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """The emulated GPU of this process; sizes in bytes."""
+    """The description of this process's emulated GPU; sizes are in bytes."""
 
     gpu: str
     count: int
     total_memory_bytes: int
     context_bytes: int
     cudnn_workspace_bytes: int | None
-    """The workspace that was set for every cuDNN plan; None: cuDNN's own answers."""
+    """The workspace bytes that the user has set for every cuDNN plan; None if cuDNN's own sizes are used."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose placement of memory is emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose memory addresses are emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """The way in which values that are read back from the GPU are determined."""
+    """The options that determine which values a script reads back from the emulated GPU."""
 
     def __post_init__(self) -> None:
-        """Convert `values` from plain data, as `dataclasses.asdict` returns it."""
+        """Convert `values` to a `ValuesChoice` if it is a dict, as in the result of `dataclasses.asdict`."""
         if isinstance(self.values, dict):
             object.__setattr__(self, "values", ValuesChoice(**self.values))
 
     def __repr__(self) -> str:
-        """Return a one-line summary, which a notebook shows for the last line of a cell."""
+        """Return a one-line summary of the emulation; a notebook shows it if it is the last expression of a cell."""
         each = " each" if self.count > 1 else ""
         return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
 
 
 _current: Emulation | None = None
 _shown: object = None
-"""The memory that the C code writes the GPU's use to, for the emulated nvidia-smi; kept until the process ends."""
+"""The memory into which ullage's C code writes how much GPU memory is used, so that the emulated nvidia-smi can show
+it; this memory is kept until the process ends.
+"""
 
 
 @public
@@ -156,7 +158,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
 
 
 def inherit() -> None:
-    """Emulate the parent's GPU in a child process. `_child/hooks/sitecustomize.py` calls this function."""
+    """Emulate the parent process's GPU in a child process. `_child/hooks/sitecustomize.py` calls this function."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
@@ -215,13 +217,17 @@ def _emulation_of(
 
 
 def check_placement(what: str, placement: str) -> None:
-    """Raise UsageError if a text is not the name of a placement (a driver whose addresses are emulated)."""
+    """Raise UsageError if a text is not one of `PLACEMENTS`, the names of drivers whose memory addresses can be
+    emulated.
+    """
     if placement not in PLACEMENTS:
         raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return a GPU's `ullage.gpu.emulator.library.FIGURES`, without those that each emulation chooses."""
+    """Return the properties of a GPU by their names in `ullage.gpu.emulator.library.FIGURES`, without those that each
+    emulation chooses: CUDA context, cuDNN workspace and address placement.
+    """
     major, minor = card.compute_capability
     own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}
     return own | {"cc_major": major, "cc_minor": minor, "max_blocks_per_sm": _blocks_per_sm(card)}
@@ -264,7 +270,7 @@ def _start(emulation: Emulation) -> None:
 
 
 def _put_in_path(environment: MutableMapping[str, str]) -> None:
-    """Change PATH so that programs with this environment find the emulated nvidia-smi first."""
+    """Change PATH so that programs started with this environment find the emulated nvidia-smi first."""
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
@@ -273,7 +279,7 @@ def _put_in_path(environment: MutableMapping[str, str]) -> None:
 
 
 def _show_use() -> None:
-    """Share this process's use of its GPUs with the processes that it starts, through `USE_VARIABLE`."""
+    """Share how much GPU memory this process uses with the processes that it starts, through `USE_VARIABLE`."""
     global _shown
     try:
         descriptor = os.memfd_create("ullage-card")
@@ -289,7 +295,7 @@ def _show_use() -> None:
 
 
 def _give_values(emulation: Emulation, torch: ModuleType) -> None:
-    """Compute the values that are read back from the GPU, once torch is imported."""
+    """Start to compute the values that a script reads back from the emulated GPU, once torch is imported."""
     from ullage.gpu.values.start import Values
 
     if emulation.values.mode == "all":
@@ -298,5 +304,7 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
 
 
 def _blocks_per_sm(card: Gpu) -> int:
-    """Return the resident blocks per SM (CUDA C++ Programming Guide, specifications per compute capability)."""
+    """Return the number of resident blocks per SM of a GPU (CUDA C++ Programming Guide, specifications per compute
+    capability).
+    """
     return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

@@ -1,4 +1,5 @@
-"""The Python interface of the emulated CUDA libraries: load them before torch, describe the GPUs, read the counters.
+"""The Python interface of the emulated CUDA libraries: it loads them before torch, describes the GPUs, and reads the
+counters.
 
 The libraries themselves are in `cuda/`, with one C file for each library.
 """
@@ -42,7 +43,7 @@ FIGURES: Final = (
 
 
 class PlanSource(IntEnum):
-    """The source of a cuDNN plan's workspace; the order is that of `enum plan_source` in `cuda/card.h`."""
+    """The source of the workspace size of a cuDNN plan; the order is that of `enum plan_source` in `cuda/card.h`."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -55,7 +56,7 @@ GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
 class _PlanStruct(ctypes.Structure):
-    """A structure with the same fields as `struct cudnn_plan` in `cuda/card.h`."""
+    """A ctypes structure with the same fields as `struct cudnn_plan` in `cuda/card.h`."""
 
     _fields_ = (
         ("source", ctypes.c_int),
@@ -69,25 +70,27 @@ class _PlanStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """Totals of the guesses of one kind: sizes that a library reveals only on a real GPU.
+    """Totals of one kind of guessed allocation sizes, which a CUDA library reveals only on a real GPU.
 
     The fields are those of `struct guess_figures` in `cuda/card.h`.
     """
 
     count: int
     guessed_bytes: int
-    """The largest sum of guessed library sizes in use at the same time, in bytes."""
+    """The largest sum, in bytes, of guessed library allocations that existed at the same time."""
     below_bytes: int
-    """The number of bytes by which the real use of these libraries may be lower than the guess."""
+    """The number of bytes by which the memory that CUDA libraries use on a real GPU may be less than guessed."""
     above_bytes: int
     expected_below_bytes: int
-    """The number of bytes by which the last request, for which memory ran out, may be lower on a real GPU."""
+    """The number of bytes by which guessed allocations may be smaller on a real GPU, at the last request for which
+    memory ran out.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """The largest number of NCCL communicators with several ranks that had executed an operation at the same time, and
-    their traffic.
+    """Totals of the NCCL communicators with several ranks that have executed an operation: the largest number at the
+    same time, and their traffic.
 
     The fields are those of `struct communicator_figures` in `cuda/card.h`.
     """
@@ -98,12 +101,13 @@ class CommunicatorFigures:
     counted.
     """
     sent_bytes: int = 0
-    """The bytes that this rank has sent since the process began, if collectives use rings."""
+    """The bytes that this rank has sent to other ranks since the process began, assuming that collectives use rings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Totals of the cuDNN plans whose workspaces come from one source. A problem is a graph with its shapes.
+    """Totals of the cuDNN plans whose workspace sizes come from one source. The field `problems` counts the different
+    graphs with their shapes.
 
     The fields are those of `struct plan_figures` in `cuda/card.h`.
     """
@@ -114,24 +118,25 @@ class PlanFigures:
     """The bytes of all tensors of the largest graph that cuDNN ran."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """The largest number of bytes by which a workspace may be smaller than assumed; 0 if its size is known."""
+    """The largest number of bytes by which a cuDNN workspace may be smaller than assumed; 0 if the size is known."""
     most_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object requested from the driver, outside PyTorch's allocator; bytes as requested.
+    """The memory that one shared object (a library) requested from the driver, outside PyTorch's allocator; sizes in
+    bytes, before rounding.
 
     The fields are those of `struct outside_figures` in `cuda/card.h`.
     """
 
     calls: int
     bytes: int
-    """The bytes that the shared object has requested and not freed yet."""
+    """The bytes that one shared object (a library) has requested from the driver and not freed yet."""
     peak_bytes: int
-    """The most bytes that the shared object had in use at the same time."""
+    """The largest number of bytes that one shared object (a library) had allocated from the driver at the same time."""
     managed_peak_bytes: int
-    """The most bytes of managed memory in use at the same time; managed memory is host memory."""
+    """The largest number of bytes of managed memory allocated at the same time; managed memory is in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +144,21 @@ class CudnnPlans:
     """The cuDNN plans that were run."""
 
     by_source: dict[str, PlanFigures]
-    """Totals by the name of a `PlanSource`, in lower case; sources without a plan are left out."""
+    """Totals of cuDNN plans, by the lower-case name of the `PlanSource` of their workspace sizes; sources without a
+    plan are left out.
+    """
     reasons: tuple[str, ...]
-    """The reasons why some workspace sizes do not come from cuDNN itself."""
+    """The reasons why some cuDNN workspace sizes do not come from cuDNN itself."""
 
     @property
     def count(self) -> int:
-        """The number of different graphs that cuDNN ran."""
+        """The number of different graphs that the emulated cuDNN ran."""
         return sum(figures.problems for figures in self.by_source.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A graph with its shapes that cuDNN ran, identified by a number."""
+    """A cuDNN graph with its shapes that was run, identified by a number."""
 
     source: str
     problem: int
@@ -196,7 +203,7 @@ def _card() -> ctypes.CDLL:
 
 
 def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_number: int, cudnn: int) -> None:
-    """Set the properties of this process's GPUs, before the process reads them for the first time."""
+    """Set the properties of this process's emulated GPUs, before the process reads them for the first time."""
     card = _card()
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     described = card.card_configure(count, cuda_number, cudnn) and all(
@@ -207,7 +214,7 @@ def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_numbe
 
 
 def change_cards(name: str, figures: dict[str, int], *, count: int) -> None:
-    """Change the properties of GPUs that may already be in use; later queries return the new properties."""
+    """Change the properties of emulated GPUs that may already be in use; later queries return the new properties."""
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     for device in range(count):
         _card().card_describe(device, name.encode(), values, len(FIGURES))
@@ -231,10 +238,11 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Set the command with which the emulated cuDNN starts the planner process; see `ullage.gpu.emulator.cudnn`.
+    """Set the command with which the emulated cuDNN starts the process that asks the real cuDNN; see
+    `ullage.gpu.emulator.cudnn`.
 
     Raises:
-        MemoryError: the C library cannot allocate memory for it.
+        MemoryError: the C library cannot allocate memory for the command.
     """
     library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
     library.cudnn_planner_configure.restype = ctypes.c_bool
@@ -243,42 +251,44 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def answer(number: int | None, /) -> None:
-    """Set the number that the calling thread reads back from the GPU; None: zero again."""
+    """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero again."""
     _card().card_answer(number is not None, number or 0)
 
 
 def show_use(address: int | None) -> None:
-    """Write each GPU's memory use, without CUDA contexts, to memory at an address from now on; None: stop."""
+    """Start writing each GPU's memory use, without CUDA contexts, to host memory at an address; with None, stop
+    writing.
+    """
     _card().card_show_use(address)
 
 
 def hold_values() -> None:
-    """Use host memory for all memory of the GPU, so that values can be computed in it; call this before any memory is
-    allocated.
+    """Use host memory for all memory of the emulated GPU, so that values can be computed in it; call this before any
+    memory is allocated.
     """
     _card().card_hold_values()
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Set whether copies and fills by the calling thread leave the emulated GPU's memory unchanged."""
+    """Set whether copies and fills by the calling thread leave the contents of the emulated GPU's memory unchanged."""
     _card().card_leave_memory(leaves)
 
 
 def remember_sent(*, on: bool) -> None:
-    """Set whether each thread's last copy to the emulated GPU is kept for `take_sent`."""
+    """Set whether the data that each thread last copied to the emulated GPU is kept for `take_sent`."""
     _card().card_remember_sent(on)
 
 
 def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
-    """Set whether copies by the calling thread are excluded from `take_sent`, because the caller has recorded them
-    itself.
+    """Set whether copies to the GPU by the calling thread are not kept for `take_sent`, because the caller records
+    these copies itself.
     """
     _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the calling thread's last copy to the GPU to a host address; return False if the last copy was a different
-    one.
+    """Write the data that the calling thread last copied to the GPU to a host address; return False if this last copy
+    went to a different GPU address.
     """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 
@@ -314,12 +324,12 @@ def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
 
 
 def note_reason(text: str) -> None:
-    """Record a reason why workspace sizes do not come from cuDNN itself; `cudnn_plans` returns the reasons."""
+    """Record a reason why cuDNN workspace sizes do not come from cuDNN itself; `cudnn_plans` returns the reasons."""
     _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:
-    """Return the cuDNN plans that were run, by the source of their workspace sizes."""
+    """Return totals of the cuDNN plans that were run, by the source of their workspace sizes."""
     card = _card()
     by_source = {}
     for source in PlanSource:
@@ -333,7 +343,7 @@ def cudnn_plans() -> CudnnPlans:
 
 
 def cudnn_problems() -> list[Problem]:
-    """Return the problems that cuDNN ran, in the order of their first run."""
+    """Return the problems (cuDNN graphs with their shapes) that were run, in the order of their first run."""
     card = _card()
     found: list[Problem] = []
     plan = _PlanStruct()
@@ -344,18 +354,24 @@ def cudnn_problems() -> list[Problem]:
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Return totals of the guessed library sizes, by kind of guess; kinds without a guess are left out."""
+    """Return totals of the guessed allocation sizes of CUDA libraries, by kind of guess; kinds without a guess are left
+    out.
+    """
     found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
     return {kind: figures for kind, figures in found.items() if figures.count}
 
 
 def communicators() -> CommunicatorFigures:
-    """Return the number of NCCL communicators that executed an operation, and the number of ranks that they send to."""
+    """Return the number of NCCL communicators that executed an operation, and the number of peer ranks that they
+    send to.
+    """
     return _filled(CommunicatorFigures, _card().card_communicator_figures)[1]
 
 
 def outside() -> dict[str, OutsideFigures]:
-    """Return the memory requested outside PyTorch's allocator, by the shared object's file name."""
+    """Return the GPU memory requested outside PyTorch's allocator, by the file name of the shared object that requested
+    it.
+    """
     found: dict[str, OutsideFigures] = {}
     index = 0
     while (answer := _filled(OutsideFigures, _card().card_outside, index))[0] is not None:
@@ -368,17 +384,17 @@ def outside() -> dict[str, OutsideFigures]:
 
 
 def used_peak_bytes(device: int) -> int:
-    """Return the peak memory use of a GPU in bytes as the driver counts it, including the CUDA context."""
+    """Return the peak memory use of an emulated GPU in bytes as the driver counts it, including the CUDA context."""
     return int(_card().card_peak_used_bytes(device))
 
 
 def managed_peak_on_card_bytes(device: int) -> int:
-    """Return the most bytes of managed memory that were on a GPU at the same time."""
+    """Return the largest number of bytes of managed memory that were on a GPU at the same time."""
     return int(_card().card_managed_peak_on_card(device))
 
 
 def pinned_untouched_bytes() -> int:
-    """Return the bytes of pinned memory that were never written, for which the emulation uses no memory."""
+    """Return the bytes of pinned host memory that were never written, for which the emulation uses no host memory."""
     return int(_card().card_pinned_untouched())
 
 
@@ -388,7 +404,7 @@ def cudnn_version() -> int:
 
 
 def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
-    """Call a C function that fills a structure, whose fields are the 64-bit integers of a class.
+    """Call a C function that fills a structure of 64-bit integers, which are the fields of the class `kind`.
 
     Returns:
         the function's return value, and the filled class.

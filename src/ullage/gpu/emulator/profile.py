@@ -32,7 +32,9 @@ _MOST_CHANNELS: Final = 32
 _PAIRS_IN_A_MACHINE: Final = 2
 _PAIRS_ACROSS: Final = 5
 _BESIDE_BYTES: Final = 128 * MIB
-"""The largest observed use of a communicator in bytes, apart from its connections: work queues, and its kernels."""
+"""The largest observed memory use of an NCCL communicator in bytes, for its work queues and kernels; the buffers of its
+connections are not included.
+"""
 _MULTICAST_BYTES: Final = 512 * MIB
 _HOPPER: Final = (9, 0)
 
@@ -52,8 +54,8 @@ class Profile:
 
 
 def profile_of(gpu: Gpu) -> Profile:
-    """Return the profile of a GPU's chip. Without one, return the result of the rule or, for an unknown chip, the
-    assumption.
+    """Return the CUDA context size and its range for a GPU: measured for its chip, otherwise by the rule, or assumed if
+    the chip is unknown.
     """
     if "sm_count" in gpu.assumed:
         return _profile(_ASSUMED)
@@ -114,7 +116,7 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Return the result of the rule for a chip with this many resident threads, in whole MiB."""
+    """Return the CUDA context size that the rule gives for a chip with this many resident threads, in whole MiB."""
     data = _files()[_RULE]
     rule = data["rule"]
     expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
@@ -128,7 +130,7 @@ def _by_rule(threads: int) -> Profile:
 
 @cache
 def _files() -> dict[str, dict[str, Any]]:
-    """Return the content of the profiles, by file name."""
+    """Return the contents of the files with CUDA context sizes, by file name."""
     return {
         path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
         for path in importlib.resources.files("ullage.gpu.emulator").joinpath("profiles").iterdir()

@@ -1,6 +1,6 @@
 """The search for the installed PyTorch, without importing it.
 
-It reads `torch/version.py` as text and the wheel's metadata. It does not check whether torch can be loaded.
+The search reads `torch/version.py` as text and the wheel's metadata, and does not check whether torch can be loaded.
 """
 
 import importlib.metadata
@@ -27,30 +27,30 @@ class TorchBuild:
     """An installed PyTorch built for CUDA."""
 
     version: str
-    """The version as in `torch.__version__`, such as "2.11.0+cu130"."""
+    """The version of PyTorch as in `torch.__version__`, such as "2.11.0+cu130"."""
     cuda: tuple[int, int]
-    """The CUDA toolkit that torch was compiled with, such as (13, 0)."""
+    """The version of the CUDA toolkit that torch was compiled with, such as (13, 0)."""
     cudnn: int
-    """The cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
+    """The version of the cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
     folder: Path
     planning: tuple[str, ...] = ()
-    """The packages that provide cuDNN's own plans (cuDNN and NVRTC) if pip installs them, in the versions that this
-    torch requires.
+    """The pip packages that cuDNN needs to plan by itself (cuDNN and NVRTC), in the versions that this torch
+    requires.
     """
 
     @property
     def cuda_number(self) -> int:
-        """CUDA's own number for the toolkit: 13000 for 13.0."""
+        """The version of the CUDA toolkit as CUDA itself numbers it: 13000 for 13.0."""
         return self.cuda[0] * 1000 + self.cuda[1] * 10
 
     @property
     def is_tested(self) -> bool:
-        """Whether the version is between the oldest and the newest version that the tests run on."""
+        """Whether this PyTorch version is between the oldest and the newest version that the tests run on."""
         return release_of(TESTED[0]) <= release_of(self.version) <= release_of(TESTED[1])
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version: (2, 11) for "2.11.0+cu130"."""
+    """Return the first two numbers of a PyTorch version: (2, 11) for "2.11.0+cu130"."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
 
@@ -119,7 +119,7 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def _requirements() -> dict[str, str]:
-    """Return the packages that torch requires in an exact version, with that version."""
+    """Return the pip packages that torch requires in an exact version, with that version."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:

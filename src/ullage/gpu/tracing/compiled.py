@@ -1,5 +1,5 @@
-"""The graphs that torch.compile has made in this process, and the end of its worker processes, without importing
-either.
+"""Functions that count the graphs that torch.compile has made, and that end Inductor's worker processes; they do not
+import torch.
 """
 
 import subprocess
@@ -34,8 +34,8 @@ def hurry_workers() -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """Replace `wait` of a process that should end: terminate it and wait a second (`_child.begin` makes it end
-    cleanly).
+    """End a process that should end: terminate it and wait at most one second; this replaces the `wait` of its process
+    object. `_child.begin` makes the process end cleanly.
     """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -18,7 +18,7 @@ from typing import Any
 
 
 def packed(texts: Mapping[str, str]) -> str:
-    """Return source texts by path as one string, short enough for a command-line argument or an environment
+    """Return edited source texts by path as one string, short enough for a command-line argument or an environment
     variable.
     """
     if not texts:
@@ -27,10 +27,10 @@ def packed(texts: Mapping[str, str]) -> str:
 
 
 class EditedSources:
-    """The source texts that run in place of files, by absolute path."""
+    """The edited source texts that run in place of the user's files, by absolute path."""
 
     def __init__(self, word: str) -> None:
-        """Unpack source texts from the string that `packed` returned."""
+        """Unpack edited source texts from the string that `packed` returned."""
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
         self._texts = {os.path.realpath(path): text for path, text in named.items()}
         for path, text in named.items():
@@ -39,11 +39,11 @@ class EditedSources:
                 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
     def text_of(self, path: str) -> str | None:
-        """Return the source text that runs in place of a file; None if the file itself runs."""
+        """Return the edited source text that runs in place of a file; None if the file itself runs."""
         return self._texts.get(os.path.realpath(path)) if self._texts else None
 
     def install(self) -> None:
-        """Make imports and `python SCRIPT` in this process run the edited texts."""
+        """Make imports and `python SCRIPT` in this process run the edited source texts."""
         if not self._texts:
             return
         get_code, get_data = SourceFileLoader.get_code, SourceFileLoader.get_data
@@ -66,8 +66,8 @@ class EditedSources:
         sys.path_hooks.insert(0, self._finder_of_main)
 
     def _finder_of_main(self, path: str) -> Any:
-        """Return a finder for an edited script; Python requests one before it opens the script, as for a zipped
-        program.
+        """Return a module finder for an edited script; Python asks for such a finder before it opens a script, as for a
+        zipped program.
 
         Raises:
             ImportError: the script is not edited.
@@ -78,13 +78,13 @@ class EditedSources:
 
 
 class _MainFinder:
-    """A finder that finds only the script itself, as `__main__`."""
+    """A module finder that finds only the edited script, as `__main__`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
-        """Return the module spec of the edited script for the name `__main__`."""
+        """Return the module spec of the edited script if the name is `__main__`; otherwise None."""
         if name != "__main__":
             return None
         return spec_from_loader(name, _MainLoader(name, self._path), origin=self._path)
@@ -93,7 +93,7 @@ class _MainFinder:
 class _MainLoader(SourceFileLoader):
     """The loader of the edited script.
 
-    It also replaces the script's path, which Python puts first in `sys.path` for the finder, by the script's folder.
+    Python puts the script's path first in `sys.path`; the loader replaces it by the script's folder.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:

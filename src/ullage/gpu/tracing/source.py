@@ -1,4 +1,4 @@
-"""Distinguish a user's own code from the libraries that it calls."""
+"""Functions that distinguish a user's own code from the libraries that it calls."""
 
 import csv
 import os
@@ -32,9 +32,9 @@ class Line:
 
 @cache
 def is_users(file: str) -> bool:
-    """Return whether a file is the user's own, not part of the standard library, an installed package or ullage.
+    """Return whether a file is the user's own: not part of the standard library, an installed package or ullage.
 
-    The running program counts as the user's, wherever its file is; torch never does.
+    The running program counts as the user's, wherever its file is; torch never counts as the user's.
     """
     if file.startswith("<") or not file:
         return False
@@ -52,7 +52,7 @@ def is_users(file: str) -> bool:
 
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Return whether every file in a folder belongs to a library; False if that depends on the file.
+    """Return whether every file in a folder belongs to a library; False if some files may not.
 
     A program has thousands of modules in a tenth as many folders, so this result is cached.
     """
@@ -71,7 +71,9 @@ def is_librarys(file: str) -> bool:
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """Return the line of the innermost frame in the user's own code; None if there is none."""
+    """Return the source line of the innermost stack frame in the user's own code; None if the stack has no frame in
+    user code.
+    """
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
@@ -80,7 +82,7 @@ def users_line(frame: FrameType | None) -> Line | None:
 
 
 def callers_line() -> Line | None:
-    """Return the user's line that led to the calling function; None in a thread without Python frames, such as
+    """Return the user's source line that led to the calling function; None in a thread without Python frames, such as
     autograd's.
     """
     try:
@@ -129,7 +131,7 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 
 @cache
 def _shown(file: str) -> str:
-    """Return a path shortened for display: relative to the working directory, or its last two parts."""
+    """Return a file's path shortened for display: relative to the working directory, or only its last two parts."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -22,14 +22,16 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader of the awaited module, whose next execution is wrapped."""
+        """The loader of the watched module, while its next `exec_module` will call `before` and `after`."""
 
     def install(self) -> None:
-        """Put this finder before all others on `sys.meta_path`."""
+        """Put this module finder before all others on `sys.meta_path`."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Let the other finders find the module, and wrap its execution in the two calls."""
+        """Let the other finders find the module, and make its loader call `before` and `after` around the module's
+        execution.
+        """
         if name != self._name or self._looking:
             return None
         self._looking = True
@@ -42,7 +44,7 @@ class ImportWatch(MetaPathFinder):
         return spec
 
     def _wrap(self, loader: Any) -> None:
-        """Wrap the loader's next execution of a module in the two calls."""
+        """Make the loader call `before` and `after` around the next module that it executes."""
         own = getattr(loader, "__dict__", {}).get("exec_module")  # only if set on the instance, not on its class
         original = loader.exec_module
 

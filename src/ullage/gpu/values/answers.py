@@ -1,6 +1,4 @@
-"""Answer the values that a script or an operator reads back from the GPU: numbers, copies to the host, equality,
-counts.
-"""
+"""The answers to reads of GPU values by a script or an operator: numbers, copies to the host, equality, and counts."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -26,11 +24,11 @@ COUNTED: Final = frozenset(
         *("aten::unique_dim_consecutive", "torchvision::nms"),
     )
 )
-"""Operators that read a count back from the GPU, which decides the size of their result."""
+"""Operators that read a number of elements back from the GPU, which decides the size of their result."""
 
 
 class Answers:
-    """The code that answers a script's reads of GPU values and counts them."""
+    """The code that answers a script's reads of values from the GPU, and counts these reads."""
 
     def __init__(self, notes: Notes, reads: Reads, waiting: Waiting, answer: Callable[[int | None], None]) -> None:
         self._notes = notes
@@ -41,11 +39,11 @@ class Answers:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an operator is running for which every read returns the operator's count."""
+        """Whether an operator is running for which every read from the GPU returns the same precomputed count."""
         return bool(getattr(self._here, "answers", 0))
 
     def scalar(self, op: Invocation) -> Any:
-        """Return the number for `item()` and for other operators that read a single number."""
+        """Return the number that `item()`, or another operator that reads a single number, reads from a GPU tensor."""
         tensor = op.arguments[0]
         if self.is_answering:
             return op.run()
@@ -76,7 +74,7 @@ class Answers:
         return found
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
-        """Return how often the current line has read random values since new data last came to the GPU."""
+        """Return how often the current source line has read random values since new data last came to the GPU."""
         if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self._waiting.rounds_of(callers_line(), kind)
@@ -108,7 +106,7 @@ class Answers:
         return result
 
     def equal(self, op: Invocation) -> Any:
-        """Return whether two tensors are equal; PyTorch's own comparison inside `equal` does not go through the
+        """Return whether two GPU tensors are equal. PyTorch's own comparison inside `equal` does not go through the
         dispatcher.
         """
         certainty, is_equal = Certainty.UNKNOWN, False
@@ -127,7 +125,7 @@ class Answers:
         return result
 
     def answering(self, count: int, op: Invocation) -> Any:
-        """Run an operator with all of its reads answered by the given count."""
+        """Run an operator so that every read from the GPU during its run returns the given count."""
         here = self._here
         here.answers = getattr(here, "answers", 0) + 1
         self._answer(count)
@@ -139,7 +137,9 @@ class Answers:
             here.answers -= 1
 
     def within(self, op: Invocation) -> Any:
-        """Run an operator whose reads are seen one by one, and record its name for these reads."""
+        """Run an operator whose reads from the GPU are intercepted one by one, and count these reads under the
+        operator's name.
+        """
         here = self._here
         outer, here.within = getattr(here, "within", None), op.plan.name
         try:
@@ -153,7 +153,9 @@ class Answers:
     # ---- operators that read a count back
 
     def counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a count back, and answer that read with the computed count."""
+        """Run an operator that reads a number of elements back from the GPU, and answer that read with the number
+        computed on the host.
+        """
         if (
             self.is_answering or op.arguments[0].layout != torch.strided
         ):  # inside another such operator, whose answer is used
@@ -177,8 +179,8 @@ class Answers:
         return result
 
     def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
-        """Return the count that an operator reads back, and its results on the host; None for what cannot be
-        computed.
+        """Return the number of elements that an operator reads back from the GPU, and the operator's results on the
+        host; either is None if it cannot be computed.
         """
         # Not in the call's context: a result that has a content is made by the call.
         evaluation = self._notes.evaluation
@@ -195,8 +197,8 @@ class Answers:
         return int(values[0].shape[_dimension_of(plan, call)]), values
 
     def counted_of_sparse(self, op: Invocation) -> Any:
-        """Run an operator on sparse tensors with the number of elements of its result, computed from the arguments'
-        indices.
+        """Run an operator on sparse tensors. The number of elements of its result is computed from the indices of the
+        arguments.
         """
         if self.is_answering:
             return op.run()
@@ -231,7 +233,9 @@ class Answers:
         return result
 
     def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
-        """Return an operator's result on the host, and how certain the positions of its elements are."""
+        """Return the result of an operator on sparse tensors as a host tensor, and how certain the positions of its
+        elements are.
+        """
         own: list[Any] = []
         best = Certainty.KNOWN
         for each in arguments:
@@ -250,7 +254,9 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result whose size is the count."""
+    """Return the dimension of an operator's first result whose size is the number of elements that the operator reads
+    back from the GPU.
+    """
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

@@ -1,4 +1,4 @@
-"""The options for values on an emulated GPU. This module does not import torch."""
+"""The options for the values of tensors on an emulated GPU. This module does not import torch."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -7,7 +7,7 @@ from ullage.base.errors import UsageError, quoted
 
 ValuesMode = Literal["auto", "on", "off", "all"]
 MODES: Final[tuple[ValuesMode, ...]] = get_args(ValuesMode)
-"""The possible modes of computing values on an emulated GPU; see `ValuesChoice.mode`."""
+"""The possible modes of computing tensor values on an emulated GPU; see `ValuesChoice.mode`."""
 ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
@@ -15,16 +15,19 @@ _MOST_SKEW: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesChoice:
-    """The options for values: how they are computed, and which random values replace unknown ones."""
+    """The options for tensor values on an emulated GPU: how they are computed, and which random values replace unknown
+    values.
+    """
 
     mode: ValuesMode = "on"
-    """The mode of computing values.
+    """The mode of computing tensor values.
 
-    "on": compute values when they are read. "auto": the same, until two steps have read nothing. "off": every read
-    returns zero. "all": compute everything on the host, which is slow and exact.
+    "on": compute values when they are read. "auto": as "on", but values are no longer tracked after two steps in which
+    the script read none. "off": every read returns zero. "all": compute everything on the host, which is slow and
+    exact.
     """
     seed: int = 0
-    """The seed of all random values that replace unknown values on an emulated GPU."""
+    """The seed of all random values that replace unknown tensor values on an emulated GPU."""
     routing: str = "auto"
     """The experts that a router with random scores chooses.
 
@@ -33,7 +36,7 @@ class ValuesChoice:
     """
 
     def check(self) -> None:
-        """Raise UsageError if a mode, seed or routing is invalid."""
+        """Raise UsageError if an option for tensor values (the mode, the seed or the routing) is invalid."""
         if self.mode not in MODES:
             raise UsageError(f"values={quoted(self.mode)} is unknown; expected {', '.join(MODES)}")
         if not 0 <= self.seed <= _MOST_SEED:
@@ -42,7 +45,8 @@ class ValuesChoice:
 
 
 def skew_of(routing: str) -> float | None:
-    """Return the Zipf exponent that a routing names; None for one of `ROUTINGS`.
+    """Return the Zipf exponent if the option `routing`, which says how tokens are routed to experts, is a number; None
+    for a name in `ROUTINGS`.
 
     Raises:
         UsageError: the routing is neither a number in range nor one of `ROUTINGS`.

@@ -26,13 +26,13 @@ from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, transl
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = COUNTED | {"aten::_coalesce"}
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
-"""Operators whose count is read by an operator inside them: `masked_select` in `nms` (torchvision 0.26), and `addmm` in
-`mm` of sparse matrices.
+"""Operators whose number of result elements is read from the GPU by an operator inside them: `masked_select` in `nms`
+(torchvision 0.26), and `addmm` in `mm` of sparse matrices.
 """
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
-"""Operators that consist of CUDA-only operators; the CPU has them as a whole."""
+"""Operators that consist of CUDA-only operators; the CPU has no kernels for the parts, but has the whole operator."""
 _TRUTHS: Final = frozenset(("aten::equal",))
-"""Operators whose return value is read from memory that only their own kernels write."""
+"""Operators whose return value is read from GPU memory that only their own kernels write."""
 _HOST_KERNELS: Final = (
     *("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd"),
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
@@ -40,11 +40,11 @@ _HOST_KERNELS: Final = (
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Parts of CPU error messages for which a real GPU would report a failed assertion."""
+"""Parts of a CPU error message; if an error contains one of them, a real GPU would report a failed assertion."""
 
 
 class _Rule:
-    """The rule for running one operator on the host."""
+    """The way in which one PyTorch operator is run on the host."""
 
     __slots__ = ("has_generator", "is_counted", "plan", "run", "translation")
 
@@ -62,7 +62,7 @@ class _Rule:
 
     @property
     def passes(self) -> bool:
-        """Whether the operator consists of other operators, each of which is intercepted separately."""
+        """Whether the operator consists of other operators, each of which ullage intercepts separately."""
         return self.plan.is_composite and self.plan.name not in _WHOLE
 
 
@@ -70,7 +70,9 @@ _rule_of: Final = cache(_Rule)
 
 
 class _OperatorFrame:
-    """A running GPU operator, with its written memory as it was before nested operators wrote to it."""
+    """A running GPU operator, with a copy of the memory that it writes, made before nested operators wrote to this
+    memory.
+    """
 
     __slots__ = ("before", "is_computed")
 
@@ -82,7 +84,7 @@ class _OperatorFrame:
         }
 
     def keep(self, written: Sequence[torch.Tensor]) -> None:
-        """Save memory of this operator that a nested operator is about to write."""
+        """Save a copy of memory that this operator writes and that a nested operator is about to overwrite."""
         for each in written:
             storage = each.untyped_storage()
             key = (storage.data_ptr(), storage.nbytes())
@@ -90,14 +92,14 @@ class _OperatorFrame:
                 self.before[key] = _bytes_at(*key).clone()
 
     def restore(self) -> None:
-        """Restore the memory that was saved before nested operators wrote to it."""
+        """Restore the content that memory had before nested operators wrote to it."""
         for (address, size), kept in self.before.items():
             if kept is not None:
                 _bytes_at(address, size).copy_(kept)
 
 
 class Computation(Watch):
-    """The interception of operators that computes all of their results on the host."""
+    """The interception that computes the results of all GPU operators on the host."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Computation(Watch):
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
-        """The operations of the CUDA graph that is being captured; None outside of a capture."""
+        """The operations of the CUDA graph that is being captured; None if no graph is being captured."""
 
     # ---- CUDA graphs: captured operations run at each replay
 
@@ -220,7 +222,9 @@ class Computation(Watch):
             self._leave_memory(len(self._frames) > 1)
 
     def _run_counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a count back, and answer that read with the computed count."""
+        """Run an operator that reads a number of elements back from the GPU, and answer that read with the number
+        computed on the host.
+        """
         here = self._here
         count = 0
         with suppress(RuntimeError, NotImplementedError, IndexError, ValueError), on_the_host():
@@ -235,7 +239,7 @@ class Computation(Watch):
             self._answer(outer)
 
     def _results(self, rule: _Rule, host: Invocation) -> Results | None:
-        """Run an operator on the CPU, with its GPU arguments as host tensors."""
+        """Run an operator on the CPU, with host tensors in place of its GPU arguments."""
         try:
             return _computed(rule, host)
         except (RuntimeError, NotImplementedError) as error:
@@ -251,7 +255,9 @@ class Computation(Watch):
         return results
 
     def _record(self, rule: _Rule, op: Invocation) -> Any:
-        """Run an operator during a CUDA graph capture, and record its host computation for replays."""
+        """Run an operator while a CUDA graph is captured, and record its computation on the host for replays of the
+        graph.
+        """
         here = self._here
         outer = getattr(here, "is_silent", False)
         here.is_silent = rule.run
@@ -285,7 +291,9 @@ class Computation(Watch):
 
 
 class _Draws:
-    """The random numbers of one operator, which depend on the state of the GPU's generator before it."""
+    """The random numbers that one operator uses; they depend on the state of the GPU's random generator before the
+    operator.
+    """
 
     def __init__(self, numbers: RandomNumbers, rule: _Rule, op: Invocation) -> None:
         self._numbers = numbers
@@ -306,13 +314,13 @@ class _Draws:
         self.settle()
 
     def settle(self) -> None:
-        """Note the state of the GPU's random generator after the operator."""
+        """Store the state that the GPU's random generator has after the operator."""
         self._numbers.settle(self._generator, self._device, self._host)
 
 
 @contextmanager
 def _as_default(host: Any) -> Iterator[None]:
-    """Temporarily replace the host's default random generator by another one."""
+    """Temporarily give PyTorch's default CPU random generator the state of another generator."""
     default = torch.default_generator
     if host is default:
         yield
@@ -346,7 +354,7 @@ def _computed(rule: _Rule, host: Invocation) -> Results | None:
 
 
 def _count(plan: OperatorPlan, host: Invocation) -> int:
-    """Return the count that an operator reads back from the GPU, computed on the CPU."""
+    """Return the number of elements that an operator reads back from the GPU, computed on the CPU."""
     if is_counted(plan.name, host.arguments):
         return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
@@ -372,7 +380,9 @@ def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
 
 
 def _on_host(argument: Any) -> Any:
-    """Return a host tensor on the same memory for each GPU tensor; other arguments are returned unchanged."""
+    """Return a host tensor on the same memory if the argument is a GPU tensor; otherwise return the argument
+    unchanged.
+    """
     if isinstance(argument, torch.Tensor):
         return _tensor_on_host(argument) if argument.is_cuda else argument
     if isinstance(argument, list | tuple):
@@ -399,7 +409,7 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _on_the_host(op: Invocation) -> Invocation:
-    """Return the same call with GPU tensors as host tensors on the same memory."""
+    """Return the same operator call with each GPU tensor replaced by a host tensor on the same memory."""
     named = {name: _on_host(each) for name, each in op.keywords.items()}
     if named.get("device") is not None:
         named["device"] = _HOST
@@ -418,7 +428,7 @@ def _widened(argument: Any) -> Any:
 
 
 def _write(result: Any, results: Any, op: Invocation) -> None:
-    """Write the results that the host computed into the memory of the GPU results."""
+    """Write the results that the host computed into the memory of the GPU's result tensors."""
     own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:
@@ -463,7 +473,7 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a result into the beginning of each dimension of a larger tensor."""
+    """Copy a tensor into a tensor that is larger, from the beginning of each dimension."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

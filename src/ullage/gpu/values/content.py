@@ -1,6 +1,6 @@
 """The content of one block of GPU memory: its bytes, or the operation that computes them.
 
-A content belongs to a block, not to a tensor, so that views share it. It is dropped when the block is freed.
+The content is stored for a block, not for a tensor, so that views share it, and is dropped when the block is freed.
 """
 
 import ctypes
@@ -29,24 +29,26 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """How certain a value is; a result is as uncertain as its least certain input."""
+    """The certainty of a tensor's values; a result is as uncertain as the least certain input."""
 
     KNOWN = 0
-    """The value is that of a real GPU, because it follows from data that the host sent."""
+    """The value is equal to the value on a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
     """The value follows from an assumption: numbers are finite, or a custom operator computes the same on CPU and
     GPU.
     """
     ALIKE = 2
-    """The value follows from this rank's own numbers, used in place of other ranks' numbers that were not requested."""
+    """The value follows from this rank's own numbers, which are used in place of numbers that other ranks were not
+    asked for.
+    """
     DRAWN = 3
-    """The value follows from plausible random values of a seed."""
+    """The value follows from plausible random values that a seed determines."""
     UNKNOWN = 4
-    """Nothing is known about the value; it reads as zero."""
+    """The value is unknown; a read of it returns zero."""
 
 
 class Sign(IntEnum):
-    """The known sign of numbers that have to be replaced by random ones."""
+    """The sign that a tensor's numbers are known to have; random numbers that replace them get the same sign."""
 
     ANY = 0
     NEGATIVE = 1
@@ -57,7 +59,7 @@ class Sign(IntEnum):
 
 
 class BlockContent:
-    """The bytes of one storage at one point in time; a later write creates a new block content."""
+    """The content of one block of GPU memory at one point in time; a later write creates a new `BlockContent`."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -74,26 +76,30 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether the block has not been written since it was allocated."""
+        """Whether the block of GPU memory has not been written since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
-        """The data type of the tensor that was last written to the block."""
+        """The data type of the tensor that was last written to the block of GPU memory."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operation that computes the block content; None if the bytes exist already or nothing is known."""
+        """The operator call that computes the block content; None if the bytes exist already or nothing is known."""
         self.value: torch.UntypedStorage | None = None
-        """The bytes of the block on the host, once they have been computed."""
+        """The bytes of the block's content in host memory, once they have been computed; otherwise None."""
         self.depth = depth
-        """The number of recorded operations that lead to the block content."""
+        """The length of the longest chain of recorded operations that leads to the block content."""
         self.columns = 0
-        """The number of outputs, if a matrix product or a convolution computed the block content; else 0."""
+        """The number of output features, if a matrix product or a convolution computed the block content; otherwise
+        0.
+        """
         self.column = 1
-        """The number of adjacent elements that belong to one output of a product."""
+        """The number of adjacent elements that belong to one output feature of a matrix product or convolution."""
         self.serial = next(_serials) if serial is None else serial
         """The serial number of the block content, the same in every run of a script; random values depend on it."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Extend the block content to more of its block; with `is_new`, the added memory has not been written."""
+        """Extend the known content to more bytes of its block; `is_new` says that the added memory has not been
+        written.
+        """
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
         if self.value is not None:
@@ -107,7 +113,9 @@ class BlockContent:
 
 
 class UpdatedContent(BlockContent):
-    """Floating-point numbers after optimizer steps; operations recorded before the steps keep the old block content."""
+    """The content of a block of floating-point numbers after optimizer steps; operations recorded before these steps
+    keep the old content.
+    """
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
@@ -131,16 +139,18 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that move the numbers by an unknown distance."""
+        """The number of optimizer operations that have changed the block's numbers by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The total distance that optimizer operations with a known step size have moved each number."""
+        """The total amount by which optimizer operations with a known step size have changed each number in the
+        block.
+        """
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
-        """The number of weights for each output of the layer."""
+        """The number of weights for each output feature of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """Return a copy of host memory, padded with zeros to the given size."""
+    """Return a copy of a host storage, padded with zeros to the given size in bytes."""
     whole = torch.UntypedStorage(size_bytes)
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
@@ -148,10 +158,10 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return the number of outputs of a product, and the number of adjacent elements of one output, from a tensor's
-    shape.
+    """Return the number of output features of a matrix product or convolution, and the number of adjacent elements that
+    belong to one feature, from a tensor's shape.
 
-    The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
+    The features of a matrix product are its last dimension; those of a convolution are before height and width.
     """
     in_memory = sorted(zip(stride, size, strict=True), reverse=True)
     sizes = [count for step, count in in_memory if step and count > 1]
@@ -161,7 +171,7 @@ def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 
 class TensorView:
-    """The position of a tensor within its storage: type, offset, size and stride."""
+    """The position of a tensor within its storage: data type, offset, size and stride."""
 
     __slots__ = ("dtype", "offset", "size", "stride")
 
@@ -173,26 +183,26 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The size of the tensor's elements in bytes."""
+        """The bytes that all elements of the tensor use together."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
     def end_bytes(self) -> int:
-        """The number of bytes from the beginning of the block to the tensor's last element."""
+        """The number of bytes from the beginning of the memory block to the tensor's last element."""
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
         return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return this view of a host storage; elements beyond the storage's end are zero."""
+        """Return the tensor at this position in a host storage; elements beyond the storage's end are zero."""
         if self.end_bytes > storage.nbytes():
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
 
 class Operand(TensorView):
-    """A GPU tensor as an argument of a recorded operation: a view of a block content."""
+    """A GPU tensor that is an argument of a recorded operation: a view of the content of a block of GPU memory."""
 
     __slots__ = ("content",)
 
@@ -201,7 +211,7 @@ class Operand(TensorView):
         self.content = content
 
     def is_same_as(self, other: object) -> bool:
-        """Return whether another argument is the same view of the same block content."""
+        """Return whether another operand is the same view of the same block content."""
         if not isinstance(other, Operand) or other.content is not self.content:
             return False
         own = self.dtype, self.size, self.stride, self.offset
@@ -209,8 +219,8 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """A block content that a recorded call computes, with the written part of its storage and the content of the
-    rest.
+    """A block content that a recorded operator call computes: the part of the storage that the call writes, and the
+    content of the rest.
     """
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
@@ -227,16 +237,18 @@ class WrittenView:
         self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The index of the result, or the name of the written argument."""
+        """The index of the operator's result that is written, or the name of the argument that is written."""
         self.base = base
-        """The previous content of the storage, if the call writes only a part of the storage or reads it."""
+        """The content that the storage had before the call, if the call reads it or writes only a part of the
+        storage.
+        """
         self.base_counts = base_counts
-        """Whether the result is at most as certain as the storage's previous content."""
+        """Whether the result is at most as certain as the content that the storage had before the call."""
 
 
 @dataclass(slots=True, eq=False)
 class OperatorCall:
-    """A recorded operation that has not run yet; its GPU tensors are stored as operands."""
+    """A recorded operator call that has not run on the host yet; its GPU tensors are stored as `Operand` objects."""
 
     operator: Any
     arguments: Sequence[Any]
@@ -250,33 +262,35 @@ class UnseenWrites(Protocol):
 
     @property
     def value(self) -> int:
-        """The number of writes to GPU memory by threads that are not intercepted."""
+        """The number of writes to GPU memory by threads whose operators are not intercepted."""
 
 
 class EmulatedDriver(Protocol):
-    """The functions of the emulated CUDA runtime that this package needs; `ullage.gpu.emulator.library` implements
-    them.
+    """The functions of the emulated CUDA runtime that `ullage.gpu.values` needs; `ullage.gpu.emulator.library`
+    implements them.
     """
 
     def answer(self, number: int | None, /) -> None:
-        """Answer the calling thread's reads from the GPU with a number; with None, answer with zero again."""
+        """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero
+        again.
+        """
 
     def remember_sent(self, *, on: bool) -> None:
-        """Keep a copy of the data that each thread sent to the GPU last."""
+        """Keep a copy of the data that each thread last sent to the emulated GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Pause or resume keeping the data that the calling thread sends to the GPU."""
+        """Pause or resume keeping the data that the calling thread sends to the emulated GPU."""
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Write the data of the calling thread's last copy to a GPU address to host memory at `destination`."""
+        """Copy the data that the calling thread last sent to a GPU address to host memory at `destination`."""
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes to GPU memory by threads that are not intercepted, according to the C function at address
-        `is_seen`.
+        """Count writes to GPU memory by threads whose operators are not intercepted; the C function at address
+        `is_seen` returns whether a thread is intercepted.
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Start or stop ignoring the calling thread's copies and fills of GPU memory."""
+        """Start or stop ignoring the calling thread's copies to GPU memory and fills of GPU memory."""
 
 
 class BlockContents:
@@ -303,7 +317,8 @@ class BlockContents:
             self._contents.pop(address, None)
 
     def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the address of a tensor's block, and the number of bytes from there to the tensor's end.
+        """Return the address of a tensor's block of GPU memory, and the number of bytes from that address to the
+        tensor's end.
 
         Raises:
             RuntimeError, NotImplementedError: the tensor does not have its own memory, such as a sparse tensor.
@@ -319,7 +334,9 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all block contents whenever a thread that is not intercepted writes to GPU memory."""
+        """Forget all block contents, from now on, when a thread whose operators are not intercepted writes to GPU
+        memory.
+        """
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
@@ -335,7 +352,7 @@ class BlockContents:
         self._blocks.follow()
 
     def get(self, block: tuple[int, int]) -> BlockContent | None:
-        """Return the content of a block; None if no intercepted write is known."""
+        """Return the content of a block of GPU memory; None if no intercepted operator is known to have written it."""
         self._follow()
         address, used = block
         content = self._contents.get(address)
@@ -344,7 +361,7 @@ class BlockContents:
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
-        """Set the content of a block; None means that it is unknown."""
+        """Set the content of a block of GPU memory; None means that the content is unknown."""
         self._follow()
         if content is None:
             self._contents.pop(block[0], None)
@@ -352,14 +369,14 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether a block without known content was allocated after everything was last forgotten, and not
-        written.
+        """Return whether a block without known content has not been written since it was allocated. Blocks that existed
+        when all contents were last forgotten do not count.
         """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
-        """Return the size of a block in bytes: the used bytes, unless the block is larger by more than PyTorch's
-        rounding.
+        """Return the size in bytes of a block of GPU memory: the used bytes, unless the block is larger by more than
+        PyTorch's rounding.
         """
         size = self._blocks.sizes.get(block[0], 0)
         return size if size - block[1] >= _ROUNDED_BYTES else block[1]

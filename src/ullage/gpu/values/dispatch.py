@@ -32,38 +32,46 @@ _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
-"""The mangled name of `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
+"""The mangled name of the C++ function `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
-"""A set of dispatch keys with only the interception key, used to exclude that key."""
+"""A dispatch key set that contains only the key that ullage uses for interception; the set is used to exclude this
+key.
+"""
 PYTHON: Final = torch._C.DispatchKey.Python
-"""The dispatch key of tensor subclasses and dispatch modes."""
+"""The dispatch key of Python tensor subclasses and dispatch modes."""
 _BEFORE_PYTHON: Final = (
     (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
 )
 
 
 _MANY: Final = 400
-"""The number of new operators from which it is faster to list all composite operators at once."""
+"""The number of new operators above which it is faster to list all composite operators at once than to query each
+operator.
+"""
 
 
 class Watch(ABC):
-    """The base class for interception: it sees all operators after `install`, in threads that have called `include`."""
+    """The base class for interception. After `install`, it intercepts all PyTorch operators in threads that have called
+    `include`.
+    """
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
         self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
         self.has_ended = False
-        """Whether interception has ended, so that operators run without being recorded."""
+        """Whether interception has ended; operators then run without being recorded."""
         self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is called with every operator that uses memory and its arguments; set it before `install`."""
+        """A function that is called with each operator that uses GPU memory, and with the operator's arguments; it must
+        be set before `install`.
+        """
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Handle an intercepted operator: run it with `Invocation.run`, and return its result."""
+        """Handle an intercepted operator: run the operator with `Invocation.run`, and return its result."""
 
     def prepare(self) -> None:
-        """Make the interception key a pass-through until `install`, so that threads can include it before."""
+        """Make ullage's dispatch key have no effect until `install`, so that threads can include the key before."""
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing
@@ -83,7 +91,9 @@ class Watch(ABC):
         self._libraries["_"] = whole
 
     def see_new_operators(self, *names: str) -> None:
-        """Register a kernel for the named operators, or for all existing ones, unless they have a kernel already."""
+        """Register an interception kernel for the named operators, or for all existing operators; skip operators that
+        have one already.
+        """
         new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
         made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
         for name in new:
@@ -96,7 +106,7 @@ class Watch(ABC):
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
-        """Return the kernel for an operator; its first argument is the dispatch key set."""
+        """Return the kernel that intercepts an operator; the kernel's first argument is the dispatch key set."""
         if not passes(name, made_of_others, everything=self._everything):
             return self._kernel_of(name, self._told(self.see))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
@@ -132,7 +142,7 @@ class Watch(ABC):
         torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a kernel that calls the listener, if there is one, before `see`."""
+        """Return a kernel that calls the listener, if one is set, before it calls `see`."""
         listener = self.listener
         if listener is None:
             return see
@@ -160,12 +170,12 @@ class Watch(ABC):
         return kernel
 
     def include(self, *, on: bool = True) -> None:
-        """Start or stop interception in the calling thread, including autograd's work for it."""
+        """Start or stop interception in the calling thread, including the work that autograd does for this thread."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def _pass_by_higher_order_operators() -> None:
-    """Make `torch.cond`, `flex_attention` and other higher-order operators skip the interception key.
+    """Make `torch.cond`, `flex_attention` and other higher-order operators skip ullage's dispatch key.
 
     The operators that they run are intercepted.
     """
@@ -178,14 +188,18 @@ def _pass_by_higher_order_operators() -> None:
 
 
 def is_thread_seen() -> int | None:
-    """Return the address of PyTorch's C++ function that returns whether a key is included in the calling thread."""
+    """Return the address of PyTorch's C++ function that returns whether a dispatch key is included in the calling
+    thread.
+    """
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     function = getattr(library, _IS_INCLUDED, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _let_go(error: BaseException) -> None:
-    """Clear ullage's frames in an exception's traceback, so that they keep no tensor alive."""
+    """Clear the local variables of ullage's frames in an exception's traceback, so that the frames keep no tensor
+    alive.
+    """
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -201,7 +215,7 @@ def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """One call of an intercepted operator, which can be run as usual."""
+    """One call of an intercepted operator, which ullage can run as PyTorch would have run it."""
 
     keyset: Any
     plan: OperatorPlan
@@ -210,7 +224,9 @@ class Invocation:
     keywords: Mapping[str, Any]
 
     def written(self) -> list[Any]:
-        """Return the arguments that the operator writes; an item may be a list, or None for an omitted argument."""
+        """Return the arguments that the operator writes; an item of the result may be a list, or None for an omitted
+        argument.
+        """
         return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
 
     def run(self) -> Any:
@@ -222,8 +238,7 @@ class Invocation:
                 return result
         if plan.number_places and (places := plan.numbers_in(arguments)):
             # A number that PyTorch wrapped in a tensor arrives here as a number, which only a call through the full
-            # dispatcher
-            # accepts.
+            # dispatcher accepts.
             overload = plan.with_numbers(self.operator, places)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 if overload is not None:
@@ -236,7 +251,7 @@ class Invocation:
 
 
 def _wrapped(number: complex) -> torch.Tensor:
-    """Return a number as a scalar tensor of the type that PyTorch gives it."""
+    """Return a Python number as a scalar tensor, of the data type that PyTorch gives to a number."""
     kind = number.__class__
     return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
@@ -280,7 +295,7 @@ def _flat(argument: Any) -> Sequence[Any]:
 
 
 def tensors_in(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among arguments or results, including those in nested lists."""
+    """Yield the tensors among an operator's arguments or results, including those in nested lists."""
     for each in arguments:
         if isinstance(each, torch.Tensor):
             yield each

@@ -13,14 +13,14 @@ import torch
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
 _DEEPEST: Final = 12
-"""The number of operations through which the sign of random numbers is traced back."""
+"""The largest number of operations through which ullage traces back the sign of random numbers."""
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The relative distance by which an optimizer operation moves numbers if its real distance is not known."""
+"""The relative amount by which an optimizer operation is assumed to change numbers if the real amount is unknown."""
 _FARTHEST: Final = 0.3
-"""The largest distance, relative to their size, that optimizer operations move numbers."""
+"""The largest relative amount by which optimizer operations are assumed to change numbers in total."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
@@ -41,11 +41,15 @@ class DrawLevel(NamedTuple):
     Mixtral.
     """
     scale: float
-    """The scale of the numbers of a matrix product; those of a freshly initialised output layer are small."""
+    """The standard deviation of the random numbers that replace a matrix product; a freshly initialised output layer
+    has small numbers.
+    """
     mean: float
-    """The deviation of the mean of many random numbers, in units of its standard error."""
+    """The deviation of the mean of many random numbers from its expected value, in units of the standard error."""
     rate: float
-    """The factor by which a number that a loop waits for shrinks in each round."""
+    """The factor by which a random number shrinks each time that the same source line reads it, so that a loop that
+    waits for it ends.
+    """
 
 
 _LEVELS: Final = (
@@ -58,12 +62,16 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return the shared settings for a seed; five consecutive seeds have five different settings."""
+    """Return the settings that all random values of a seed share; five consecutive seeds have five different
+    settings.
+    """
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift the result of a random operator, so that its mean deviates as it may by chance on a real GPU."""
+    """Shift the result of a random operator, so that its mean deviates as much as the mean may deviate by chance on a
+    real GPU.
+    """
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
     shift = level_of(seed).mean / math.sqrt(result.numel())
@@ -96,11 +104,11 @@ _KEEP: Final = frozenset(
         *("mul_", "div_", "expand", "repeat", "squeeze", "where", "masked_fill", "avg_pool2d", "clamp"),
     )
 )
-"""Operations whose results have the sign that all their operands share."""
+"""Operations whose results have the same sign as their operands if all operands have the same sign."""
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
-    """Return the sign of the numbers in a block, from the operations that lead to them."""
+    """Return the sign of the numbers in a block of GPU memory, derived from the operations that compute them."""
     if isinstance(content, UpdatedContent):
         return sign_of(content.origin, depth)
     call = content.call
@@ -139,7 +147,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory for an unknown block content: random numbers for floats, zeros for other types."""
+    """Return host memory with values for an unknown block content: random numbers for floats, zeros for other types."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -182,7 +190,9 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Give standard normal numbers the sign and approximate size that the last operation implies."""
+    """Change standard normal numbers so that they have the sign and the approximate size that the last operation on the
+    block gives its results.
+    """
     level = level_of(seed)
     count = len(numbers)
     columns, column = content.columns, content.column
@@ -209,9 +219,9 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
 def _softmax(
     content: BlockContent, numbers: torch.Tensor, level: DrawLevel, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Return numbers that sum to one along the dimension of a softmax.
+    """Return random numbers that sum to one along the dimension of a softmax.
 
-    The columns of a product are correlated, so some positions along this dimension are preferred in all rows.
+    The columns of a matrix product are correlated, so some positions along this dimension are large in all rows.
     """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None

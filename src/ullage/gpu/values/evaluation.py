@@ -1,4 +1,4 @@
-"""Run the recorded operations that lead to a value on the host's CPU, when the value is needed."""
+"""Code that runs the recorded operations that lead to a value on the host's CPU, when the value is needed."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,20 +25,22 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The limit in bytes for keeping a float tensor; a larger one is used only to compute decisions."""
+"""The largest float tensor, in bytes, whose values are kept on the host; a larger one is computed only for a
+decision.
+"""
 WHOLE_BYTES: Final = 64 * MIB
-"""The limit in bytes for keeping a tensor of integers or booleans."""
+"""The largest tensor of integers or booleans, in bytes, whose values are kept on the host."""
 _MADE_BYTES: Final = 256 * MIB
-"""The limit in bytes for the results of an operation that runs on the host."""
+"""The largest size, in bytes, of the results of an operation that runs on the host."""
 _DRAWN_BYTES: Final = 512 * MIB
-"""The limit in bytes for a tensor of random values that is needed for a decision."""
+"""The largest tensor of random values, in bytes, that is generated on the host for a decision."""
 _LEFT: Final = 8
-"""The part of the budget that kept values do not fill: one part in this many."""
+"""The number n such that 1/n of the host memory budget for values stays free for computing values."""
 _SMALL_BYTES: Final = 64 * KIB
-"""The size in bytes up to which a tensor may also use half of that reserved part.
+"""The size in bytes up to which a tensor's values may also use half of the part of the budget that stays free.
 
-So sizes, flags and settings stay known when weights have filled the rest. An example is the JSON that bitsandbytes
-reads back for each of its 4-bit weights.
+So sizes, flags and settings stay known when weights have filled the rest of the budget. An example is the JSON that
+bitsandbytes reads back for each of its 4-bit weights.
 """
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
@@ -48,36 +50,38 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Host memory that is kept only while a GPU value is computed on the CPU, by block content."""
+"""Temporary host memory for block contents, which is kept only while a GPU value is computed on the CPU."""
 
 
 class EvaluationError(Exception):
-    """The exception for a value that cannot be computed."""
+    """The exception for a GPU value that cannot be computed on the host."""
 
 
 class Evaluation:
-    """The evaluation of block contents on the host, within limits of size and memory."""
+    """The evaluation of the contents of GPU memory blocks on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """The bytes of host memory that are kept for known values of GPU memory."""
+        """The bytes of host memory in which known values of GPU memory are kept."""
         self.passing_bytes = 0
-        """The bytes of host memory that exist only while a value is computed."""
+        """The bytes of temporary host memory, which exists only while a value is computed."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
-        """Operations that the host could not run, with the first line of each error."""
+        """Operations that the host could not run, each with the first line of its error."""
         self.routing = routing
 
     # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return the largest size in bytes for which a tensor of this type is kept."""
+        """Return the largest tensor of a data type, in bytes, whose values are kept on the host."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether this many more bytes may be kept; part of the budget stays free for computing values."""
+        """Return whether values of this size may be kept in the host memory budget, a part of which stays free for
+        computing values.
+        """
         left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
         return self.kept_bytes + size_bytes <= self.budget_bytes - left
 
@@ -85,7 +89,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep the bytes of a block's content for as long as the content exists."""
+        """Keep the bytes of a block's content on the host for as long as the `BlockContent` object exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -103,7 +107,7 @@ class Evaluation:
 
     @contextmanager
     def _passing(self) -> Iterator[Passing]:
-        """Return a context for temporary values, which exist and count only while a value is computed."""
+        """Return a context for temporary values, which use host memory only while one value is computed."""
         passing: Passing = {}
         try:
             with on_the_host():
@@ -112,10 +116,10 @@ class Evaluation:
             self.passing_bytes -= sum(each.nbytes() for each in passing.values())
 
     def _pass(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
-        """Keep bytes until the current value has been computed.
+        """Keep the bytes of a block's content until the current value has been computed.
 
         Raises:
-            EvaluationError: the budget has no space left for them.
+            EvaluationError: the host memory budget has no space left for these bytes.
         """
         if content in passing:
             return
@@ -128,7 +132,7 @@ class Evaluation:
     # ---- requested values
 
     def value_of(self, operand: Operand) -> torch.Tensor:
-        """Return the values of a GPU tensor, as a view of host memory that must not be written.
+        """Return the values of a GPU tensor, as a host tensor that must not be written.
 
         Raises:
             EvaluationError: the values cannot be computed.
@@ -137,7 +141,7 @@ class Evaluation:
             return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
-        """Run an operation whose results no block content waits for, and return them.
+        """Run a recorded operation on the host and return its results, which do not become the content of any block.
 
         Raises:
             EvaluationError: an argument cannot be computed.
@@ -147,12 +151,12 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute a block content now, so that the block contents that lead to it can be dropped."""
+        """Compute the content of a block now, so that the earlier contents that it is computed from can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Return the bytes of a block's content; bytes too large to be kept stay in `passing` during the
+        """Return the bytes of a block's content; if they are too large to be kept, they stay in `passing` during the
         computation.
         """
         if (found := _found(content, passing)) is not None:
@@ -173,7 +177,7 @@ class Evaluation:
         return self._made(content, passing)
 
     def _sources(self, content: BlockContent) -> list[BlockContent]:
-        """Return the block contents from which a block content is computed."""
+        """Return the other block contents from which a block content is computed."""
         if isinstance(content, UpdatedContent):
             return [content.origin]
         call = content.call
@@ -183,7 +187,7 @@ class Evaluation:
         return [*(operand.content for operand in operands_in(call)), *bases]
 
     def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Compute a block content from its sources, or generate random values for it.
+        """Compute a block content from the contents that it depends on, or generate random values for it.
 
         Raises:
             EvaluationError: the block content cannot be computed.
@@ -234,7 +238,9 @@ class Evaluation:
     # ---- running operations
 
     def _run(self, call: OperatorCall, passing: Passing) -> None:
-        """Run an operation on the host and set the bytes of its results; if it fails, the results become unknown."""
+        """Run a recorded operation on the host, and store the bytes of its results; if it fails, the results become
+        unknown.
+        """
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
@@ -255,7 +261,7 @@ class Evaluation:
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Lower the certainty of an operation's results to that of its inputs."""
+        """Lower the certainty of an operation's results to the certainty of its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -312,7 +318,7 @@ class Evaluation:
     def _writable(
         self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
-        """Return the view that an operation writes, on its own copy of the memory."""
+        """Return a host tensor into which an operation writes its result: a view of a separate copy of the memory."""
         content = target.content()
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:
@@ -327,14 +333,14 @@ class Evaluation:
         return (self.seed * 7_368_787 + first) % (1 << 62)
 
     def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
-        """Return a random generator for one call, because the script's threads may use the default generator
-        meanwhile.
+        """Return a separate random generator for one operator call, because the script's threads may use the default
+        generator meanwhile.
         """
         return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
 
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
-        """Seed the default random generator for one call, and restore its state afterwards."""
+        """Seed the default random generator for one operator call, and restore the generator's state afterwards."""
         if not call.is_random or takes_generator(call.operator):
             yield
             return
@@ -348,7 +354,7 @@ class Evaluation:
 
 
 def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
-    """Return the bytes of a block's content if they have been computed already."""
+    """Return the bytes of a block's content if they have been computed already; otherwise None."""
     if content.value is not None:
         return content.value
     if not content.bytes:  # An empty content is always known.
@@ -371,7 +377,7 @@ def takes_generator(operator: Any) -> bool:
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the lowest certainty among the tensor arguments of an operation."""
+    """Return the lowest certainty among the tensor arguments of an operator call."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
@@ -388,7 +394,7 @@ def operands_in(call: OperatorCall) -> Iterator[Operand]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Run PyTorch operators plainly: without gradients, autocast, the user's dispatch modes or ullage's
+    """Run PyTorch operators on the host as usual: without gradients, autocast, the user's dispatch modes or ullage's
     interception.
     """
     with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
@@ -396,7 +402,7 @@ def on_the_host() -> Iterator[None]:
 
 
 def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.UntypedStorage:
-    """Return a storage in which a result has the same layout as on the GPU."""
+    """Return a host storage in which a result has the same layout as in the storage on the GPU."""
     if result.size() != view.size:
         raise EvaluationError(f"the result has the shape {tuple(result.size())}; expected {tuple(view.size)}")
     storage = result.untyped_storage()

@@ -17,15 +17,15 @@ _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 @cache
 def hide_own_frames() -> None:
-    """Remove ullage's frames from every snapshot that this process takes from now on, including the script's own
-    snapshots.
+    """Remove ullage's stack frames from every memory snapshot that this process takes from now on, including the
+    script's own snapshots.
     """
     original = torch._C._cuda_memorySnapshot
     torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
 
 
 def _hidden(snapshot: Any) -> Any:
-    """Remove ullage's frames from a memory snapshot, in place, and return the snapshot."""
+    """Remove ullage's stack frames from a memory snapshot, in place, and return the snapshot."""
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
@@ -36,7 +36,9 @@ def _hidden(snapshot: Any) -> Any:
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the frames, innermost first, without ullage's frames and without PyTorch's operator calls made by them."""
+    """Return the stack frames, innermost first, without ullage's frames and without PyTorch's operator calls made by
+    ullage.
+    """
     own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames

@@ -1,4 +1,6 @@
-"""Intercept every operator that the script runs on the GPU, and pass it to the code that records or answers it."""
+"""The interception of every operator that the script runs on the GPU; the operator is passed to the code that records
+or answers it.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,27 +22,35 @@ from ullage.gpu.values.writes import WRITES_UNSAID, Writes
 
 _SEVERAL: Final = frozenset((tuple, list))
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
-"""Operators whose sparse results consist of their arguments, or of results of other intercepted operators."""
+"""Operators whose sparse results consist of tensors that ullage already knows: their arguments, or results of other
+intercepted operators.
+"""
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
-"""Operators whose sparse results consist of existing parts only for coordinate (COO) tensors."""
+"""Operators whose results, if they are sparse tensors in COO format, consist of tensors that ullage already knows;
+other sparse formats do not.
+"""
 _MOST_BYTES: Final = 1 << 20
-"""The size in bytes above which a collective's tensor is data, not a size or a message."""
+"""The size in bytes above which ullage takes a collective's tensor for data, not for a size or a message."""
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives that do not change a rank's values; a sum of floats stays plausible."""
+"""Collectives after which ullage keeps the values that a rank's tensor had before; for a sum of floats, these values
+remain plausible.
+"""
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
-    """The interception that records what operators write to GPU memory and answers what they read from it."""
+    """The interception that records what operators write to GPU memory, and answers what operators read from GPU
+    memory.
+    """
 
     def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
-        """The sizes and objects that ranks send to each other."""
+        """The messages with sizes and objects that ranks send to each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
@@ -56,8 +66,8 @@ class Interception(Watch):
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
-        """Functions that handle an operator that writes nothing and has a GPU tensor as first argument, by operator
-        name.
+        """Functions, by operator name, that handle an operator that writes nothing and has a GPU tensor as its first
+        argument.
         """
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -75,7 +85,9 @@ class Interception(Watch):
         return self._run_and_note(op)
 
     def _multiply(self, op: Invocation) -> Any:
-        """Run a matrix product, and record it if it is small; products in a backward pass never decide anything."""
+        """Run a matrix product on the emulated GPU, and record it if it is small. Products in a backward pass are never
+        recorded, because they decide nothing.
+        """
         result = op.run()
         if result.layout != torch.strided:
             return result if self._answers.is_answering else self._counted_by_library(op.plan, result)
@@ -85,7 +97,7 @@ class Interception(Watch):
         return result
 
     def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
-        """Note that the number of elements of a sparse result is unknown, because a kernel inside a library counts
+        """Mark the number of elements of a sparse result as unknown, because a kernel inside a CUDA library counts
         them.
         """
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
@@ -93,13 +105,15 @@ class Interception(Watch):
         return result
 
     def _count_sparse(self, op: Invocation) -> Any:
-        """Run an operator; if its result is sparse, compute its number of elements from the arguments."""
+        """Run an operator; if its result is a sparse tensor, compute the number of elements of the result from the
+        arguments.
+        """
         if is_counted(op.plan.name, op.arguments):
             return self._answers.counted_of_sparse(op)
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
     def _run_and_note(self, op: Invocation) -> Any:
-        """Run an operator, and record how its results are computed."""
+        """Run an operator on the emulated GPU, and record how its results are computed."""
         result = op.run()
         notes, plan = self.notes, op.plan
         if plan.is_collective and not plan.name.startswith("symm_mem::"):
@@ -120,7 +134,7 @@ class Interception(Watch):
         return result
 
     def stop(self) -> None:
-        """Stop recording in all threads, and free the memory of what was recorded."""
+        """Stop recording operators in all threads, and free the memory of the recorded operators."""
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
@@ -159,7 +173,9 @@ def note_collective(
 
 
 def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return the values that a tensor of `value`'s elements gives to an output with as many, fewer or more elements."""
+    """Return the values of a collective's output, computed from this rank's input; the output may have as many, fewer
+    or more elements.
+    """
     sent, wanted = value.numel(), output.numel()
     flat = value.reshape(-1)
     if wanted == sent:

@@ -23,19 +23,27 @@ _READING: Final = frozenset(
         "unique_consecutive",
     }
 )
-"""Names of functions, classes and modules that read numbers, or return as many elements as a condition selects."""
+"""Names of functions, classes and modules that read numbers from the GPU, or that return as many elements as a
+condition selects.
+"""
 _MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
 _KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
 _DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
-"""Names of functions that may fail when called a second time, so that a run cannot simply be started again."""
+"""Names of functions that may fail when they are called a second time; a script that calls them cannot simply be run
+again.
+"""
 _PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
-"""Packages that are judged by the names that a script uses from them."""
+"""Packages for which ullage checks the names that a script uses from them, to find out whether the script reads GPU
+values.
+"""
 _MOST_FILES: Final = 20
 _MOST_CHARACTERS: Final = 400_000
 
 
 def seems_to_read_none(script: Path) -> bool:
-    """Return whether neither a script nor the files next to it that it imports seem to read a deciding value."""
+    """Return whether neither a script, nor the files next to it that it imports, appear to read a GPU value that may
+    change what the script does.
+    """
     waiting, seen, left = [script], {script}, _MOST_CHARACTERS
     while waiting:
         file = waiting.pop()
@@ -62,7 +70,7 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the first part of the name of every imported module; "" for a relative import."""
+    """Yield the top-level name of every module that a script imports; "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -96,7 +104,7 @@ def _may_read(part: ast.AST, file: Path) -> bool:
 
 
 def _is_mask(index: ast.AST) -> bool:
-    """Return whether an index may be a mask: a comparison, an inverted value, or a name such as "mask"."""
+    """Return whether an index expression may be a mask: a comparison, an inverted value, or a name such as "mask"."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     for part in parts:
         if isinstance(part, ast.Compare) or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Invert)):
@@ -107,5 +115,5 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Return whether a call may reduce a tensor to one number."""
+    """Return whether a function call in a script may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

@@ -24,17 +24,19 @@ from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
-"""The size in bytes above which a tensor of integers is not sent."""
+"""The size in bytes above which a tensor of integers is not sent to other ranks."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
-"""The size in bytes above which random integers are not sent, because they are not sizes."""
+"""The size in bytes above which a tensor of random integers is not sent to other ranks, because its numbers are not
+sizes.
+"""
 _MOST_COUNTED_BYTES: Final = 4 * KIB
-"""The largest float tensor, in bytes, that counts as a flag or a count if its values are known."""
+"""The largest float tensor with known values, in bytes, that counts as a flag or a count in a collective."""
 _NOTHING: Final = b""
 
 
 class _Deferred:
-    """A recorded operation of ullage, with the interface of a PyTorch operator, that writes its first argument on
-    demand.
+    """A recorded operation of ullage itself, with the interface of a PyTorch operator; when it runs, it writes its
+    first argument.
     """
 
     _overloadname = ""
@@ -49,7 +51,9 @@ class _Deferred:
 
 @dataclass(eq=False, repr=False)  # The awaited data may be large, so leave it out of repr().
 class _Received(_Deferred):
-    """An operation that waits for messages when its result is needed, and writes them to its first argument."""
+    """An operation that waits for messages from other ranks when its result is needed, and writes them to its first
+    argument.
+    """
 
     _schema = SimpleNamespace(name="ullage::received")
 
@@ -73,7 +77,9 @@ class _Received(_Deferred):
 
 @dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
-    """An operation that applies a reduction to a tensor as if every rank had the same values."""
+    """An operation that computes a reduction over ranks from this rank's tensor, as if every rank had the same
+    values.
+    """
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
@@ -90,29 +96,31 @@ class _MadeOfAlike(_Deferred):
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """The messages that together become the values of a tensor."""
+    """The messages from other ranks that together become the values of a tensor."""
 
     keys: Sequence[tuple[str, int]]
-    """The key of each message, and the rank that sends the message."""
+    """The key of each message, and the number of the rank that sends the message."""
     instead: bytes = _NOTHING
-    """This rank's own message, which replaces a message that does not come."""
+    """This rank's own message, which replaces a message that another rank does not send."""
     operation: str = ""
-    """The name of the reduction over the messages, such as "MAX"; empty if the messages are concatenated."""
+    """The name of the reduction over the messages of the ranks, such as "MAX"; empty if the messages are
+    concatenated.
+    """
 
 
 class RankMessages:
-    """The messages of this process: sent when a torch.distributed operator runs, received when their values are
-    read.
+    """The messages of this rank: they are sent when a torch.distributed operator runs, and received when their values
+    are read.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The channel through which this rank sends its messages to other ranks."""
+        """The channel through which this rank sends messages to other ranks."""
         self.are_used = False
-        """Whether this rank has sent or received any message."""
+        """Whether this rank has sent or received any message from other ranks."""
         self.largest_not_asked = 0
-        """The size of the largest group in which this rank's own numbers replaced those of other ranks."""
+        """The size of the largest process group in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -133,8 +141,8 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive the messages of an operator such as "c10d::send"; return False if the operator needs
-        none.
+        """Send and receive the messages for an operator such as "c10d::send"; return False if the operator needs no
+        messages.
         """
         handler = self._handlers.get(name.partition("::")[2])
         if handler is None or len(arguments) < 3:
@@ -206,7 +214,7 @@ class RankMessages:
         return True
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        """Gather several tensors from all ranks, each into its own output tensor."""
+        """Gather several tensors from all ranks, each tensor into its own output tensor."""
         if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
@@ -235,7 +243,7 @@ class RankMessages:
         return self._reduce(tensors, Team(group), operation_of(operation), root)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
-        """Reduce tensors over the ranks of a group; with a root, only that rank receives the result."""
+        """Reduce tensors over the ranks of a process group; with a root, only the root rank receives the result."""
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
             if not self._are_ours(tensor):
@@ -253,8 +261,8 @@ class RankMessages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part of a tensor; without messages, the part that a rank sends to itself replaces all
-        others.
+        """Send each rank its part of a tensor (all-to-all); without messages, the part that this rank sends to itself
+        replaces the other ranks' parts.
         """
         team = Team(group)
         if not self._is_of_our_kind(sent):
@@ -288,8 +296,8 @@ class RankMessages:
     # ---- one tensor
 
     def _asks_all(self, team: Team) -> bool:
-        """Return whether all ranks of a group exchange messages; if not, note the group's size if the script made the
-        call.
+        """Return whether all ranks of a process group exchange messages; if not, note the group's size if the script
+        itself made the call.
 
         DDP also uses a gather to compare the shapes of its parameters, and those numbers decide nothing.
         """
@@ -300,8 +308,8 @@ class RankMessages:
         return False
 
     def _key(self, team: Team, kind: str) -> str:
-        """Return a message key that is equal on both sides: the group, the kind, and its running number in the
-        group.
+        """Return a message key that is equal for sender and receiver: the process group, the kind of message, and its
+        running number in the group.
         """
         with self._lock:
             number = self._counts[team.name, kind]
@@ -309,7 +317,7 @@ class RankMessages:
         return f"ullage/{team.name}/{kind}/{number}"
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
-        """Send the values of a tensor, or the fact that they are unknown; return the message."""
+        """Send the values of a tensor to the other ranks, or the fact that they are unknown; return the message."""
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
@@ -364,7 +372,7 @@ class RankMessages:
         self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
-        """Set a tensor's values to the result of a reduction over `ranks` ranks with equal values."""
+        """Set a tensor's values to the result of a reduction over `ranks` ranks, all with this rank's values."""
         if tensor.is_cuda:
             notes = self._notes
             own: Operand = notes.operand(tensor)
@@ -375,7 +383,7 @@ class RankMessages:
             tensor.copy_(_of_alike(tensor, ranks, operation))
 
     def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
-        """Record that an operation writes a tensor when its values are needed."""
+        """Record that an operation will write the values of a tensor when these values are needed."""
         contents: BlockContents = self._notes.contents
         before = self._notes.operand(tensor).content
         call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
@@ -389,35 +397,38 @@ class RankMessages:
         contents.put(contents.block_of(tensor), None)
 
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
-        """Return whether a float tensor is a flag or a count; gradients and losses are random values and stay
-        plausible.
+        """Return whether a float tensor is a flag or a count, which is sent to other ranks; gradients and losses are
+        random values and stay plausible.
         """
         if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
             return False
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Return whether tensors, or lists of tensors, are sent to other ranks as messages."""
+        """Return whether tensors, or lists of tensors, are sent to other ranks as ullage's messages."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is sent to other ranks as a message: integers, neither empty nor too large."""
+        """Return whether a tensor is sent to other ranks as a message of ullage: it has integers, and is neither empty
+        nor too large.
+        """
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Return whether a tensor is of a kind that is sent if it is neither empty nor large; this is equal on all
-        ranks.
+        """Return whether a tensor is of a kind that ullage sends to other ranks if it is neither empty nor too large;
+        the answer is equal on all ranks.
 
-        If all ranks run, a real Gloo process group sends CPU tensors.
+        If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
         """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a rank's own values of a broadcast tensor; None if the tensor is only a buffer to be filled.
+        """Return a rank's own values of a tensor that is broadcast; None if the tensor is only a buffer for values from
+        another rank.
 
-        A single number, or equal numbers, is not a random state: scripts initialise such buffers with 0 or -1.
+        A single number, or equal numbers, cannot be a random state: scripts initialise such buffers with 0 or -1.
         """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
@@ -427,10 +438,11 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages; return their bytes, concatenated or reduced, and the certainty.
+        """Wait for messages from other ranks; return their bytes, concatenated or reduced, and how certain the values
+        are.
 
         Raises:
-            EvaluationError: a message did not come, or its values are unknown.
+            EvaluationError: a message did not arrive, or its values are unknown.
         """
         certainty = Certainty.KNOWN
         whole = []
@@ -452,14 +464,18 @@ class RankMessages:
 
 
 def _is_told(tensor: Any) -> bool:
-    """Return whether a tensor has numbers on which an allocation may depend."""
+    """Return whether a tensor has integers or booleans, which may determine the size of an allocation and are therefore
+    sent to other ranks.
+    """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
     return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
 
 
 def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
-    """Return the reduction over `ranks` equal tensors; the tensor itself if the operation is not known."""
+    """Return the reduction over `ranks` tensors that are all equal to this tensor; the tensor itself if the operation
+    is unknown.
+    """
     return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 
 

@@ -1,4 +1,6 @@
-"""The properties of an operator that matter for values, read once from its schema; and the test for small products."""
+"""The properties of an operator that matter for tensor values, read once from its schema, and the test for small
+products.
+"""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -26,7 +28,7 @@ _PASSED: Final = frozenset(
         *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
     )
 )
-"""Operators that change no values; the dispatcher runs them without calling Python."""
+"""Operators that change no values, such as views; the dispatcher runs them without calling Python."""
 HEAVY: Final = frozenset(
     (
         *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
@@ -41,15 +43,15 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Products and convolutions, which the dispatcher runs without calling Python, except small ones and in mode "all"."""
+"""Matrix products and convolutions, which the dispatcher runs without calling Python, except small ones and in mode
+"all".
+"""
 # Small products and convolutions are computed on demand from their inputs, so that results are consistent with each
 # other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
 # weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
 # number of neighbours, a token is more similar to itself than to other tokens, and a heat map has fewer peaks than
-# noise.
-# Independent random numbers would have none of these properties. The inputs are known or random; the result always
-# counts
-# as random, because a GPU rounds differently.
+# noise. Independent random numbers would have none of these properties. The inputs are known or random; the result
+# always counts as random, because a GPU rounds differently.
 _CONVOLUTION: Final = "aten::cudnn_convolution"
 _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
@@ -59,25 +61,26 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
-"""The number of multiplications above which a product is replaced by random values; it would take the host more than
-about ten milliseconds.
+"""The number of multiplications above which random values replace a matrix product; the host would need more than about
+ten milliseconds for it.
 """
 NARROW: Final = frozenset((torch.float16, torch.bfloat16))
-"""Floating-point types that are slow on a CPU."""
+"""Floating-point types with which a CPU computes slowly."""
 
 _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
 """Operators that are intercepted themselves although they have no CUDA kernel.
 
-Distances run on the host as a whole. Computed through a matrix product of random values, they would be the roots of
-negative numbers.
+Distances run on the host as a whole. If the host computed distances through a matrix product of random values, they
+would be the roots of negative numbers.
 """
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
 )
 """Operators for which a nested tensor reads its offsets.
 
-What PyTorch does for a subclass is seen only if the operator itself is intercepted (torch/nested/_internal/ops.py).
+PyTorch's work for a tensor subclass is intercepted only if the operator itself is intercepted
+(torch/nested/_internal/ops.py).
 """
 _CLOSED: Final = frozenset(
     (
@@ -85,9 +88,9 @@ _CLOSED: Final = frozenset(
         *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
     )
 )
-"""Operators whose inner operators must not be intercepted.
+"""Operators inside which other operators must not be intercepted.
 
-They wrap a number in a GPU tensor that PyTorch cannot pass to Python (`toPyObject` in
+These operators wrap a number in a GPU tensor that PyTorch cannot pass to Python (`toPyObject` in
 torch/csrc/jit/python/pybind_utils.cpp).
 """
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
@@ -103,12 +106,14 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
 
 
 def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the argument at one of the places of `OperatorPlan.written`; None if it was omitted."""
+    """Return the argument at one of the positions or names in `OperatorPlan.written`; None if the argument was
+    omitted.
+    """
     return arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
 
 
 class OperatorPlan:
-    """The properties of one operator that decide how a call of it is handled."""
+    """The properties of one operator that decide how ullage handles a call of the operator."""
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
@@ -121,52 +126,60 @@ class OperatorPlan:
         places = [(str(number), each) for number, each in enumerate(schema.arguments) if not each.kwarg_only]
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
-        """The positions of tensor arguments, at which a wrapped number arrives as a number."""
+        """The positions of tensor arguments, at which a script may pass a Python number that PyTorch wraps in a
+        tensor.
+        """
         self.is_closed = operator.name() in _CLOSED
         """Whether the operators inside this operator must not be intercepted."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
-        """The arguments that the operator writes: their position, or their name if they are keyword-only."""
+        """The arguments that the operator writes: the position of each argument, or its name if it is keyword-only."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
         self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
-        """Whether the operator consists of other operators that are intercepted themselves, or returns a view."""
+        """Whether the operator consists of other operators that ullage intercepts themselves, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
-        """Whether the operator works on all tensors of an optimizer at once."""
+        """Whether the operator works on lists of tensors, such as all parameters of an optimizer at once."""
         self.is_foreign = is_foreign(self.name)
-        """Whether a script or a library defined the operator; its CPU kernel is assumed to compute the same as its CUDA
+        """Whether a script or a library defines the operator; its CPU kernel is assumed to compute the same as its CUDA
         kernel.
         """
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
-        """Return the overload that accepts these arguments when called through the full dispatcher."""
+        """Return the overload of an operator that accepts these arguments when it is called through the full
+        dispatcher.
+        """
         places = self.numbers_in(arguments)
         return self.with_numbers(operator, places) or operator if places else operator
 
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Return the positions at which a number replaces a tensor, because PyTorch had wrapped it."""
+        """Return the argument positions at which a script passed a number in place of a tensor, and PyTorch wrapped the
+        number in a tensor.
+        """
         return tuple(
             place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
-        """Return the operator or an overload that accepts numbers at these positions; None if there is none."""
+        """Return the operator or an overload that accepts numbers at these argument positions; None if there is
+        none.
+        """
         if places not in self._with_numbers:
             self._with_numbers[places] = _with_numbers(operator, places)
         return self._with_numbers[places]
 
 
 plan_of: Final = cache(OperatorPlan)
-"""A function that returns an operator's plan; each plan is made once."""
+"""A function that returns the `OperatorPlan` of an operator; each plan is made once."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
-    """Return an operator, or an overload of it, that accepts numbers in place of tensors at some positions; else
-    None.
+    """Return the operator, or an overload of it, that accepts numbers in place of tensors at some argument positions;
+    None if there is none.
     """
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
@@ -189,7 +202,9 @@ def is_foreign(name: str) -> bool:
 
 
 def composites() -> frozenset[str]:
-    """Return the names of all composite operators; a query per operator would take ten times as long."""
+    """Return the names of all composite operators, in one query; a query for each operator would take ten times as
+    long.
+    """
     names = torch._C._dispatch_get_registrations_for_dispatch_key
     made = {*names("CompositeImplicitAutograd"), *names("CompositeExplicitAutograd")}
     return frozenset(made.difference(names("CUDA"), _CLOSED))
@@ -206,7 +221,7 @@ def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bo
 
 
 def is_composite(name: str) -> bool:
-    """Return whether an operator consists of other operators, each of which is intercepted itself."""
+    """Return whether an operator consists of other operators, each of which ullage intercepts itself."""
     if name in _CLOSED:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -216,7 +231,9 @@ def is_composite(name: str) -> bool:
 
 
 def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_bytes: int) -> bool:
-    """Return whether a product is computed on the host: few multiplications, and floats small enough to be kept."""
+    """Return whether a matrix product is computed on the host: it has few multiplications, and its floats are small
+    enough to be kept.
+    """
     first, second = (arguments[place] for place in _FACTORS[name])
     if not result.dtype.is_floating_point:
         return False
@@ -227,9 +244,10 @@ def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_byt
 
 
 def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None]:
-    """Return a product's arguments in float32, with which a CPU is a hundred times as fast, and their original type.
+    """Return the arguments of a matrix product, converted to float32, and their original type.
 
-    The type is None if the arguments did not need to be converted.
+    A CPU is a hundred times as fast with float32 as with half precision. The type is None if the arguments did not need
+    to be converted.
     """
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     narrow = next((each.dtype for each in tensors if each.dtype in NARROW), None)

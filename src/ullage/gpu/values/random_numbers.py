@@ -20,49 +20,55 @@ _Position = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """The CPU generator that replaces one GPU generator, and the GPU generator's current position."""
+    """The CPU random generator that replaces one GPU random generator, and the GPU generator's current seed and
+    offset.
+    """
 
     at: _Position | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
-    """The state of the CPU generator at each position of the GPU generator."""
+    """The state of the CPU generator at each seed and offset of the GPU generator."""
 
 
 class RandomNumbers:
-    """The CPU random generators that replace the random generators of the GPU."""
+    """The CPU random generators that replace the random generators of the emulated GPU."""
 
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}
         self._is_fresh = True
-        """Whether the default generators have been seeded and the GPU's default generator has not been used since."""
+        """Whether the default generators have been seeded, and the GPU's default generator has not been used since."""
         self._shared_at: dict[int, _Position] = {}
-        """The position of each device's default GPU generator when the CPU's default generator last replaced it."""
+        """The seed and offset that each device's default generator had when the CPU's default generator last
+        replaced it.
+        """
 
     def seed(self) -> None:
-        """Note that `torch.manual_seed` has seeded all default generators."""
+        """Note that `torch.manual_seed` has seeded the default generators of the CPU and the GPU."""
         self._is_fresh = True
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Note that the GPU's default generators have been seeded, but not the CPU's."""
+        """Note that the GPU's default random generators have been seeded, but not the CPU's."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():
             chain.at = None
 
     def position(self, generator: Any, device: int) -> _Position:
-        """Return the seed and offset of a GPU generator."""
+        """Return the seed and the offset of a GPU random generator."""
         own = torch.cuda.default_generators[device] if generator is None else generator
         state = own.get_state().view(torch.int64)
         return int(state[0]), int(state[1])
 
     def state(self, generator: Any, device: int, position: _Position) -> tuple[Any, torch.Tensor]:
-        """Return the CPU generator for a position of a GPU generator, and the CPU generator's state."""
+        """Return the CPU generator that replaces a GPU generator at a seed and offset, and the CPU generator's
+        state.
+        """
         _, host = self._host(generator, device, position)
         return host, host.get_state()
 
     def settle(self, generator: Any, device: int, host: Any) -> None:
-        """Note the position of a GPU generator after random numbers were used."""
+        """Store the seed and offset of a GPU generator after random numbers were used."""
         position = self.position(generator, device)
         chain = self._chain(generator, device)
         if generator is not None:
@@ -75,7 +81,7 @@ class RandomNumbers:
     def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
         """Keep the CPU's default generator unchanged when a GPU generator that was passed explicitly has advanced.
 
-        cuDNN's dropout is seeded once this way; the same script on the CPU uses no random number there.
+        cuDNN's dropout is seeded once in this way; the same script on the CPU uses no random number there.
         """
         chain = self._chain(None, device)
         was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)

@@ -1,6 +1,6 @@
-"""The ranks of a process group: their numbers, the channel for messages between them, and reductions of their values.
+"""The ranks of a process group: their numbers, the channel for messages between ranks, and reductions of their values.
 
-Integers of several ranks are reduced as NCCL and Gloo do.
+Integers of several ranks are reduced as NCCL and Gloo reduce them.
 """
 
 import sys
@@ -23,7 +23,7 @@ _BITWISE: Final = {"BAND": and_, "BOR": or_, "BXOR": xor}
 
 
 class Team:
-    """The ranks of a process group, with a name that is equal on all ranks."""
+    """The ranks of a process group, with a group name that is equal on all ranks."""
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
@@ -35,7 +35,9 @@ class Team:
 
 
 def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return the number of ranks of the process group among an operator's arguments; 1 without a group."""
+    """Return the number of ranks of the process group that is among an operator's arguments; 1 without such an
+    argument.
+    """
     for each in arguments:
         with suppress(AttributeError, RuntimeError, TypeError):
             if not isinstance(each, torch.Tensor | list | tuple):
@@ -52,35 +54,39 @@ class Post(Protocol):
     """A channel through which ranks send messages to each other."""
 
     is_alone: bool
-    """Whether this rank runs alone in its process."""
+    """Whether this rank runs without other ranks, so that no messages are exchanged."""
     largest_team: int
-    """The largest group whose ranks exchange what they gather, sum or send. In a larger group every rank uses its own
-    values in place of the others' values.
+    """The largest process group, in ranks, in which ranks exchange what they gather, sum or send. In a larger group,
+    every rank uses its own values in place of the other ranks' values.
     """
 
     def send(self, key: str, value: bytes) -> None:
-        """Send a message to the channel, where any rank that needs it can get it."""
+        """Send a message to the channel, where any rank that needs the message can get it."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message from a rank and return it; return None if the message will not come."""
+        """Wait for a message from another rank and return the message; return None if the rank will not send it."""
 
 
 class StorePost:
-    """A channel for ranks that all run: messages go through the store of their rendezvous."""
+    """A message channel for ranks that all run as processes: messages go through the store of the torch.distributed
+    rendezvous.
+    """
 
     is_alone = False
     largest_team = sys.maxsize
 
     def __init__(self) -> None:
         self.without: Callable[[], None] = lambda: None
-        """A function that is called if a message will not come because its sender has ended."""
+        """A function that is called if a message will not arrive because the rank that should send it has ended."""
 
     def send(self, key: str, value: bytes) -> None:
-        """Write a message to the store of the process group."""
+        """Write a message to the store of the torch.distributed process group."""
         _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store; return None after a minute, or if the sender has ended."""
+        """Wait for a message in the store of the process group; return None after a minute, or if the sending rank has
+        ended.
+        """
         store = _store()
         latest = time.monotonic() + _PATIENCE_SECONDS
         while not store.check([key]):
@@ -102,16 +108,16 @@ def _store() -> Any:
 
 
 class NoPost:
-    """A channel without messages, for a rank that runs alone and knows nothing of other ranks."""
+    """A channel that sends no messages, for a rank that runs alone and knows nothing of other ranks."""
 
     is_alone = True
     largest_team = 0
 
     def send(self, key: str, value: bytes) -> None:
-        """Discard the message, because no other rank runs."""
+        """Discard the message, because no other rank runs that could receive it."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Return None, because no other rank sends messages."""
+        """Return None, because no other rank runs that could send a message."""
 
 
 def operation_of(boxed: Any) -> str:
@@ -129,8 +135,8 @@ def operation_of(boxed: Any) -> str:
 
 
 def is_called_from_torch_distributed() -> bool:
-    """Return whether a torch.distributed function is on the Python stack, as for calls by a script but not by C++
-    code.
+    """Return whether a torch.distributed function is on the Python stack, as in a call from a script but not in a call
+    from C++ code.
     """
     return next(_frames_of_torch_distributed(), None) is not None
 
@@ -139,7 +145,7 @@ def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
     """Return the reduction of values of several ranks.
 
     Args:
-        values: shape [ranks, ...]. The sum of booleans is whether any is true.
+        values: shape [ranks, ...]. The sum of booleans is true if any boolean is true.
         operation: a name of `ReduceOp`.
 
     Returns:

@@ -1,4 +1,6 @@
-"""Count the values that a script reads back from the GPU, by line, certainty, and whether they may decide something."""
+"""Counters of the values that a script reads back from the GPU, by line, certainty, and whether the values may decide
+something.
+"""
 
 import sys
 import threading
@@ -20,8 +22,8 @@ _QUIET: Final = (
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Files that read values only to print them, to share random states, to save them unchanged on the host, or to write a
-checkpoint.
+"""Source files that read GPU values only to print them, to share random states, to save them unchanged on the host, or
+to write a checkpoint.
 """
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
@@ -29,12 +31,12 @@ _NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
-    """The kind of a value that is read back, named after what it may decide."""
+    """The kind of a value that a script reads back from the GPU, named after what the value may decide."""
 
     SHAPE = "shape"
     """The value decides the size of a result."""
     BRANCH = "branch"
-    """The value is a boolean, used in `if`, `while` or `assert`."""
+    """The value is a boolean that the script uses in `if`, `while` or `assert`."""
     NUMBER = "number"
     """The values are integers, which may become sizes, indices or counts."""
     FLOAT = "float"
@@ -42,17 +44,17 @@ class ReadKind(StrEnum):
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of read of a single number of a type."""
+        """Return the kind of a read of a single number, by the number's data type."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of read of a copy to the host, by the type of its numbers."""
+        """Return the kind of a read that copies a tensor to the host, by the tensor's data type."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
 class Read(NamedTuple):
-    """A group of reads with the same line, kind, operation and certainty."""
+    """A group of reads of GPU values with the same source line, kind, operation and certainty."""
 
     line: Line | None
     kind: ReadKind
@@ -61,20 +63,22 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """A counter of reads; reads for printing or saving, and PyTorch's own checks, do not count."""
+    """A counter of reads of GPU values; reads for printing or saving, and PyTorch's own checks, are not counted."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function to call at each read that may decide something, if values are not tracked; else None."""
+        """A function to call at each read that may change what the script does, if values are not tracked; otherwise
+        None.
+        """
         self.asked = 0
-        """The number of reads from the GPU on which a branch depends."""
+        """The number of reads from the GPU on which a branch of the script depends."""
         self._here = threading.local()
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Mark the calling thread's reads inside this context as already counted."""
+        """Mark the reads of GPU values by the calling thread inside this context as already counted."""
         self._here.depth = getattr(self._here, "depth", 0) + 1
         try:
             yield
@@ -83,27 +87,29 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the calling thread's read is already counted."""
+        """Whether reads of GPU values by the calling thread are already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
     def are_logged_only(self) -> bool:
-        """Whether all reads were single floats that decide nothing, such as a logged loss."""
+        """Whether all reads of GPU values were single floats that do not change what the script does, such as a logged
+        loss.
+        """
         return all(
             read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
             for read, count in self.counts.items()
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True for one of PyTorch's own checks on random values, which would raise an error if it failed; else
-        None.
+        """Return True if a read of random values is one of PyTorch's own checks, which would raise an error if it
+        failed; otherwise None.
         """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read of a GPU value by the line that made it."""
+        """Count a read of a GPU value by the source line that made the read."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

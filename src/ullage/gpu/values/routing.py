@@ -1,4 +1,6 @@
-"""The experts that tokens are routed to when a router's scores are random: by scores, evenly, all to one, or skewed."""
+"""The experts to which tokens are routed when a router's scores are random: by these scores, evenly, all to the same
+expert, or skewed.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -15,13 +17,15 @@ _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
 class Routing:
-    """A replacement for the choice of experts by `topk`, `argmax` or `max` over few random scores of many tokens."""
+    """A replacement for the choice of experts by `topk`, `argmax` or `max` over a router's random scores of many tokens
+    for few experts.
+    """
 
     def __init__(self, name: str = "drawn") -> None:
         self.name = name
         self.skew = skew_of(name)
         self.chosen = 0
-        """The number of times that experts were not chosen by the scores."""
+        """The number of times that ullage, and not the router's scores, chose the experts."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return the result of an operation that chooses experts by random scores; None for any other operation."""
@@ -51,7 +55,9 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the experts of each token, with shape (tokens, chosen); the experts of one token are all different."""
+        """Return the indices of the experts of each token, with shape (tokens, chosen); the experts of one token are
+        all different.
+        """
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)
         if self.name == "balanced":

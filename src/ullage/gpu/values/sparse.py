@@ -1,4 +1,6 @@
-"""Sparse tensors on the host, built from their parts, and operators whose result size a CUDA library computes."""
+"""Sparse tensors on the host, made from their indices and values, and operators whose result size a CUDA library
+computes.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +13,7 @@ from ullage.gpu.values.operator_plan import MULTIPLICATIONS, NARROW
 BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul", "aten::add"))
-"""Operators that may make a sparse tensor from sparse ones; the number of elements follows from the arguments'
+"""Operators that make a sparse tensor from sparse tensors; the number of elements follows from the arguments'
 indices.
 """
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
@@ -34,7 +36,7 @@ def is_counted(name: str, arguments: Sequence[Any]) -> bool:
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a sparse tensor consists of, values last; empty for an unknown layout."""
+    """Return the tensors that a sparse tensor consists of, the values last; empty for an unknown layout."""
     if sparse.layout == torch.sparse_coo:
         return sparse._indices(), sparse._values()
     if sparse.layout in BY_ROWS:
@@ -45,10 +47,10 @@ def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor of these parts, with the layout and size of another.
+    """Return a sparse tensor made of index and value tensors, with the layout and size of the sparse tensor `like`.
 
     Raises:
-        RuntimeError: the parts are not valid for this layout, for example because their values are unknown.
+        RuntimeError: the index tensors are not valid for this layout, for example because their values are unknown.
     """
     *places, numbers = parts
     _check(places, numbers, like)
@@ -65,9 +67,9 @@ def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that the CPU reads nothing beyond a tensor's end.
+    """Check that CPU operators would read nothing beyond the end of a sparse tensor's values.
 
-    PyTorch's own check is stricter than its operators: it rejects duplicate elements.
+    PyTorch's own check is stricter than PyTorch's operators: it rejects duplicate elements.
     """
     if not len(numbers):
         return

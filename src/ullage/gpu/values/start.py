@@ -1,4 +1,6 @@
-"""Start tracking values in this process when CUDA is initialised, in all threads that use it."""
+"""Functions that start to track tensor values in this process when CUDA is initialised, in all threads that use
+CUDA.
+"""
 
 import threading
 import weakref
@@ -25,7 +27,7 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The largest amount of host memory, in bytes, that values of GPU tensors may use."""
+"""The largest amount of host memory, in bytes, in which values of GPU tensors may be kept."""
 
 _UNSEEN_THREAD: Final = "operations of a thread of the script"
 
@@ -34,13 +36,13 @@ _current: "Values | None" = None
 
 
 def current() -> "Values":
-    """Return the object that tracks the values of this process's emulated GPU."""
+    """Return the object that tracks the tensor values of this process's emulated GPU."""
     assert _current is not None, "no GPU is emulated in this process"
     return _current
 
 
 class Values:
-    """The tracking of values of this process's emulated GPU, which begins with `start`."""
+    """The tracking of tensor values of this process's emulated GPU, which begins with `start`."""
 
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
@@ -56,16 +58,16 @@ class Values:
         """Whether ullage intercepts the operators of this process now."""
         self.has_stopped = False
         self.resident_bytes = 0
-        """The host memory in bytes that interception uses, in addition to kept values."""
+        """The host memory in bytes that interception of operators uses, in addition to the kept tensor values."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
         self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
-        """Start tracking when CUDA is initialised, so that a process without CUDA is not slowed down.
+        """Start tracking tensor values when CUDA is initialised, so that a process without CUDA is not slowed down.
 
-        Threads include the interception key from now on, so that threads that start before CUDA is initialised are
+        Threads include ullage's dispatch key from now on, so that threads that start before CUDA is initialised are
         intercepted too.
         """
         global _current
@@ -77,11 +79,12 @@ class Values:
             torch.cuda._lazy_call(self.begin)
 
     def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
-        """Call `missed` when a value is read that may decide something; no value is tracked until then.
+        """Call `missed` when a script reads a GPU value that may change what the script does; no value is tracked until
+        then.
 
         Args:
             choice: the choice to report; the choice of this process is "off".
-            missed: a function that is called in the thread that reads.
+            missed: a function that is called in the thread that reads the value.
         """
         self.choice, self.has_stopped = choice, True
         self.reads.missed = missed
@@ -89,7 +92,8 @@ class Values:
     def listen(
         self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:
-        """Call `hear` for every operator with its arguments, and `used` for tensors of kernels without an operator.
+        """Call `hear` with each intercepted operator and its arguments, and `used` with each tensor that a kernel
+        without an operator uses.
 
         This must be called before CUDA is initialised, and has an effect only if operators are intercepted.
         """
@@ -98,7 +102,7 @@ class Values:
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of GPU memory; not available if everything is computed on the host."""
+        """The contents of GPU memory blocks; not available if everything is computed on the host."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
@@ -109,7 +113,7 @@ class Values:
 
     @property
     def failures(self) -> dict[str, str]:
-        """The operations that the host could not compute, with the reason for each."""
+        """The operations that the host could not compute, with the reason for each operation."""
         writes = self._unseen_writes
         failed = dict(self.evaluation.failures)
         if self.choice.mode == "all" and writes is not None and writes.value != self._unseen_before:
@@ -117,7 +121,7 @@ class Values:
         return failed
 
     def stop(self) -> None:
-        """Stop tracking values; values that the script reads from now on are unknown."""
+        """Stop tracking tensor values; values that the script reads from the GPU from now on are unknown."""
         if not self.is_on:
             return
         self.is_on = False
@@ -136,7 +140,9 @@ class Values:
             self._interception.stop()
 
     def begin(self) -> None:
-        """Start tracking now, for ranks that communicate before CUDA is initialised; a second call has no effect."""
+        """Start tracking tensor values now, for ranks that communicate before CUDA is initialised; a second call has no
+        effect.
+        """
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes
@@ -169,8 +175,8 @@ class Values:
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
-        """Run the recorded operations of a CUDA graph at each replay, or make the block contents that it writes
-        unknown.
+        """Run the recorded operations of a CUDA graph at each replay, or mark the memory blocks that the graph writes
+        as unknown.
         """
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay

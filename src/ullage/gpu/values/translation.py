@@ -20,8 +20,8 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random states that forward passes used, kept for their backward passes under a number in one of the
-    results.
+    """The random states that forward passes used, kept for their backward passes; a number in one of the operator's
+    results identifies each state.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class _DropoutStates:
         self._next = 1
 
     def keep(self) -> torch.Tensor:
-        """Save the current state of the default generator; return the number under which it is saved."""
+        """Save the current state of the default random generator; return the number under which the state is saved."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -37,7 +37,9 @@ class _DropoutStates:
         return torch.tensor(number)
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
-        """Call a function with the random state of the forward pass, and restore the generator afterwards."""
+        """Call a function with the random state that the forward pass used, and restore the random generator
+        afterwards.
+        """
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
         if state is None:
             return compute()
@@ -54,7 +56,9 @@ _dropout: Final = _DropoutStates()
 
 
 def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Run a function with gradients enabled, and return the gradient of each input; None for inputs without one."""
+    """Run a function with gradients enabled, and return the gradient of each input; None for an input that needs no
+    gradient.
+    """
     with torch._C._ForceDispatchKeyGuard(_KEYS_INCLUDED, _KEYS_LEFT_OUT), torch.enable_grad():
         leaves = [
             each.detach().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
@@ -181,7 +185,9 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
 
 
 def _attention(ticket: int) -> Callable[[Arguments], Results]:
-    """Return the function for an attention operator; result number `ticket` identifies its random state."""
+    """Return the CPU function for an attention operator; the operator's result number `ticket` identifies its random
+    state.
+    """
 
     def compute(a: Arguments) -> Results:
         found: dict[int, torch.Tensor] = {}
@@ -327,7 +333,7 @@ def _rms_norm_backward(a: Arguments) -> Results:
 
 
 def _softmax(operator: Any) -> Callable[[Arguments], Any]:
-    """Return the function for a softmax that may convert half precision to single precision."""
+    """Return the CPU function for a softmax operator that may convert half precision to single precision."""
 
     def compute(a: Arguments) -> Any:
         return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
@@ -346,7 +352,7 @@ def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
 
 
 def _scaled_product(a: Arguments) -> Any:
-    """Multiply two matrices of 8-bit numbers, each with its scale."""
+    """Multiply two matrices of 8-bit floating-point numbers, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
     if a["bias"] is not None:
         found = found + a["bias"]
@@ -429,11 +435,13 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""CUDA-only operators that need no equivalent: their results are internal to a library, or made by other operators."""
+"""CUDA-only operators whose results need no values: the results are internal to a library, or other operators compute
+them.
+"""
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:
-    """Return the CPU equivalent of an operator; None if the CPU has the operator itself, or nothing
+    """Return the CPU function for a CUDA-only operator; None if the CPU has the operator itself, or nothing
     equivalent.
     """
     overload = operator._overloadname

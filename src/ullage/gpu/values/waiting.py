@@ -17,9 +17,9 @@ from ullage.gpu.values.draw import level_of
 from ullage.gpu.values.reads import ReadKind
 
 _PATIENCE: Final = 2
-"""The number of reads of random values by one line before the values begin to shrink."""
+"""The number of times that one line may read random values before the values begin to shrink."""
 _NEAR: Final = 1e-3
-"""The share to which a number must have shrunk to count as equal to its previous value."""
+"""The share of its original value to which a random number must have shrunk to count as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = {
@@ -28,12 +28,12 @@ _EQUALITIES: Final = {
     ("aten::all", "aten::le"): True,
     ("aten::any", "aten::ne"): False,
 }
-"""Pairs of operators that test whether tensors are equal, with the result that means "equal"."""
+"""Pairs of operators that test whether tensors are equal, with the boolean result that means "equal"."""
 _DEEPEST: Final = 5
 
 
 class Waiting:
-    """A counter of consecutive reads of random values by each line."""
+    """A counter of the consecutive reads of random values by each source line."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -41,12 +41,14 @@ class Waiting:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Reset the counters, because an optimizer made a step or the host sent data."""
+        """Reset the counters of reads, because an optimizer made a step or the host sent data."""
         if self._rounds:
             self._rounds.clear()
 
     def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
-        """Count a read of random values that may decide something, and return the number of such reads before it."""
+        """Count a read of random values that may decide something, and return how many such reads the source line made
+        before.
+        """
         if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
             return 0
         with self._lock:
@@ -55,12 +57,12 @@ class Waiting:
         return before
 
     def share_after(self, rounds: int) -> float:
-        """Return the factor by which a number has shrunk after this many reads."""
+        """Return the factor by which a random number has shrunk after this many reads."""
         rate: float = level_of(self._seed).rate
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Shrink the random numbers in a comparison that has not been computed yet."""
+        """Shrink the random numbers in a comparison that the host has not computed yet."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call
@@ -80,11 +82,13 @@ class Waiting:
             call = inner.content.call
 
     def is_near(self, rounds: int) -> bool:
-        """Return whether values that were compared repeatedly now count as equal."""
+        """Return whether random values that a script compared repeatedly now count as equal."""
         return self.share_after(rounds) <= _NEAR
 
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
-        """Return the result that means "equal" for a repeated test of equality; None if this is not one."""
+        """Return the result that means "equal" if an operand is a test of equality that was read repeatedly; None for
+        other operands.
+        """
         call = operand.content.call
         if not self.is_near(rounds) or call is None:
             return None
@@ -95,7 +99,7 @@ class Waiting:
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> None:
-        """Reset the counters of reads after each optimizer step."""
+        """Reset the counters of reads of random values after each optimizer step."""
         # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -104,7 +108,7 @@ class Waiting:
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
-    """Return an operand for the product of an operand and a number."""
+    """Return an operand that stands for the product of an operand and the number `share`."""
     whole = operand.content
     content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
     call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)

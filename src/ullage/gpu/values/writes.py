@@ -1,4 +1,6 @@
-"""Record operators that write existing memory: in place, to `out=`, to all tensors of an optimizer, or undeclared."""
+"""The record of operators that write existing memory: in place, to `out=`, to all tensors of an optimizer, or
+undeclared.
+"""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -22,7 +24,7 @@ from ullage.gpu.values.operator_plan import argument_at
 from ullage.gpu.values.waiting import Waiting
 
 _BATCH: Final = 2
-"""The smallest number of values in a copy from the host that counts as new data to work on."""
+"""The smallest number of values in a copy from the host to the GPU that counts as a new batch of data."""
 _OVERWRITES: Final = frozenset(
     (
         *("aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_"),
@@ -36,7 +38,7 @@ _WRITES_BY_INDEX: Final = frozenset(
         *("aten::_cummax_helper", "aten::_cummin_helper"),
     )
 )
-"""Operators that write given values to selected elements of memory that may be new."""
+"""Operators that write given values to selected elements of memory, which may not have been written before."""
 WRITES_UNSAID: Final = {
     "aten::cudnn_batch_norm": (3, 4),
     "aten::native_batch_norm": (3, 4),
@@ -44,11 +46,13 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments without declaring it in their schema (the running statistics of a module)."""
+"""Operators that write arguments, such as a module's running statistics, without declaring it in their schema; the
+numbers are the positions of these arguments.
+"""
 
 
 _DECAYS: Final = frozenset(("aten::_foreach_mul_", "aten::_foreach_div_"))
-"""Operators that change numbers only slightly, such as weight decay and gradient clipping."""
+"""Operators that change an optimizer's tensors only slightly, such as weight decay and gradient clipping."""
 _ADAM: Final = frozenset(("aten::_fused_adam_", "aten::_fused_adamw_"))
 _ADAM_BY_STEPS: Final = "aten::_foreach_addcdiv_"
 """The last operation of an Adam step: it adds the mean gradient divided by its size, times the bias-corrected learning
@@ -57,7 +61,7 @@ rate.
 
 
 class Writes:
-    """The recorder of operators that write existing GPU memory."""
+    """The code that records operators that write existing GPU memory."""
 
     def __init__(self, notes: Notes, waiting: Waiting, driver: EmulatedDriver) -> None:
         self._notes = notes
@@ -65,7 +69,7 @@ class Writes:
         self._driver = driver
 
     def run(self, op: Invocation) -> Any:
-        """Run an operator that declares in its schema what it writes."""
+        """Run an operator that declares in its schema which arguments it writes."""
         plan = op.plan
         if plan.is_foreign:
             return self._written_unseen(op)
@@ -137,7 +141,7 @@ class Writes:
         _let_go(call, own_operands)
 
     def _written_unseen(self, op: Invocation) -> Any:
-        """Run a custom operator that writes its arguments, and make the contents of their blocks unknown."""
+        """Run a custom operator that writes its arguments, and mark the content of their memory blocks as unknown."""
         result = op.run()
         for tensor in tensors_in((*op.arguments, *op.keywords.values(), result)):
             if tensor.is_cuda and not is_opaque(tensor):
@@ -145,7 +149,7 @@ class Writes:
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:
-        """Run an operator that writes arguments without declaring it in its schema."""
+        """Run an operator that writes arguments without declaring this in its schema."""
         result = op.run()
         for place in WRITES_UNSAID[op.plan.name]:
             if is_on_card(op.arguments[place]):
@@ -153,7 +157,9 @@ class Writes:
         return result
 
     def _optimizers(self, op: Invocation) -> Any:
-        """Note the effect of an optimizer operation on all of its tensors, without recording the operation for each."""
+        """Note the effect of an optimizer operation on all of its tensors, without recording the operation for each
+        tensor.
+        """
         result = op.run()
         rates = _rates(op)
         for place, tensors in zip(op.plan.written, op.written(), strict=True):
@@ -168,7 +174,9 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Keep the approximate content of updated memory: a second moment stays positive, a weight keeps its size."""
+        """Keep the approximate content of memory that an optimizer updated: Adam's second moment stays positive, a
+        weight keeps its size.
+        """
         contents = self._notes.contents
         block = contents.block_of(tensor)
         content = contents.get(block)
@@ -185,8 +193,8 @@ class Writes:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
     def _resized(self, op: Invocation) -> Any:
-        """Copy the content of a tensor's block when the tensor is resized to larger memory; PyTorch copies the data
-        without an operator.
+        """Copy the content of a tensor's memory block when the tensor is resized to larger memory; PyTorch copies the
+        data without an operator.
         """
         tensor = op.arguments[0]
         if not tensor.is_cuda or is_opaque(tensor):
@@ -219,7 +227,7 @@ class Writes:
     def made_of_a_list(self, op: Invocation) -> Any:
         """Set the content of a tensor that was made from numbers or an array, from the copy to the GPU.
 
-        PyTorch excludes the interception key while it makes the tensor (`internal_new_from_data` in
+        PyTorch excludes ullage's dispatch key while it makes the tensor (`internal_new_from_data` in
         torch/csrc/utils/tensor_new.cpp).
         """
         tensor = op.arguments[0]
@@ -238,7 +246,9 @@ class Writes:
 
 
 def _rates(op: Invocation) -> list[float] | None:
-    """Return the distance that an operator moves each number of the tensors in its first list; None if unknown."""
+    """Return the amount by which an operator changes each number of the tensors in its first argument, a list; None if
+    the amount is unknown.
+    """
     name, arguments = op.plan.name, op.arguments
     count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
     if name in _DECAYS:
@@ -256,17 +266,19 @@ def _rates(op: Invocation) -> list[float] | None:
 
 
 def _is_sent(source: Any) -> bool:
-    """Return whether the source of a copy is a host tensor with several numbers."""
+    """Return whether the source of a copy to the GPU is a host tensor with several numbers."""
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
 def _is_new(content: BlockContent) -> bool:
-    """Return whether memory has not been written; floats do not count, because products are not intercepted."""
+    """Return whether a block of GPU memory has not been written; blocks of floats do not count, because products are
+    not intercepted.
+    """
     return content.is_unwritten and not content.is_float
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
-    """Drop the previous content of a written argument from a call that does not read it."""
+    """Remove the previous content of a written argument from a recorded call that does not read this content."""
 
     def without(argument: Any) -> Any:
         if isinstance(argument, list):

@@ -33,7 +33,9 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word that the file format uses for each kind of driver call, and the figures that follow the word."""
+"""The word that the file format of recorded sequences uses for each kind of driver call, and the figures that follow
+the word.
+"""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -42,7 +44,9 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence at which the allocator core differs from the recording."""
+    """The first operation of a recorded sequence at which the results of ullage's allocator model differ from the
+    recording.
+    """
 
     sequence: str
     line: int
@@ -53,7 +57,9 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a recorded sequence on the allocator core; return its operation lines with the core's results."""
+    """Run a recorded sequence of allocator operations on ullage's allocator model; return its operation lines with the
+    model's results.
+    """
     program, settings, device = prepared(sequence)
     try:
         done = replay(program, settings, device, levels=True, places=True, calls=True)
@@ -100,7 +106,9 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the allocator core differs from the recording; None if they are equal."""
+    """Return the first operation at which the results of ullage's allocator model differ from the recording; None if
+    all are equal.
+    """
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
@@ -150,8 +158,8 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return its exit code: 0 if all results are equal, 1 if a result diverges, 2 if a file
-    cannot be read.
+    """Compare files of recorded allocator operations with ullage's allocator model, as the command line says; return
+    the exit code: 0 if all results are equal, 1 if a result differs, 2 if a file cannot be read.
     """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -169,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_as_program() -> int:
-    """Run as a program; end silently if the reader of its output has closed the pipe."""
+    """Run this module as a program; end silently if the reader of its output has closed the pipe."""
     try:
         code = main()
         sys.stdout.flush()

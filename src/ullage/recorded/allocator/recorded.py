@@ -34,11 +34,11 @@ _FIRST_STREAM: Final = 0x500000000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A recorded sequence of allocator operations: its header and its lines."""
+    """A recorded sequence of allocator operations: a header line, and one line for each operation."""
 
     file: str
     row: int
-    """Line number of the header in the file, from 1; each line after it is one operation."""
+    """The line number of the header in the file, counted from 1; each line after the header is one operation."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
@@ -95,7 +95,8 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Return the operations of a recorded sequence as a program for the core; `first` are the settings at the start.
+    """Return the operations of a recorded sequence as a `Program` for ullage's allocator model; `first` are the
+    allocator settings at the start.
 
     Raises:
         UsageError: a line is not an operation; the error names the line.
@@ -115,7 +116,9 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """A converter from recorded operations to a program."""
+    """A converter from the lines of a recorded sequence of allocator operations to a `Program` for ullage's allocator
+    model.
+    """
 
     semantics: str
     settings: Settings
@@ -123,7 +126,9 @@ class _Writer:
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add the operation that an `o` field contains: a letter and its arguments, separated by single spaces."""
+        """Add the allocator operation in an `o` field of a recorded sequence: a letter and its arguments, separated by
+        single spaces.
+        """
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
         match name:
@@ -169,7 +174,9 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return a text as a whole number within a range; a program holds signed 64-bit numbers."""
+    """Return the whole number that a text contains, if it is within a range; a `Program` contains signed 64-bit
+    numbers.
+    """
     number = int(word)
     if not least <= number < below:
         raise ValueError(f"{word[:_SHOWN_CHARACTERS]} is out of range")
@@ -197,7 +204,8 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the program of a recorded sequence, the settings it starts with, and its GPU.
+    """Return the `Program` of a recorded sequence of allocator operations, the allocator settings at its start, and its
+    GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

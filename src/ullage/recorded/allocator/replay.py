@@ -1,5 +1,5 @@
-"""Replays of programs on the allocator core, which returns what the real allocator would have done, exact to the
-byte.
+"""Replays of allocator operations on ullage's allocator model, which returns what PyTorch's real allocator would have
+done, exact to the byte.
 """
 
 from dataclasses import dataclass
@@ -36,42 +36,44 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a block in the allocator core."""
+    """The state of a memory block in ullage's allocator model."""
 
     FREE = 0
     WAITING = 1
-    """A freed block that another stream may still use."""
+    """A block that was freed, but that another stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
-    """Reserved addresses that no memory is mapped to."""
+    """Reserved addresses of an expandable segment to which no memory is mapped."""
 
 
 class ImpossibleStartError(UsageError):
-    """Raised if the segments that exist when a program begins overlap, or have impossible addresses."""
+    """Raised if the segments at the start of a replay overlap, or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
-    """The GPU of a replay: its memory in bytes, the part that other processes hold, and the placement rule for
-    segments.
+    """The GPU of a replay: its memory in bytes, the part of it that other processes use, and the rule for the addresses
+    of segments.
     """
 
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. With "linux"
-    and "windows", recorded addresses are used first.
+    """One of `allocator.placement.PLACEMENTS`; None if the placement rule is inferred from the addresses in the
+    `Program`. With "linux" and "windows", recorded addresses are used first.
     """
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the GPU of a recorded run with the memory that is known: the capacity, and the memory beyond it."""
+        """Return the GPU of a recorded run: its total memory is the capacity of the allocator plus the memory that the
+        allocator could not reserve.
+        """
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevels:
-    """Bytes at one point in time, as in torch.cuda.memory_stats() under `<name>.all`."""
+    """The allocator's byte counts at one point in time, as in torch.cuda.memory_stats() under `<name>.all`."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -82,7 +84,7 @@ class MemoryLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelColumns:
-    """The allocator's byte counts after every operation."""
+    """The allocator's byte counts after every operation of a replay, as columns."""
 
     allocated_bytes: Column
     reserved_bytes: Column
@@ -93,36 +95,38 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The address and size of each allocated block; -1 for other operations and for requests that failed."""
+    """The address and size of the block that each allocating operation returned; -1 for other operations and for
+    requests that failed.
+    """
 
     address: Column
     segment: Column
-    """The number of the cudaMalloc call that created the segment; ~number of the address reservation for an expandable
-    one.
+    """The number of the cudaMalloc call that created the segment; for an expandable segment, ~n (bitwise not) with the
+    number n of its address reservation.
     """
     offset: Column
     size_bytes: Column
-    """The size of the block in bytes, after rounding."""
+    """The size of the block in bytes, after PyTorch's rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The driver calls in order; fields that do not apply to a call are 0."""
+    """The driver calls of a replay in order, as columns; fields that do not apply to a call are 0."""
 
     op: Column
     call: Column
     number: Column
     size: Column
-    """The size of the call in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
+    """The size of the driver call in bytes; for MAP, UNMAP and CREATE_FAILED, the size of one page."""
     offset: Column
     count: Column
-    """The number of pages of the call; for CREATE_FAILED the pages that were created before the failure."""
+    """The number of pages of the driver call; for CREATE_FAILED, the pages that were created before the failure."""
     address: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """Every block that exists when a replay ends, by address."""
+    """Every memory block that exists when a replay ends, ordered by address, as columns."""
 
     address: Column
     size: Column
@@ -130,11 +134,11 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The program's key of the block; -1 if the block is free."""
+    """The key by which the operations of the replayed `Program` name the block; -1 if the block is free."""
     segment: Column
-    """Index of the block's segment in the columns of segments."""
+    """The index of the block's segment in the columns `segment_address`, `segment_size` and `segment_is_expandable`."""
     pool: Column
-    """The private pool's key; 0: the default pool."""
+    """The key of the private pool that the block belongs to; 0 for the default pool."""
     is_small: Column
     segment_address: Column
     segment_size: Column
@@ -143,20 +147,20 @@ class BlockColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The result of a replay: the results of all operations, and the allocator's final state."""
+    """The result of a replay: the results of all allocator operations, and the allocator's final state."""
 
     done: int
-    """The number of operations that were run: all operations, or those up to the point where the replay stopped."""
+    """The number of allocator operations that were run: all, or those before the replay stopped."""
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int
     peak_reserved_op: int
     oom_ops: Column
     rejected_ops: Column
-    """The number of requests that throw_on_cudamalloc_oom rejected."""
+    """The indices of the operations whose requests were rejected because of the option throw_on_cudamalloc_oom."""
     skipped_ops: Column
     retries: int
-    """The number of times that the allocator freed its cache to satisfy a request:
+    """The number of times that the allocator freed its cached memory to satisfy a request:
     torch.cuda.memory_stats()["num_alloc_retries"].
     """
     synchronizations: int
@@ -167,7 +171,7 @@ class Replay:
     """
     call_counts: dict[Call, int]
     broken: str
-    """The PyTorch assertion that failed and ended the replay; empty if none failed."""
+    """The text of the PyTorch assertion that failed and ended the replay; empty if no assertion failed."""
     blocks: BlockColumns
     levels: LevelColumns | None
     places: Places | None
@@ -175,13 +179,13 @@ class Replay:
 
     @property
     def ran_out(self) -> bool:
-        """Whether any request of the replay failed."""
+        """Whether any memory request of the replay failed."""
         return bool(len(self.oom_ops) or len(self.rejected_ops))
 
     @property
     def driver_calls(self) -> int:
-        """The number of driver calls that take time on a real GPU: cudaMalloc, cudaFree, and mapping or unmapping of
-        pages.
+        """The number of driver calls in a replay that take time on a real GPU: cudaMalloc, cudaFree, and mapping or
+        unmapping of pages.
         """
         slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
         return sum(self.call_counts[call] for call in slow)
@@ -242,7 +246,9 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError if a program is invalid; return an upper bound of its blocks' keys."""
+    """Raise UsageError if a `Program` (a list of allocator operations) is invalid; return an upper bound of the keys of
+    its blocks.
+    """
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
@@ -260,7 +266,9 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError if segments overlap; return an upper bound of their blocks' keys."""
+    """Raise ImpossibleStartError if the initial segments of a `Program` overlap; return an upper bound of the keys of
+    their blocks.
+    """
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes, begin = [block[0] for block in segment.blocks], segment.address
@@ -310,7 +318,7 @@ _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that the core returns under the same name."""
+"""The fields of `Replay` that the C++ code of ullage's allocator model returns under the same name."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

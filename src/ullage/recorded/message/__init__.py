@@ -1,1 +1,1 @@
-"""Readers for PyTorch's out-of-memory messages, alone or in a log."""
+"""Readers for out-of-memory messages of PyTorch and other programs, alone or in a log."""

@@ -1,4 +1,4 @@
-"""The figures in out-of-memory messages: sizes, and the values that the patterns of another program's wording find."""
+"""The reader of figures in out-of-memory messages: sizes, and the values that the patterns for other programs find."""
 
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ _FIELDS: Final = frozenset(
 
 
 def bytes_of(text: str) -> int:
-    """Return the number of bytes that a text such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
-    "7406166528" or "-1.28GiB" names.
+    """Return the number of bytes that a text states, such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
+    "7406166528" or "-1.28GiB".
     """
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
     number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
@@ -22,13 +22,13 @@ def bytes_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Return the number in "0.95", or in "0.95." at the end of a sentence."""
+    """Return the number that a text states, such as "0.95", or "0.95." at the end of a sentence."""
     return float(_plain(text))
 
 
 def _plain(number: str) -> str:
-    """Return a number's digits with one decimal point, at most 20 on each side; damaged logs have more points and
-    digits.
+    """Return the digits of a number with one decimal point, at most 20 digits on each side; damaged logs have more
+    points and digits.
     """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"

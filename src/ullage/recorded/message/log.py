@@ -19,11 +19,13 @@ from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
 _CONTEXT_CHARACTERS: Final = 6000
-"""The number of characters before an out-of-memory message that are searched for signs of the program that wrote the
-log.
+"""The number of characters before an out-of-memory message in which ullage searches for signs of the program that wrote
+the log.
 """
 _ROW_CHARACTERS: Final = 200
-"""The number of characters after an out-of-memory message, within its line, that are searched for such signs."""
+"""The number of characters after an out-of-memory message, within its line, in which ullage searches for signs of the
+program that wrote the log.
+"""
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -49,7 +51,7 @@ _SIGNS: Final = {
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""The number of characters before an out-of-memory message that are searched for its traceback."""
+"""The number of characters before an out-of-memory message in which ullage searches for the traceback of the error."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
@@ -87,7 +89,9 @@ _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""An unfinished escape sequence, tag, entity or Markdown emphasis around a figure, at the end of a piece of text."""
+"""Pattern for an unfinished escape sequence, tag, entity or Markdown emphasis around a figure, at the end of a piece of
+text.
+"""
 _LONGEST_MARKUP: Final = 320
 
 
@@ -109,23 +113,27 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """An out-of-memory message and its place in a log."""
+    """An out-of-memory message that was found in a log, and its place in the log."""
 
     message: Message
     row: int
-    """The message's line number in the log, from 1."""
+    """The line number of the out-of-memory message in the log, counted from 1."""
     rank: str | None = None
-    """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None if the lines have no
-    mark.
+    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812"; None
+    if the lines have no rank.
     """
     place: str | None = None
-    """The innermost line of the user's code in the traceback, with the last two parts of its path."""
+    """The innermost line of the user's code in the traceback: file and line number, with the last two parts of the
+    file's path.
+    """
     statement: str | None = None
-    """The source text of that line of the user's code."""
+    """The source text of the innermost line of the user's code in the traceback."""
     context: tuple[str, ...] = ()
-    """The program that wrote the log and its activity, derived from the lines before the message: names of `_SIGNS`."""
+    """The program that wrote the log and what it was doing, derived from the lines before the message: names of
+    `_SIGNS`.
+    """
     server: ServerMemory | None = None
-    """The memory figures that a model server has logged before this message."""
+    """The memory figures that a model server (such as vLLM) has logged before this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,9 @@ class Mention:
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return every out-of-memory message of a text in order; of each kind, at most the first thousand."""
+    """Return the out-of-memory messages of a text in order; of messages with the same beginning, at most the first
+    thousand.
+    """
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
@@ -201,7 +211,9 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory message that is found after joining the lines that a terminal has cut."""
+    """Return the first out-of-memory message that can be read only after the lines that a terminal has cut are
+    joined.
+    """
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -210,7 +222,7 @@ def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory error with an unknown wording."""
+    """Return the first out-of-memory error in a text with an unknown wording."""
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
@@ -239,7 +251,8 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
 
 
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text without markup: a terminal's color codes, a page's tags and entities, and Markdown emphasis.
+    """Yield the text of a log without markup: a terminal's color codes, a page's tags and entities, and Markdown
+    emphasis.
 
     Markup that the end of a piece cuts in two is kept until the next piece arrives.
     """
@@ -271,8 +284,8 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read a model server's memory figures from the complete lines of a part of a log; return where the first
-    incomplete line begins.
+    """Read the memory figures of a model server from the complete lines of a part of a log; return the position where
+    the first incomplete line begins.
     """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
@@ -306,7 +319,9 @@ def _rank(mark: re.Match[str] | None) -> str | None:
 
 
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
-    """Search the traceback above the line at `begin`, upward; the first frame in the user's code is the innermost."""
+    """Search the traceback above the line at `begin` upward for the user's code; the first frame found is the
+    innermost.
+    """
     below, is_pointed_at, apart, end = "", False, 0, begin - 1
     for _ in range(_MOST_ROWS):
         at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1

@@ -18,14 +18,20 @@ WINDOW: Final = 4096
 """The largest length of an out-of-memory message, in characters."""
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
-"""The smallest size that means "no limit" or "unknown"; a driver that reports no size (WSL, Windows) gives 2^64."""
+"""The smallest size in bytes that means "no limit" or "unknown"; a driver that reports no size (WSL, Windows) gives
+2^64.
+"""
 _MOST_GAP_CHARACTERS: Final = 240
-"""The most characters between two figures of one message; a figure further away belongs to other text."""
+"""The largest distance, in characters, between two figures of one out-of-memory message; a figure further away belongs
+to other text.
+"""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
 _PROGRAM_LINE_CHARACTERS: Final = 400
 _PROGRAM_CHARACTERS: Final = 1200
-"""The most characters of another program's message, including the figures on the lines below it."""
+"""The largest length, in characters, of an out-of-memory message of another program, including the figures on the lines
+below it.
+"""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
 _EDGE: Final = re.compile(
@@ -38,12 +44,16 @@ _EDGE: Final = re.compile(
     r"|[\s>|]"
     r")*|\s+"
 )
-"""The end of a line together with the marks that a log puts at the start of the next line, or any other space."""
+"""Pattern for other white space, or for the end of a line together with the rank or time that a log puts at the start
+of the next line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Another process on the GPU, with its process id as the driver reports it."""
+    """A process on the GPU other than the process that ran out of memory, with its process id as the driver reports
+    it.
+    """
 
     number: int
     used_bytes: int
@@ -51,54 +61,58 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The content of one message; a value that the message does not contain is None. PyTorch rounds sizes to a
-    hundredth of their unit.
+    """The content of one out-of-memory message; a value that the message does not contain is None. PyTorch rounds sizes
+    to a hundredth of their unit.
     """
 
     kind: MessageKind
     wording: str
-    """Identifier of the wording: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
+    """The identifier of the wording of the message: "of_which_free", "reserved_in_total", "cached", "async",
+    "alloc_failed", ...
+    """
     text: str
-    """The message itself on one line, at most 600 characters."""
+    """The text of the out-of-memory message on one line, at most 600 characters."""
     is_certain: bool
-    """Whether the text explicitly says that memory ran out; if False, that is only the usual meaning of the message."""
+    """Whether the message explicitly says that memory ran out; if False, the message only usually means this."""
     backend: str | None = None
-    """The software that printed the message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    """The software that printed the out-of-memory message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
     requested_bytes: int | None = None
     device: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
     process_bytes: int | None = None
-    """The GPU memory in bytes that this process uses, including memory outside PyTorch."""
+    """The bytes of GPU memory that the failed process uses, including memory outside PyTorch."""
     other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
-    """The allocator's upper limit in bytes; None without a limit."""
+    """The upper limit of the allocator in bytes; None if the allocator has no limit."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """The bytes in CUDA graphs and memory pools; PyTorch counts them in `allocated_bytes` too."""
+    """The bytes in the private pools of CUDA graphs and of `torch.cuda.MemPool`; PyTorch counts them in
+    `allocated_bytes` too.
+    """
     unallocated_bytes: int | None = None
-    """The bytes that PyTorch has reserved and not allocated."""
+    """The bytes that PyTorch's allocator has reserved but not allocated to tensors."""
     reserved_bytes: int | None = None
-    """The bytes that PyTorch's allocator has reserved."""
+    """The bytes that PyTorch's allocator has reserved from the driver."""
     other_allocations_bytes: int | None = None
-    """The bytes outside PyTorch's allocator, which messages on Apple's chips report."""
+    """The bytes outside PyTorch's allocator, which only messages on Apple's chips report."""
     reserve_bytes: int | None = None
-    """The address range of an expandable segment in bytes, if a request was larger than it."""
+    """The address range in bytes of an expandable segment, if the request was larger than this range."""
     is_expandable: bool = False
-    """Whether the message says that expandable segments were on."""
+    """Whether the message says that PyTorch's expandable segments were enabled."""
     host_used_bytes: int | None = None
-    """The host memory in use in bytes, summed over all programs."""
+    """The bytes of host memory in use by all programs."""
     host_total_bytes: int | None = None
     """The total host memory in bytes."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Further figures from another program's message, as written there: {"utilization": "0.9", "needed_bytes": "24.00
-    GiB"}.
+    """Further figures from another program's message, as the message writes them: {"utilization": "0.9",
+    "needed_bytes": "24.00 GiB"}.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An out-of-memory message and its range of characters in the text."""
+    """An out-of-memory message, and the range of characters that it occupies in the text."""
 
     start: int
     end: int
@@ -106,7 +120,8 @@ class Hit:
 
 
 def read_message(text: str) -> Message | None:
-    """Return the first message of a text such as `str(exception)`; None if the text does not mention memory.
+    """Return the first out-of-memory message of a text such as `str(exception)`; None if the text does not mention
+    memory.
 
     Only the first 64 KiB of the text are searched; all of PyTorch's errors are shorter.
     """
@@ -116,9 +131,9 @@ def read_message(text: str) -> Message | None:
 def hits_of(
     text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
 ) -> Iterator[Hit]:
-    """Yield every message that begins between `begin` and `until`, in order and without overlap.
+    """Yield every out-of-memory message that begins between `begin` and `until`, in order and without overlap.
 
-    If `counted` has enough messages of a kind, further ones are only counted there.
+    If enough messages of a kind were read already, as `counted` says, further messages of this kind are only counted.
     """
     until = len(text) + 1 if until is None else until
     found = sorted(
@@ -145,7 +160,7 @@ def hits_of(
 
 @dataclass(frozen=True, slots=True)
 class _WordsPlace:
-    """A place in a text at which the known words of an out-of-memory message were found."""
+    """A place in a text at which the first words of a known out-of-memory message were found."""
 
     start: int
     end: int
@@ -172,7 +187,9 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether the words of a different message begin within the words found at a place."""
+    """Return whether the first words of a different out-of-memory message occur within the words found at a place in a
+    text.
+    """
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
@@ -194,7 +211,7 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Return the out-of-memory message at a place in the text; it may extend up to `stop`."""
+    """Return the out-of-memory message at a place in a text; the message ends at the position `stop` at the latest."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
@@ -232,7 +249,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return the position where the last whole word of a part of a text ends."""
+    """Return the position where the last whole word in a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)
@@ -268,7 +285,7 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
 
 
 def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
-    """Return the identifier of the wording of a message from PyTorch's allocator."""
+    """Return the kind and the identifier of the wording of an out-of-memory message of PyTorch's allocator."""
     if "more than 1EB memory" in window[:120]:
         return MessageKind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:

@@ -1,4 +1,6 @@
-"""The printed output of the cells of a saved notebook. The file is JSON, with each line of a traceback escaped."""
+"""The printed output of the cells of a saved Jupyter notebook. The file is JSON, with each line of a traceback
+escaped.
+"""
 
 import json
 import re
@@ -10,13 +12,13 @@ _BEGINNING: Final = re.compile(r'\s{0,40}\{\s{0,40}"(?:cells|metadata|nbformat)"
 
 
 def is_notebook(beginning: str) -> bool:
-    """Return whether a text begins like a notebook file."""
+    """Return whether a text begins like a Jupyter notebook file."""
     return _BEGINNING.match(beginning) is not None
 
 
 def printed_by(content: str) -> str | None:
-    """Return the printed output of a notebook's cells, including errors; None if the text is not a complete
-    notebook.
+    """Return the printed output of the cells of a Jupyter notebook, including errors; None if the text is not a
+    complete notebook.
     """
     if is_far_larger_in_memory(content):
         return None
@@ -28,7 +30,9 @@ def printed_by(content: str) -> str | None:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """Return the text of one output; for an error, return its traceback, which ends with the error itself."""
+    """Return the text of one output of a notebook cell; for an error, return its traceback, which ends with the error
+    itself.
+    """
     if output.get("output_type") == "error":
         return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
     found = output.get("text", output.get("data", {}).get("text/plain", ""))

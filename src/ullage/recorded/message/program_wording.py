@@ -15,8 +15,8 @@ _FIGURES: Final = {
     "COUNT": r"\d{1,20}",
     "INDEX": r"\d{1,4}",
 }
-"""The pattern of a figure within a row's patterns. Its length is bounded, because damaged logs can have endless
-digits.
+"""The patterns for figures that the patterns of a message contain. The length of each is bounded, because damaged logs
+can have endless digits.
 """
 
 

@@ -11,13 +11,17 @@ from typing import Any, Final
 from ullage.recorded.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
-"""The number of memory lines that are read; a log with more of them is not the log of a server's start."""
+"""The largest number of lines with memory figures that are read from a model server's log; a log with more such lines
+is not the log of a server's start.
+"""
 _LONGEST: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """The memory figures that one worker of a server has logged so far; figures that it has not logged are None."""
+    """The memory figures that one worker process of a model server has logged so far; figures that it has not logged
+    are None.
+    """
 
     program: str
     total_bytes: int | None = None
@@ -27,24 +31,26 @@ class ServerMemory:
     free_at_start_bytes: int | None = None
     weights_bytes: int | None = None
     non_torch_bytes: int | None = None
-    """The bytes outside PyTorch's allocator: the CUDA context, NCCL, libraries."""
+    """The bytes of GPU memory outside PyTorch's allocator: the CUDA context, NCCL, libraries."""
     peak_torch_bytes: int | None = None
     """The bytes of weights and peak activations together, which vLLM 0.6 logs as a single figure."""
     activation_bytes: int | None = None
-    """The peak bytes of activations, for the largest batch."""
+    """The peak bytes of activations in a model server, for the largest batch."""
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
-    """The bytes of the KV cache; negative if everything else needs more than the budget, as vLLM logs it."""
+    """The bytes of the KV cache as vLLM logs them; negative if everything else needs more memory than vLLM may use."""
     kv_cache_set_bytes: int | None = None
-    """The bytes of the KV cache if the user set them (vLLM's kv_cache_memory_bytes); the utilization then does not
-    apply.
+    """The bytes of the KV cache if the user set them (vLLM's kv_cache_memory_bytes); gpu_memory_utilization then has no
+    effect.
     """
     available_bytes: int | None = None
-    """The bytes that were free after the weights were loaded (SGLang)."""
+    """The bytes of GPU memory that were free after the weights were loaded (SGLang)."""
 
     @property
     def taken_bytes(self) -> int | None:
-        """The bytes that are used before the KV cache is allocated; None if weights or activations are not logged."""
+        """The bytes of GPU memory that are used before the KV cache is allocated; None if weights or activations are
+        not logged.
+        """
         if self.weights_bytes is not None and self.activation_bytes is not None:
             peak = self.weights_bytes + self.activation_bytes
         elif self.peak_torch_bytes is not None:
@@ -100,13 +106,15 @@ _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
 
 @dataclass(slots=True)
 class ServerLog:
-    """The memory figures that a log contains so far for each worker, by the mark of the worker's lines."""
+    """The memory figures that a model server's log contains so far, by worker process; the start of a log line names
+    the worker.
+    """
 
     workers: dict[str | None, ServerMemory] = field(default_factory=dict)
     _lines: int = 0
 
     def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
-        """Read the memory figures from a part of a model server's log that consists of whole lines.
+        """Read the memory figures of a model server's workers from a part of its log that consists of whole lines.
 
         Args:
             text: the log.
@@ -128,8 +136,8 @@ class ServerLog:
                 self._note(rank, row)
 
     def of(self, rank: str | None) -> ServerMemory | None:
-        """Return a worker's memory figures, completed with figures from lines without a worker's mark; None if there
-        are none.
+        """Return the memory figures of one worker of a model server, completed with figures from lines that name no
+        worker; None if there are none.
         """
         own, common = self.workers.get(rank), self.workers.get(None)
         if own is None:

@@ -43,8 +43,8 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Pattern for names of the driver and its functions; with these, an error means that GPU memory was refused outside of
-any memory pool.
+"""Pattern for names of the driver and its functions; an error with such a name means that GPU memory was refused
+outside of any memory pool.
 """
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
@@ -74,7 +74,9 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""Pattern for the marks before the first words of a log line: those of launchers, of containers and of a list."""
+"""Pattern for the text that a log puts before the first words of a line, such as the name of a launcher or a container,
+or a list's bullet.
+"""
 HEADS: Final = (
     *(
         "ut of memory",
@@ -99,7 +101,9 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which an error line must contain at least one; they are searched first, because a plain search is fast."""
+"""Words of which a line with an out-of-memory error must contain at least one; they are searched first, because a plain
+text search is fast.
+"""
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
@@ -109,7 +113,7 @@ _CHARACTERS: Final = 400
 
 
 def unknown_error(text: str, at: int) -> Message | None:
-    """Return the out-of-memory error in the line at a position; None if the line only mentions memory.
+    """Return the out-of-memory error in the line at a position in a text; None if the line only mentions memory.
 
     Args:
         text: the text.

@@ -15,51 +15,57 @@ class MessageKind(StrEnum):
     """The kind of an out-of-memory message."""
 
     ALLOCATOR = "allocator"
-    """A request that PyTorch's GPU allocator could not satisfy."""
+    """A memory request that PyTorch's GPU allocator could not satisfy."""
     LIMIT = "limit"
-    """A request that a limit refused before the driver was asked."""
+    """A memory request that a limit on the process refused, before the driver was asked for memory."""
     ADDRESS_SPACE = "address_space"
-    """A lack of addresses, or a range of addresses that was too short; memory did not run out."""
+    """A lack of free addresses, or an address range that was too short; GPU memory did not run out."""
     BOGUS_SIZE = "bogus_size"
     """A request for more than any GPU has."""
     DRIVER = "driver"
-    """A CUDA error from outside PyTorch's allocator; it contains no figures."""
+    """A CUDA out-of-memory error from outside PyTorch's allocator; it contains no figures."""
     LIBRARY = "library"
-    """A library error whose usual reason is a lack of memory."""
+    """An error of a CUDA library whose usual reason is a lack of GPU memory."""
     HOST = "host"
     """A lack of host memory, not GPU memory."""
     KILLED = "killed"
-    """The process was killed; if `is_certain` is True, the kernel killed it for lack of memory."""
+    """The process was killed; if `is_certain` is True, the Linux kernel killed it for lack of host memory."""
     ON_CHIP = "on_chip"
-    """A lack of shared memory for a kernel's thread block; the GPU's memory did not run out."""
+    """A lack of shared memory for a kernel's thread block on the GPU; the GPU's main memory did not run out."""
     WARNING = "warning"
-    """A request that failed and is retried in another way; the program continues."""
+    """A memory request that failed and that the program repeats in another way; the program continues."""
     PROGRAM = "program"
     """Another program's message about its own use of GPU memory; `Message.backend` names the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The wording of an out-of-memory message: the text to find with a plain (fast) search, and the texts required
-    before and after it.
+    """The wording of an out-of-memory message: a text that a plain (fast) search finds, and the texts required before
+    and after it.
     """
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must come immediately before the text `find`; the first word is the backend."""
+    """Texts of which one must come immediately before the text `find`; the first word of each names the software
+    (`Message.backend`).
+    """
     after: re.Pattern[str]
-    """The pattern that must match at the text `find`, with the groups `size` (the requested bytes) and `device`."""
+    """The pattern that must match from the text `find` on, with the groups `size` (the requested bytes) and
+    `device`.
+    """
     at_start: bool
-    """Whether the message must begin a line or follow an exception's name."""
+    """Whether the out-of-memory message must begin a line or follow an exception's name."""
     kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether the message explicitly says that memory ran out; if False, that is only its usual meaning."""
+    """Whether the message explicitly says that memory ran out; if False, the message only usually means this."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow in the message, in one of the forms of `SIZES`."""
+    """Whether sizes follow in the out-of-memory message, in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns for further text near the message. A group's name is a field of `Message`, or any other name."""
+    """Patterns for figures near the message. The name of a group in a pattern is a field of `Message`, or a name in
+    `Message.said`.
+    """
 
 
 def words(
@@ -75,7 +81,9 @@ def words(
     has_sizes: bool = False,
     figures: tuple[str, ...] = (),
 ) -> Words:
-    """Return one row of a table of wordings; `likely` means that the words only usually mean that memory ran out."""
+    """Return a `Words` object for a wording of out-of-memory messages; `likely` says that the wording only usually
+    means that memory ran out.
+    """
     return Words(
         find=find,
         before=before,
@@ -107,7 +115,9 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""Pattern for figures on the next line, after the mark that a log puts at the start of the line."""
+"""Pattern for the end of a line whose figures are on the next line, after the rank or time that a log puts at the start
+of that line.
+"""
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
 _CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU|device memory)"

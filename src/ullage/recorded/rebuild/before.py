@@ -1,4 +1,4 @@
-"""The state of the allocator when recording began: segments, and blocks that were allocated by that time.
+"""The state of the allocator when recording began: its segments, and the blocks that were allocated before.
 
 Such blocks are freed later, or exist at the end, without a recorded allocation.
 """
@@ -19,52 +19,51 @@ from ullage.recorded.rebuild.segment_life import SegmentLives
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
-"""The distance in bytes from which two mapped ranges count as parts of different expandable segments. A segment
-reserves addresses for 9/8 of its GPU's memory.
+"""The smallest distance in bytes between two mapped address ranges that belong to different expandable segments. An
+expandable segment reserves addresses for 9/8 of its GPU's memory.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a history does not record: none by default, or those that bring a replay closer to
-    the history.
+    """Assumptions about facts that a recording does not contain: none by default, or those with which a replay matches
+    the recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """Sizes in bytes of blocks from before recording began, by address, for blocks whose remainder was not split
-    off.
-    """
+    """The sizes in bytes, by address, of blocks allocated before recording began whose remainder was not split off."""
     beyond_room_bytes: int = 0
     """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
     reserves addresses for 9/8 of the whole GPU, and among free blocks that can grow, the allocator prefers the block
     that can grow least.
     """
     oom_pool: int = 0
-    """The private pool in which requests failed; 0: the default pool."""
+    """The private pool to which the failed requests of a recording belong; 0 for the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were freed, by the index of the segment's lifetime."""
+    """The private pools of segments that were freed during a recording, by the index of the segment's lifetime."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
-    """Whether the program itself emptied the cache before an allocating entry (True), or the allocator did so for lack
-    of memory (False). Without an assumption, it was the allocator if the request would not have fitted otherwise.
+    """The assumed reason, by trace entry, why the cache was emptied before an allocation: True if the program called
+    `empty_cache`, False if the allocator needed the memory. Without an assumption, the allocator did it if the request
+    would not have fitted otherwise.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that existed when recording began; the keys of the blocks count from 0."""
+    """The segments and blocks that existed when recording began; the keys of the blocks are counted from 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """The lifetimes of all segments of the recording, including those that existed when it began."""
+    """The lifetimes of all segments in the recording, including those that existed when recording began."""
     pending: tuple[int, ...]
-    """Keys of blocks that had been freed before recording began but were still in use on other streams."""
+    """The keys of blocks that had been freed before recording began, but that other streams were still using."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Return the allocator state when recording began, given the assumptions."""
+        """Return the state of the allocator when recording began, given the assumptions about unrecorded facts."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
@@ -89,25 +88,25 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveBlock:
-    """A block that no trace entry allocated, so it existed when recording began."""
+    """A block that existed when recording began, because no trace entry allocated it."""
 
     size: int
     requested: int
     stack: int
     freed_row: int
-    """The trace entry from which on the block's memory can be used again; the history's length if the block is never
-    freed.
+    """The index of the trace entry with which the block's memory becomes reusable; the length of the history if the
+    block is never freed.
     """
     is_pending: bool
-    """Whether the block had been freed before recording began, but was still in use on other streams."""
+    """Whether the block had been freed before recording began, but other streams still used it."""
     is_exact: bool
-    """Whether `size` is the block's real size, from the final state. An entry that frees a block records only the
+    """Whether `size` is the block's real size, as in the final state. A trace entry that frees a block records only the
     requested size.
     """
 
 
 def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
-    """Return the blocks that no trace entry allocated, by address."""
+    """Return the blocks that existed when recording began because no trace entry allocated them, by address."""
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
     # Files from before 2023 have one entry for a free. In newer files, a completed free without a request was requested
@@ -143,7 +142,9 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
 
 
 def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Yield the mapped ranges of each segment in order; the ranges of one expandable segment are yielded together."""
+    """Yield the mapped address ranges of each segment in order; the ranges of one expandable segment are yielded
+    together.
+    """
     together: list[Segment] = []
     for segment in segments:
         if together and not _is_same(together, segment):
@@ -159,7 +160,7 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
-    """Yield each segment with the private pool of its lifetime."""
+    """Yield the parts of each segment, with the private pool that its lifetime belongs to."""
     for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
         is_so = all(stretch.pool == pool for stretch in stretches)
@@ -167,13 +168,15 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return for each segment the index of its lifetime when recording begins, or -1."""
+    """Return for each segment the index of its lifetime that includes the beginning of the recording; -1 if it has no
+    such lifetime.
+    """
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
-    """Return whether a mapped range belongs to the same address reservation as the ranges before it."""
+    """Return whether a mapped address range belongs to the same address reservation as the ranges before it."""
     first = stretches[0]
     return (
         behind.is_expandable
@@ -217,12 +220,14 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
 
 @dataclass(slots=True)
 class _Holes:
-    """The allocations of a history, by address: the first allocation after a block shows where that block ends."""
+    """The recorded allocations of a history, by address: the first allocation after a block shows where that block
+    ends.
+    """
 
     history: History
     _sorted: tuple[Column, Column] | None = None
-    """Addresses and rows of allocations, computed on first use, because most recordings have no block that needs
-    them.
+    """The addresses and trace entries of allocations; they are computed when first needed, because most recordings have
+    no block that needs them.
     """
 
     def _by_address(self) -> tuple[Column, Column]:
@@ -233,10 +238,10 @@ class _Holes:
         return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
-        """Return the address of the first allocation between two addresses if it was made before the given entry;
+        """Return the address of the first allocation between two addresses if it was made before the given trace entry;
         otherwise None.
 
-        The allocator places it at the beginning of the only free block there.
+        The allocator places such an allocation at the beginning of the only free block there.
         """
         addresses, rows = self._by_address()
         low, high = np.searchsorted(addresses, (start, stop)).tolist()
@@ -262,8 +267,8 @@ class _StartLayout:
         self._addresses = sorted(self.alive)
 
     def segment(self, stretches: list[Segment], begin: int) -> StartSegment:
-        """Return the segment that starts at the address `begin`, made of its mapped ranges in order, with all of its
-        blocks.
+        """Return the segment that starts at the address `begin`, made of mapped address ranges in order, with all of
+        its blocks.
         """
         first = stretches[0]
         blocks: list[tuple[int, int, int]] = []
@@ -303,8 +308,8 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return the end address of a block whose requested size alone is known; its remainder may not have been split
-        off.
+        """Return the end address of a block of which only the requested size is known; its remainder may not have been
+        split off.
 
         A small gap after such a block belongs to the block.
         """

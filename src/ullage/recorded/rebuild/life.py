@@ -15,16 +15,16 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The trace entries that concern blocks, each with the previous entry at the same address, which determines its
-    meaning.
+    """The trace entries that allocate or free blocks, each with the previous entry at the same address, which
+    determines the meaning of the entry.
     """
 
     row: Column
-    """Indices of all trace entries that allocate or free, sorted by address and then by time."""
+    """The indices of all trace entries that allocate or free a block, sorted by address and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The action of the previous entry at the same address; -1: there is none."""
+    """The action of the previous trace entry at the same address; -1 for the first entry."""
     previous_row: Column
 
     @classmethod
@@ -42,21 +42,21 @@ class BlockLives:
         )
 
     def are_allocated(self, addresses: Column) -> list[bool]:
-        """Return for each address whether any trace entry allocates there."""
+        """Return for each address whether any trace entry allocates a block there."""
         before = np.append(0, np.cumsum(self.action == Action.ALLOC))
         first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
         found: list[bool] = (before[first] < before[last]).tolist()
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the trace entries that free a block which no entry allocated."""
+        """Return the indices of the trace entries that free a block which no trace entry allocated."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return, for each entry that frees a block, the entry from which on the block's memory can be used again.
+        """Return, for each trace entry that frees a block, the entry with which the block's memory becomes reusable.
 
-        That is the free itself, or the later entry that completes it; `length`, the history's length, if no entry
-        completes it.
+        That is the free itself, or the later entry that completes the free; if no entry completes it, it is `length`,
+        the number of trace entries.
         """
         found = np.arange(length)
         found[self.row[self.action == Action.FREE_REQUESTED]] = length

@@ -1,4 +1,4 @@
-"""The allocator operations of a program, and the driver calls that each operation made."""
+"""The allocator operations that are reconstructed from a recording, and the driver calls that each operation made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows, pool_us
 from ullage.recorded.settings import DRIVER_PAGE_BYTES
 
 UNBOUNDED_BYTES: Final = 1 << 60
-"""The capacity in bytes that is assumed if a history does not record it."""
+"""The memory capacity in bytes that is assumed if a recording does not contain it."""
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # the order of the operations that one entry produces
 _BEFORE = -1  # the row of operations that create the initial state
 _OTHER_STREAM: Final = (
@@ -25,7 +25,9 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The program's columns, the trace entry of each operation (-1: none), and the driver calls by operation."""
+    """The columns of a reconstructed `Program`, the trace entry of each operation (-1 if it has none), and the driver
+    calls by operation.
+    """
 
     op: Column
     key: Column
@@ -36,13 +38,17 @@ class Written:
 
 
 def _position_of(row: Any, place: Any) -> Any:
-    """Return one number for a row and a position within it; sorting by this number sorts the operations."""
+    """Return one number for a trace entry and an operation's position within it; sorting by this number sorts the
+    operations.
+    """
     return row * (_LAST + 1) + place
 
 
 @dataclass(slots=True)
 class _Operations:
-    """Collected operations in any order: (row, position within the row, operation, key, size, stream)."""
+    """Collected allocator operations in any order: (trace entry, position within the entry, operation, key, size,
+    stream).
+    """
 
     pieces: list[list[Column]] = field(default_factory=list)
 
@@ -52,8 +58,8 @@ class _Operations:
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the sort keys of the operations, and the other columns in sorted order without the positions within
-        rows.
+        """Return the collected operations in sorted order, as columns: the number by which each operation is sorted,
+        and its fields except the position within its trace entry.
         """
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6
@@ -103,7 +109,7 @@ def write_operations(
 def _write_frees(
     history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
 ) -> None:
-    """Add operations for the frees of blocks, either at once or when other streams have finished with the blocks."""
+    """Add the operations that free blocks, either at once or when other streams have finished with the blocks."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -125,8 +131,8 @@ def _write_frees(
 
 
 def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column, operations: _Operations) -> None:
-    """Add the streams that still use blocks freed before recording began, and the end of that use; set these blocks'
-    `key` to -1.
+    """Add operations for streams that still used freed blocks when recording began, and for the end of that use; set
+    these blocks' `key` to -1.
     """
     stream_of_key = {pending: _OTHER_STREAM - 1 - index for index, pending in enumerate(before.pending)}
     for pending, stream in stream_of_key.items():
@@ -140,8 +146,8 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add operations for uses of blocks on other streams, with only as many streams as there are waiting blocks at the
-    same time.
+    """Add operations for blocks that are used on other streams, with only as many streams as there are freed blocks
+    waiting for other streams at the same time.
     """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
@@ -164,7 +170,9 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
 
 
 def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
-    """Add operations that route allocations to private pools, and that release a pool before its memory is freed."""
+    """Add operations that make allocations go to private pools, and operations that release a pool before its memory is
+    freed.
+    """
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
@@ -178,11 +186,11 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
 def _write_releases(
     history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Add operations for the program's `empty_cache` calls; the allocator itself freed the other segments, for lack of
-    memory.
+    """Add operations for the `empty_cache` calls of the recorded program. The allocator itself freed all other segments
+    that were freed, for lack of memory.
 
     Returns:
-        The driver calls of each operation, by the operation's row and its position there.
+        The driver calls of each operation, by the operation's trace entry and its position within this entry.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
@@ -227,17 +235,17 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a requested size, which is rounded up to whole driver pages."""
+    """Return the bytes that the driver gives for a requested size: the size rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many calls before a request come from the program's own `empty_cache`; 0 if the request needed the
-    memory.
+    """Return how many driver calls before a request come from the script's own `empty_cache`; 0 if the allocator needed
+    the memory for the request.
 
-    `is_own` says whether the program called `empty_cache`, if that is known.
+    `is_own` says whether the script called `empty_cache`, if that is known.
     """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:

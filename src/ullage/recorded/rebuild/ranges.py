@@ -24,7 +24,9 @@ class Ranges(Generic[T]):
         self._rest[start] = stop, value
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int, T]]:
-        """Remove and return the parts of address ranges between two addresses, in order; the parts outside remain."""
+        """Remove and return the parts of address ranges that are between two addresses, in order; the parts outside
+        remain in the collection.
+        """
         found = list(self.overlapping(start, stop))
         if not found:
             return []
@@ -39,7 +41,7 @@ class Ranges(Generic[T]):
         return [(max(low, start), min(high, stop), value) for low, high, value in found]
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, T]]:
-        """Yield the address ranges that overlap the addresses from `start` to `stop`, uncut."""
+        """Yield the address ranges that overlap the addresses from `start` to `stop`, without cutting them."""
         for index in range(max(0, bisect_right(self._starts, start) - 1), bisect_left(self._starts, stop)):
             low = self._starts[index]
             high, value = self._rest[low]

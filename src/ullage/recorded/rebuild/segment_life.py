@@ -1,5 +1,5 @@
-"""The lifetimes of a recording's segments and its private pools: which pool each allocation used, and which pools were
-released.
+"""The lifetimes of a recording's segments and of its private pools: which pool each allocation used, and which pools
+were released.
 """
 
 from bisect import bisect_right
@@ -16,13 +16,13 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.recorded.settings import SMALL_SEGMENT_BYTES
 
 NONE: Final = -1
-"""The value that represents "no trace entry" in a column."""
+"""The value that means "no trace entry" in a column of trace entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLife:
-    """The lifetime of a segment, from its first memory to its last; an expandable segment includes every address that
-    ever had memory.
+    """The lifetime of a segment, from its first mapped memory to its last; an expandable segment includes every address
+    that ever had memory.
     """
 
     begin: int
@@ -31,16 +31,20 @@ class SegmentLife:
     is_large: bool
     is_expandable: bool
     born: int
-    """The trace entry that allocated the segment's first memory; -1: the segment existed before recording began."""
+    """The trace entry that allocated the first memory of the segment; -1 if the segment existed before recording
+    began.
+    """
     died: int
-    """The trace entry that freed the segment's last memory; -1: the segment exists at the end."""
+    """The trace entry that freed the last memory of the segment; -1 if the segment exists at the end."""
     pool: int = 0
-    """The segment's private pool; 0: the default pool."""
+    """The key of the segment's private pool; 0 for the default pool."""
     pool_is_told: bool = False
-    """Whether the recording says which pool the segment belongs to."""
+    """Whether the recording says to which pool the segment belongs."""
 
     def told(self, pool: int) -> "SegmentLife":
-        """Return this segment lifetime with the recorded pool. All fields are written out because `replace` is slow."""
+        """Return this segment lifetime with the recorded private pool. All fields are written out because
+        `dataclasses.replace` is slow.
+        """
         return SegmentLife(
             begin=self.begin,
             end=self.end,
@@ -56,7 +60,7 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLives:
-    """The lifetimes of all segments of a recording, including those that existed before recording began."""
+    """The lifetimes of all segments in a recording, including those that existed before recording began."""
 
     lives: tuple[SegmentLife, ...]
     finder: "LifeFinder" = field(repr=False, compare=False)
@@ -91,18 +95,20 @@ class SegmentLives:
         )
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the index of the segment lifetime that contains each address at a trace entry (-1: when recording
-        began); -1 if there is none.
+        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
+        contains the address then; -1 if there is none.
         """
         return self.finder.at(address, row)
 
     def pools(self) -> Column:
-        """Return the private pool of each segment lifetime."""
+        """Return the private pool of each segment lifetime, as a column."""
         return np.array([life.pool for life in self.lives], np.int64)
 
 
 class LifeFinder:
-    """A search for segment lifetimes by address and time. The part that does not depend on these is computed once."""
+    """A search for the lifetime of a segment by address and time. What does not depend on address and time is computed
+    once.
+    """
 
     def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
         self._begin, self._end, self._born, self._died = begin, end, born, died
@@ -116,8 +122,8 @@ class LifeFinder:
         self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the index of the segment lifetime that contains each address at a trace entry (-1: when recording
-        began); -1 if there is none.
+        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
+        contains the address then; -1 if there is none.
         """
         if not len(self._begin) or not len(address):
             return np.full(len(address), NONE, np.int64)
@@ -146,7 +152,7 @@ def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of segments that are allocated and freed as a whole."""
+    """Yield the lifetimes of segments that are not expandable: each is allocated and freed as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
@@ -173,7 +179,7 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has mapped memory."""
+    """An expandable segment that has mapped memory at the trace entry that is being read."""
 
     life: SegmentLife
     mapped_bytes: int
@@ -183,7 +189,7 @@ class _Open:
 
 
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of expandable segments, each from its first mapped page until no page is left."""
+    """Yield the lifetimes of expandable segments, each from its first mapped page until none of its pages is mapped."""
     there = [stretches for stretches in before if stretches[0].is_expandable]
     rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
@@ -236,8 +242,8 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return a segment lifetime with the pool that trace entries record or, without such entries, with the pool of the
-    final segments, whose addresses are `starts`.
+    """Return the lifetime of a segment with the pool that trace entries record or, without such entries, with the pool
+    of the final segments, whose addresses are `starts`.
     """
     labels = history.labels.pool
     if len(labels):
@@ -254,7 +260,7 @@ def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """A period between two allocating trace entries in which all allocations went to one private pool."""
+    """A period between two allocating trace entries in which all allocations went to the same private pool."""
 
     pool: int
     first_row: int
@@ -262,10 +268,10 @@ class PoolUse:
 
 
 def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
-    """Return the private pool of every trace entry; 0: the default pool.
+    """Return the private pool of every trace entry; 0 for the default pool.
 
-    If entries do not record it, the segment of each allocated block determines it. A request that failed is assumed to
-    belong to `oom_pool`.
+    If trace entries do not record their pool, the segment of each allocated block determines it. A request that failed
+    is assumed to belong to `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
@@ -281,10 +287,10 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the periods of a history in which allocations went to a private pool, in order.
+    """Return the periods of a recording in which allocations went to a private pool, in order.
 
-    A period ends when memory is returned to the driver: while allocations go to a private pool, `empty_cache` frees
-    nothing.
+    A period ends when memory is returned to the driver, because `empty_cache` frees nothing while allocations go to a
+    private pool.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]
@@ -299,7 +305,9 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
 
 def given_up(history: History, pools: Column) -> dict[int, int]:
-    """Return the trace entry that freed each private pool's memory, for pools that received no request after that."""
+    """Return the trace entry that freed the memory of each private pool, for pools that received no request after that
+    entry.
+    """
     private = np.flatnonzero(pools)
     used = private[is_one_of(history.action[private], REQUESTS)][::-1]
     numbers, latest = np.unique(pools[used], return_index=True)

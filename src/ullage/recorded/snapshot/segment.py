@@ -13,14 +13,14 @@ from ullage.recorded.program import is_one_of
 from ullage.recorded.snapshot._pickle import StackRow
 
 MOST_BYTES: Final = 1 << 40
-"""The largest size in bytes that is accepted: a tebibyte, more than any GPU has."""
+"""The largest size in bytes that is accepted in a snapshot: a tebibyte, more than the memory of any GPU."""
 MOST_ADDRESS: Final = 1 << 57
-"""The highest address of a process's address space."""
+"""The highest address in the address space of a process."""
 MOST_DEVICES: Final = 1024
 
 
 def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
-    """Return the segments of each device in a snapshot, in order of their addresses.
+    """Return the segments of each device in a memory snapshot, in order of their addresses.
 
     Raises:
         ValueError: the segments do not have PyTorch's structure; the text says what is wrong, and where.
@@ -99,18 +99,20 @@ def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
 
 
 class Contradiction(ValueError):
-    """Raised for a snapshot that contradicts itself."""
+    """Raised for a memory snapshot that contradicts itself."""
 
 
 def check(history: History) -> None:
-    """Raise Contradiction if segments and their blocks do not fit together, or if a trace entry has 0 bytes."""
+    """Raise Contradiction if the segments of a snapshot and their blocks do not fit together, or if a trace entry has 0
+    bytes.
+    """
     found = next(chain(_of_the_state(history), _of_sizes(history)), None)
     if found is not None:
         raise Contradiction(found)
 
 
 def _of_the_state(history: History) -> Iterator[str]:
-    """Yield the errors in the final segments of a snapshot, whose blocks must fill them completely."""
+    """Yield the errors in the final segments of a snapshot; the blocks of a segment must fill it completely."""
     for segment in history.segments:
         if segment.size <= 0:
             yield f"the segment at {segment.address:#x} has {segment.size} bytes"
@@ -139,7 +141,7 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
 
 
 def _of_sizes(history: History) -> Iterator[str]:
-    """Yield errors for trace entries of 0 bytes; an allocator never makes such an entry."""
+    """Yield an error for each trace entry of 0 bytes in a snapshot; an allocator never makes such an entry."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         name = Action(int(history.action[row])).name.lower()

@@ -24,15 +24,15 @@ def default_folder() -> Path:
 
 
 class Cache:
-    """The cached answers of one cuDNN version for one GPU."""
+    """A folder with the cached answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a cache folder, which is created when the first answer is stored."""
+        """Use a folder for cached cuDNN answers; the folder is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return cuDNN's cached answer to a query; None if there is none."""
+        """Return the cached answer of cuDNN to a query; None if no answer is cached."""
         try:
             with OwnFolder.open(self._folder) as folder:
                 data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)

@@ -35,62 +35,66 @@ from ullage.gpu.emulator.cudnn.table import estimate
 from ullage.gpu.emulator.cudnn.tree import describe, parse
 
 _LASTING_STATUSES: Final = range(2000, 4000)
-"""Status codes that are the same every time for a query, such as bad parameters or not supported. Others, such as out
-of memory, are not cached on disk.
+"""Status codes that cuDNN returns for a query every time, such as bad parameters or not supported. Other status codes,
+such as out of memory, are not cached on disk.
 """
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept in memory.
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 120
-"""The timeout of one answer in seconds; a client waits no longer than this."""
+"""The timeout in seconds of one query to ullage's planner process, which asks the real cuDNN; a client waits no longer
+than this.
+"""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The arguments with which a planner is started."""
+    """The arguments of a planner process, which answers queries with the real cuDNN library."""
 
     library: str
-    """The path of libcudnn.so.9; empty if no installed cuDNN can plan."""
+    """The path of the real libcudnn.so.9; empty if no installed cuDNN can build plans without a GPU."""
     why_not: str
-    """The reason why no installed cuDNN can plan without a GPU."""
+    """The reason why no installed cuDNN can build plans without a GPU."""
     version: int
     before: tuple[str, ...]
-    """Libraries that are loaded first because cuDNN looks for them by name."""
+    """Libraries that are loaded before cuDNN because cuDNN looks for them by name."""
     symbols: tuple[str, ...]
-    """Libraries that are loaded first because cuDNN looks for their functions in the whole process."""
+    """Libraries that are loaded before cuDNN because cuDNN looks for their functions in the whole process."""
     without_compiler: str
-    """The reason to report if cuDNN finds no engine because its compiler is missing; empty if the compiler is
+    """The reason to report if cuDNN finds no engine because its compiler (NVRTC) is missing; empty if NVRTC is
     installed.
     """
     capability: int
-    """Compute capability as a number: 86 for 8.6."""
+    """The GPU's compute capability as a number: 86 for 8.6."""
     device_json: str
     cache: str
-    """Folder of cached answers; empty: nothing is cached on disk."""
+    """The folder of cached cuDNN answers; empty if answers are not cached on disk."""
 
     @property
     def tag(self) -> str:
-        """An identifier of the cuDNN version and whether cuDNN can compile. Together with the GPU, these determine all
-        answers.
+        """An identifier of the cuDNN version and whether cuDNN can compile kernels. This identifier and the GPU
+        together determine all of cuDNN's answers.
         """
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return the planner's arguments as JSON text."""
+        """Return the arguments of the planner process, which asks the real cuDNN, as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Return the planner's arguments from JSON text."""
+        """Return the arguments of the planner process, which asks the real cuDNN, from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
 
 class Planner:
-    """The object that answers queries; it loads cuDNN for the first query whose answer is not on disk."""
+    """The object that answers queries to cuDNN; it loads the real cuDNN library when a query has no cached answer on
+    disk.
+    """
 
     def __init__(self, setup: Setup) -> None:
         """Create a planner without loading cuDNN."""
@@ -102,7 +106,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the answer to a request of the emulated cuDNN; never raises."""
+        """Return the real cuDNN's answer to a request of the emulated cuDNN; this function never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")
@@ -158,8 +162,8 @@ class Planner:
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Return an estimate from measurements of similar graphs. It is not cached, so that a newer table takes
-        effect.
+        """Return a cuDNN workspace size estimated from measurements of similar graphs. The estimate is not cached, so
+        that a newer table of measurements takes effect.
         """
         found = estimate(
             parse(question),
@@ -255,7 +259,9 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Run the planner of a process over the socket at standard input; one byte reports that it is ready."""
+    """Answer a client process's cuDNN queries over the socket at standard input; one byte on the socket reports that
+    this process is ready.
+    """
     os.setsid()  # Ctrl-C does not end the planner; it ends when its client does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)

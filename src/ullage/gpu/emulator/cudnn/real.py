@@ -13,7 +13,9 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN version that can plan for a described device, in the form of `cudnnGetVersion`."""
+"""The first cuDNN version that can build plans for a GPU that is described but not installed, in the form of
+`cudnnGetVersion`.
+"""
 
 # Kinds, attributes and types as in cudnn_graph.h; those that occur in a query are in `tree`.
 _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
@@ -31,7 +33,7 @@ _DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _
 
 
 class CudnnError(Exception):
-    """Raised if cuDNN refuses a query; the text is cuDNN's own."""
+    """Raised if cuDNN refuses a query; the error text is cuDNN's own."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,19 +42,19 @@ class CudnnError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine that can run a graph, in the order of cuDNN's heuristics."""
+    """A cuDNN engine that can run a graph; engines are listed in the order of cuDNN's heuristics."""
 
     index: int
     notes: tuple[int, ...]
-    """Numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not deterministic or
-    not fp32.
+    """cuDNN's numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not
+    deterministic or not fp32.
     """
     behaviours: tuple[int, ...]
     knobs: tuple[tuple[int, int], ...]
 
 
 class Descriptor:
-    """A cuDNN descriptor, which is destroyed when it is no longer referenced."""
+    """A cuDNN descriptor; cuDNN destroys it when Python no longer references this object."""
 
     def __init__(self, library: "Cudnn", kind: int) -> None:
         self._library = library
@@ -66,14 +68,14 @@ class Descriptor:
 
 
 class Cudnn:
-    """The cuDNN library in this process, and the GPU that it plans for."""
+    """The real cuDNN library in this process, and the description of the GPU that cuDNN plans for."""
 
     def __init__(self, path: Path, device_json: str) -> None:
-        """Load the library.
+        """Load the real cuDNN library into this process.
 
         Args:
             path: the path of libcudnn.so.9.
-            device_json: see `card.json_of`.
+            device_json: the GPU's description, as `start.json_of` returns it.
 
         Raises:
             CudnnError: the library is too old, or does not accept the GPU's description.
@@ -101,7 +103,7 @@ class Cudnn:
             raise CudnnError(status, reason or f"status {status}")
 
     def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
-        """Return the engines of a graph, the best first.
+        """Return the cuDNN engines that can run a graph, the best engine first.
 
         Args:
             question: a query whose last descriptor is an engine heuristics descriptor.
@@ -113,7 +115,7 @@ class Cudnn:
         return [(self._engine(config), config) for config in self._configs(heuristics)]
 
     def workspace_bytes(self, config: Descriptor) -> int:
-        """Build the plan of a configuration, and return its workspace in bytes.
+        """Build the cuDNN plan of an engine configuration, and return the plan's workspace in bytes.
 
         Raises:
             CudnnError: the engine does not support the graph on this GPU.
@@ -125,8 +127,8 @@ class Cudnn:
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
     def build(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the last descriptor of a query, such as an engine configuration, and the descriptors that it refers
-        to.
+        """Create the last cuDNN descriptor of a query, such as an engine configuration, and the descriptors that it
+        refers to.
         """
         made: list[Descriptor] = []
         for node in tree:
@@ -188,7 +190,9 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Read the descriptors in a cuDNN attribute into the given descriptors; return their number."""
+        """Read the descriptors in a cuDNN attribute into the given descriptors; return the number of descriptors
+        read.
+        """
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))

@@ -1,4 +1,4 @@
-"""The connection between this process's emulated cuDNN and the real cuDNN."""
+"""The connection between the emulated cuDNN of this process and the real cuDNN, which computes workspace sizes."""
 
 import json
 import sys
@@ -32,7 +32,9 @@ _AMPERE: Final = 8
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Use cuDNN's own workspace sizes if cuDNN is installed; the planner process starts with the first query."""
+    """Use the workspace sizes of the real cuDNN if cuDNN is installed; a process that asks the real cuDNN starts with
+    the first query.
+    """
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
     builtins = find_compiler(wheel) if wheel else ()
@@ -94,7 +96,7 @@ def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
 
 
 def state_of(torch: TorchBuild) -> str:
-    """Return the source of the workspace sizes for this torch's convolutions and attention, as text."""
+    """Return, as text, where the workspace sizes of this torch's convolutions and attention come from."""
     wheel = wheel_of(torch)
     if wheel is None or wheel.version < OLDEST:
         return f"estimated; {_why_not(wheel, torch)}"

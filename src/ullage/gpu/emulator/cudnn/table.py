@@ -55,8 +55,8 @@ _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
 _FLAT_BYTES: Final = 64 << 10
-"""The bytes that an engine needs regardless of the tensors, such as for indices; a range extends at least this far to
-either side.
+"""The workspace bytes that a cuDNN engine may need for any graph, such as for indices; an estimated range of sizes
+extends at least this many bytes below and above the estimate.
 """
 _FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
 
@@ -64,7 +64,7 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class TableError(ValueError):
-    """Raised if a table of this installation is damaged or missing; the text says where."""
+    """Raised if an installed table of cuDNN workspace measurements is damaged or missing; the error text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The measured cuDNN workspaces of a class of graphs, each divided by the bytes of its graph's tensors."""
+    """The measured cuDNN workspaces of one class of graphs, each divided by the bytes of the tensors of its graph."""
 
     expected: float
     low: float
@@ -163,8 +163,8 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the class of an attention graph, which has two matrix products forward and five backward; nothing for other
-    graphs.
+    """Yield the class of a cuDNN graph if it is an attention graph, which has two matrix products forward and five
+    backward; otherwise yield nothing.
 
     cuDNN also has one operation for all of forward and one for all of backward, which PyTorch uses without a mask.
     """
@@ -174,7 +174,7 @@ def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterato
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
-    """Return the bytes of all tensors of a graph that are stored in memory."""
+    """Return the bytes of all tensors of a cuDNN graph that are stored in memory."""
     return sum(
         _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
         for node in nodes
@@ -194,7 +194,9 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """Return the tables, the nearest version first; of equally near versions, the newer first."""
+    """Return the paths of the workspace tables, the table of the nearest cuDNN version first; of two equally near
+    versions, the newer first.
+    """
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")

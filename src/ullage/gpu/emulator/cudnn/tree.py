@@ -46,7 +46,7 @@ _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one spatial dimension
 
 
 class TreeError(ValueError):
-    """Raised if a text is not a query to cuDNN; the error's text says where."""
+    """Raised if a text is not a query to cuDNN; the error text says in which line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Node:
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return the values of a descriptor's attribute; empty if the attribute is not set."""
+        """Return the values of an attribute of this cuDNN descriptor; empty if the attribute is not set."""
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """Return the descriptors of a query.
+    """Return the cuDNN descriptors that a query's text contains.
 
     Raises:
         TreeError: a line cannot be read, or refers to a line that does not come before it.
@@ -100,7 +100,9 @@ def _attribute(word: str) -> Attribute:
 
 
 def describe(nodes: tuple[Node, ...]) -> str:
-    """Return a description of a query: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
+    """Return a readable description of a cuDNN query, such as "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2,
+    padding 3".
+    """
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
     if any(operation.kind in _DIRECTIONS for operation in operations):
         return _convolution(nodes)
@@ -113,7 +115,7 @@ def describe(nodes: tuple[Node, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The properties of a graph that is one convolution; sizes are (batch, channels, ...)."""
+    """The properties of a cuDNN graph that consists of one convolution; tensor sizes are (batch, channels, ...)."""
 
     operation: str
     type: str
@@ -132,13 +134,13 @@ class Convolution:
 
     @property
     def tensor_bytes(self) -> int:
-        """The bytes of the convolution's input, weights and output together."""
+        """The bytes of the convolution's input, weights and output, added together."""
         each = {"fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2}.get(self.type, 1)
         return each * (prod(self.x) + prod(self.w) + prod(self.y))
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the graph's convolution; None if there is none, or if its tensors do not match."""
+    """Return the convolution of a cuDNN graph; None if the graph has no convolution, or if its tensors do not match."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]

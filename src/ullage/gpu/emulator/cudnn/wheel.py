@@ -1,4 +1,4 @@
-"""The search for NVIDIA's own libraries among the packages installed with torch; nothing is loaded."""
+"""The search for NVIDIA's own libraries among the packages installed with torch; the search loads no library."""
 
 import os
 import re
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable with the folder of the cuDNN packages, if cuDNN is not installed with torch."""
+"""The environment variable that names the folder of the cuDNN packages, for a PyTorch that was installed without
+cuDNN.
+"""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
@@ -19,11 +21,11 @@ _NUMBERS: Final = ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnWheel:
-    """An installed nvidia-cudnn-cu12 or nvidia-cudnn-cu13."""
+    """An installed package nvidia-cudnn-cu12 or nvidia-cudnn-cu13."""
 
     library: Path
     version: int
-    """The version in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
+    """The cuDNN version in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
 
     @property
     def text(self) -> str:
@@ -63,9 +65,10 @@ def _folders(torch_folder: Path) -> dict[Path, None]:
 
 
 def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
-    """Return the path of the builtins library of the NVRTC that cuDNN would load; empty if there is none.
+    """Return the path of the builtins library of the NVRTC compiler that cuDNN would load; empty if NVRTC is not
+    installed.
 
-    cuDNN finds NVRTC itself, but finds its builtins library only if that is already loaded.
+    cuDNN finds NVRTC itself, but finds the builtins library only if that library is already loaded.
     """
     packages = cudnn.library.parents[2]
     for folder in (packages / "cu13" / "lib", packages / "cuda_nvrtc" / "lib"):

@@ -28,7 +28,7 @@ _BYTES_OF_NUMBER = 8
 
 
 class SmiError(Exception):
-    """Raised to end the program with one line and an exit code, as nvidia-smi does."""
+    """Raised to end the emulated nvidia-smi with one line and an exit code, as the real nvidia-smi ends."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -55,7 +55,7 @@ class Card:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes that all processes on the GPU use together."""
+        """The bytes of this GPU's memory that all processes use together."""
         return min(self.total_bytes, sum(user.used_bytes for user in self.users))
 
     @property
@@ -73,10 +73,10 @@ class Card:
 
 
 def cards_of(environment: Mapping[str, str]) -> list[Card]:
-    """Return the GPUs that the environment describes.
+    """Return the emulated GPUs that the environment variables describe.
 
     Raises:
-        SmiError: it describes no GPU.
+        SmiError: the environment variables describe no GPU.
     """
     try:
         told = json.loads(environment["ULLAGE_EMULATED_CARD"])
@@ -105,7 +105,7 @@ def cards_of(environment: Mapping[str, str]) -> list[Card]:
 
 
 def _used(text: str, count: int) -> list[tuple[int, list[int]]]:
-    """Return each running process's memory use of each GPU, in bytes."""
+    """Return the memory in bytes that each running process uses on each emulated GPU."""
     found = []
     for part in text.split():
         pid, _, descriptor = part.partition(":")
@@ -254,7 +254,7 @@ def _program(pid: int) -> str:
 
 
 def table(cards: Sequence[Card]) -> str:
-    """Return the output of nvidia-smi without options."""
+    """Return what the emulated nvidia-smi prints if it is called without options."""
     rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
     head = f"NVIDIA-SMI {DRIVER} (emulated)".ljust(34) + f"Driver Version: {DRIVER}".ljust(31)
     lines = [
@@ -290,7 +290,7 @@ def names(cards: Sequence[Card]) -> str:
 
 
 def details(cards: Sequence[Card]) -> str:
-    """Return a short form of the output of `nvidia-smi -q`."""
+    """Return what the emulated nvidia-smi prints for `nvidia-smi -q`, in a short form."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += _pairs(0, ("Timestamp", time.ctime()), ("Driver Version", f"{DRIVER} (emulated)"), ("CUDA Version", CUDA))
     lines += ["", *_pairs(0, ("Attached GPUs", str(len(cards))))]
@@ -339,7 +339,7 @@ _SETTINGS = ("-pm", "-pl", "-c", "-e", "-r", "-ac", "-rac", "-lgc", "-rgc", "-lm
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments.
+    """Parse the arguments of the emulated nvidia-smi.
 
     Raises:
         SmiError: an argument is unknown.
@@ -362,7 +362,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the output of nvidia-smi, once.
+    """Return the output of a single run of nvidia-smi.
 
     Raises:
         SmiError: nvidia-smi would end with an error.

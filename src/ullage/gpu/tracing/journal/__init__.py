@@ -43,7 +43,7 @@ _RECENT: Final = 1 << 16  # JOURNAL_RECENT in journal.h
 
 
 class EntryKind(IntEnum):
-    """The kind of a journal entry; equal to `enum journal_kind`."""
+    """The kind of an entry in the journal of allocations; equal to `enum journal_kind`."""
 
     ALLOC = 1
     FREE = 2
@@ -53,7 +53,7 @@ class EntryKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """The phase of the program in which a journal entry was recorded."""
+    """The phase of the program (such as forward or backward) in which a journal entry was recorded."""
 
     OTHER = 0
     FORWARD = 1
@@ -88,7 +88,9 @@ def library() -> ctypes.CDLL:
 
 
 class Journal:
-    """The journal of this process. Create the object, which loads the C library, before torch is imported."""
+    """The journal of this process's GPU memory allocations. Create this object, which loads the C library, before torch
+    is imported.
+    """
 
     def __init__(self) -> None:
         loaded = library()
@@ -99,24 +101,28 @@ class Journal:
         self._library = loaded
         self._callback: Any = None
         self.stacks = JournalStacks(loaded)
-        """The reader of the Python stacks whose numbers are in the column `stack`."""
+        """The reader of the Python stacks, whose numbers are in the column `stack` of the journal."""
         self.host = HostLedger(loaded, self.stacks)
-        """The ledger of large allocations of host memory."""
+        """The ledger of this process's large allocations of host memory."""
 
     def open(self) -> None:
-        """Start recording allocations; the calling thread counts as the program's main thread."""
+        """Start recording GPU memory allocations; the calling thread counts as the program's main thread."""
         self._library.journal_open()
 
     def close(self) -> None:
-        """Stop recording allocations; recorded entries stay readable."""
+        """Stop recording GPU memory allocations; recorded entries stay readable."""
         self._library.journal_close()
 
     def mark(self, number: int = 0) -> int:
-        """Add a mark to the journal and return its index."""
+        """Add an entry with the given number to the journal of allocations, to mark the present moment, and return the
+        entry's index.
+        """
         return int(self._mark(number))
 
     def on_value_read(self, callback: Callable[[str, int], None]) -> None:
-        """Call `callback(ops, bytes)` whenever the script reads a value back from an emulated GPU."""
+        """Call `callback` with the names of the operators and the number of bytes whenever the script reads a value
+        back from an emulated GPU.
+        """
 
         def received(ops: bytes, size: int) -> None:
             callback(ops.decode(errors="replace"), size)
@@ -125,18 +131,18 @@ class Journal:
         self._library.journal_set_read_callback(self._callback)
 
     def entries(self) -> Entries:
-        """Return a copy of all entries recorded so far, as a structured array of `ENTRY`."""
+        """Return a copy of all journal entries recorded so far, as a structured array of the type `ENTRY`."""
         count = int(self.length())
         entries = np.empty(count, ENTRY)
         copied = int(self._library.journal_read(0, count, entries.ctypes.data))
         return entries[:copied]
 
     def tell_exit_status(self, descriptor: int) -> None:
-        """Make this process write {"event": "exit", "status": N} to a socket when it ends."""
+        """Make this process write {"event": "exit", "status": N} to a socket when it ends; N is the exit status."""
         self._library.exit_status_tell(descriptor)
 
     def lost(self) -> int:
-        """Return the number of entries that were lost because the host had no memory for them."""
+        """Return the number of journal entries that were lost because the host had no memory for them."""
         return int(self._library.journal_lost())
 
 
@@ -144,14 +150,14 @@ class Journal:
 
 
 class _Entry(ctypes.Structure):
-    """A ctypes structure equal to `struct journal_recent` of journal.h."""
+    """A ctypes structure equal to `struct journal_recent` in journal.h."""
 
     _fields_ = (("address", ctypes.c_uint64), ("size", ctypes.c_int64))
 
 
 class RecentBlocks:
-    """The live blocks by address, with their sizes after rounding; `forget` is called with each address that
-    changed.
+    """The live blocks of GPU memory by address, with their sizes after rounding; each address that changes is passed to
+    `forget`.
     """
 
     def __init__(self, forget: Callable[[int | None], None]) -> None:
@@ -164,16 +170,18 @@ class RecentBlocks:
         self._is_taking_in = False
         self._was_interrupted = False
         self.sizes: dict[int, int] = {}
-        """The sizes of the blocks that were allocated since this object was created."""
+        """The sizes in bytes of the live blocks that were allocated since this object was created, by address."""
 
     def follow(self) -> None:
-        """Process all entries since the last call; `forget(None)` is called if some of them were lost."""
+        """Process all journal entries since the last call; if some entries were lost, call `forget(None)` to forget all
+        blocks.
+        """
         if self._count.value != self._seen:
             with self._lock:
                 self._take_in()
 
     def lose(self) -> None:
-        """Treat all journal entries so far as lost, and forget everything about their blocks."""
+        """Treat all journal entries so far as lost, and forget everything about the blocks that they allocated."""
         with self._lock:
             self._was_interrupted = self._is_taking_in
             if not self._is_taking_in:
@@ -184,8 +192,8 @@ class RecentBlocks:
     def _take_in(self) -> None:
         if self._is_taking_in:
             # A signal handler or a finalizer has interrupted this thread inside the loop below. The loop may still have
-            # to forget
-            # addresses that the handler has written, so everything is forgotten, now and again after the loop.
+            # to forget addresses that the handler has written, so everything is forgotten, now and again after the
+            # loop.
             self.lose()
             return
         self._is_taking_in = True

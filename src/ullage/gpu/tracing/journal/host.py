@@ -25,7 +25,7 @@ _FIELDS: Final = {"VmHWM": "peak_bytes", "VmRSS": "bytes", "RssFile": "file_byte
 
 
 class HostKind(IntEnum):
-    """The kind of host memory; equal to `enum host_kind` of host.h."""
+    """The kind of a host memory allocation; equal to `enum host_kind` of host.h."""
 
     PINNED = 0
     TENSORS = 1
@@ -33,7 +33,7 @@ class HostKind(IntEnum):
 
 
 class _HostUseStruct(ctypes.Structure):
-    """A ctypes structure equal to `struct host_use` of host.h."""
+    """A ctypes structure equal to `struct host_use` in host.h."""
 
     _fields_ = (("bytes", ctypes.c_int64), ("blocks", ctypes.c_uint32), ("stack", ctypes.c_uint32))
 
@@ -43,14 +43,16 @@ class LedgerRow:
     """The host memory that one source line had allocated at the peak."""
 
     line: Line | None
-    """The user's line, or the innermost library line if no user line is on the stack; None without Python frames."""
+    """The user's source line that allocated, or the innermost library line if no user line is on the stack; None
+    without Python frames.
+    """
     is_users: bool
     bytes: int
     blocks: int
 
 
 class HostLedger:
-    """The ledger of host memory of this process. Load it together with the journal's library, before torch is
+    """The ledger of this process's host memory. Load it together with the journal's C library, before torch is
     imported.
     """
 
@@ -69,15 +71,15 @@ class HostLedger:
         self._library.host_open()
 
     def close(self) -> None:
-        """Stop counting host memory; counted allocations stay readable."""
+        """Stop counting large allocations of host memory; the counted allocations stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
-        """Return the bytes of host memory of a kind that are allocated now."""
+        """Return the bytes of host memory of one kind that are allocated now."""
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return the peak, in bytes, of allocated host memory of a kind."""
+        """Return the peak, in bytes, of allocated host memory of one kind."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
@@ -85,7 +87,7 @@ class HostLedger:
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
-        """Return the memory at the peak by source line, largest first; the rows sum to the peak."""
+        """Return the host memory at the peak by source line, largest first; the rows sum to the peak."""
         sums: dict[tuple[Line | None, bool], tuple[int, int]] = {}
         use, index = _HostUseStruct(), 0
         while self._library.host_use_at_peak(int(kind), index, use):
@@ -108,7 +110,7 @@ class HostLedger:
 
 
 def _numpy_allocator() -> ctypes.c_void_p | None:
-    """Return the address of NumPy's table of memory functions; None if it has an unknown layout."""
+    """Return the address of NumPy's table of memory functions; None if the table has an unknown layout."""
     try:
         core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1
@@ -129,13 +131,13 @@ class Resident:
 
     bytes: int
     peak_bytes: int
-    """The highest resident memory in bytes since the process began."""
+    """The highest resident memory of the process in bytes since it began."""
     file_bytes: int
-    """File-backed pages, such as library code, which all processes that map the file share."""
+    """The resident bytes of file-backed pages, such as library code, which all processes that map the file share."""
 
 
 def resident(status: Path = _STATUS) -> Resident:
-    """Return the resident memory of this process; zeros if the kernel does not report it."""
+    """Return the resident memory of this process; all numbers are 0 if the kernel does not report them."""
     found = dict.fromkeys(_FIELDS.values(), 0)
     try:
         lines = status.read_text().splitlines()

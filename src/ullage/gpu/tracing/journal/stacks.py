@@ -20,7 +20,7 @@ _COMPARED_FRAMES: Final = 20  # the number of frames that are compared in this c
 
 
 class _FrameLayout(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_layout`."""
+    """A ctypes structure equal to `struct stacks_layout`: where the interpreter's frames store their fields."""
 
     _fields_ = tuple(
         (name, ctypes.c_int32)
@@ -34,7 +34,7 @@ class _FrameLayout(ctypes.Structure):
 
 
 class _StackNode(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_node`."""
+    """A ctypes structure equal to `struct stacks_node`: one call in the tree of recorded Python stacks."""
 
     _fields_ = (
         ("parent", ctypes.c_uint32),
@@ -57,8 +57,8 @@ _LAYOUTS: Final = {
 
 
 class JournalStacks:
-    """The reader of recorded stacks; an entry of the journal has a stack's number, which is a node in a tree of
-    calls.
+    """The reader of recorded Python stacks. The number of a stack, which a journal entry contains, is a node in a tree
+    of calls.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -71,15 +71,19 @@ class JournalStacks:
         with_lock = ctypes.PyDLL(library._name)  # for calls that keep the GIL
         with_lock.stacks_watched.restype = ctypes.c_char_p
         self.watched: Callable[[], bytes] = with_lock.stacks_watched
-        """A function that returns the stack of the watched thread without creating Python objects for its frames.
+        """A function that returns the Python stack of the watched thread without creating Python objects for its
+        frames.
 
-        Each line has file, line and function, innermost first; the result is empty if stacks are not recorded.
+        Each line of the result has file, line and function, innermost first; the result is empty if stacks are not
+        recorded.
         """
         self._users: dict[int, Line | None] = {0: None}
 
     @cached_property
     def are_recorded(self) -> bool:
-        """Whether stacks are recorded, starting with the first access; False on an unknown interpreter."""
+        """Whether Python stacks are recorded. The first access of this property starts the recording; on an unknown
+        interpreter the property is False.
+        """
         layout = _LAYOUTS.get(sys.version_info[:2])
         is_release = not (sysconfig.get_config_var("Py_DEBUG") or sysconfig.get_config_var("Py_GIL_DISABLED"))
         if layout is None or not is_release or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
@@ -92,11 +96,11 @@ class JournalStacks:
         return False
 
     def watch(self) -> None:
-        """Watch the calling thread, so that `watched` returns its stack."""
+        """Watch the calling thread, so that the function `watched` returns the Python stack of this thread."""
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
-        """Return the source lines of a recorded stack, innermost first, at most 200."""
+        """Return the source lines of a recorded Python stack, innermost first, at most 200 lines."""
         return list(self._lines(node))
 
     def _lines(self, node: int) -> Iterator[Line]:
@@ -106,7 +110,7 @@ class JournalStacks:
             node = found.parent
 
     def users_line(self, node: int) -> Line | None:
-        """Return the innermost line of the user's own code on a stack; None if there is none."""
+        """Return the innermost line of the user's own code on a recorded stack; None if the stack has no such line."""
         path = []
         found = _StackNode()
         while node not in self._users:
@@ -121,8 +125,8 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Return the innermost line of an installed package other than torch that a user's line has called; None if
-        none.
+        """Return the innermost line, on a recorded stack, of an installed package other than torch that a user's line
+        has called; None if the stack has no such line.
         """
         before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
         return next((line for line in before_users if is_librarys(line.file)), None)
