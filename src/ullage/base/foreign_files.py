@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""The folders of file descriptors that this process already has open, such as a shell's `<(zcat log.gz)`. Pipes are
-accepted there.
+"""The paths by which a process reads files that it already has open, such as a shell's `<(zcat log.gz)`. These files
+may be pipes.
 """
 _KINDS: Final = (
     (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),

@@ -20,7 +20,7 @@ from ullage.cli.show import show, with_progress
 EPILOG: Final = epilog_of(
     "ullage repro oom.pickle -o repro.py",
     "python repro.py expandable_segments:True",
-    "The script exits with 0 if it reproduced the failure. Run it on any GPU with as much memory.",
+    "The written script exits with 0 if it reproduced the failure. It runs on any GPU with at least as much memory.",
     exit_codes("repro"),
     page="explain.md",
 )
@@ -33,12 +33,12 @@ def repro(
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    budget: Annotated[float, typer.Option(help="Time limit for making the script small, in seconds.")] = 30.0,
+    budget: Annotated[float, typer.Option(help="Time limit in seconds for reducing the script to fewer lines.")] = 30.0,
     keep_sizes: Annotated[
         bool,
         typer.Option(
             "--keep-sizes",
-            help="Keep the sizes of allocations: leave allocations out, but do not merge or round them.",
+            help="Keep the exact sizes of allocations: omit allocations, but do not merge them or round their sizes.",
         ),
     ] = False,
     as_json: Json = False,
