@@ -178,7 +178,7 @@ class EpochOptions(TypedDict, total=False):
     batches: Annotated[
         Literal["heaviest"] | None,
         Option(
-            "With the value heaviest: read the batches of one epoch, run the heaviest batches, and predict the others.",
+            "With the value heaviest: read the batches of an epoch, run the heaviest, and predict the peaks of the others.",
             panel=RUN,
         ),
     ]
@@ -304,8 +304,8 @@ class FitOptions(_SearchOptions, RankOptions, EpochOptions, total=False):
         Annotated[
             str | Sequence[str],
             Option(
-                "Option of the script to vary: --batch-size, or with values --batch-size=8..64:8. May be given twice.",
-                more="With two options, the answer is the largest value of one option for each value of the other option.",
+                "Option of the script to vary: --batch-size, or --batch-size=8..64:8. May be given twice.",
+                more="With two options, the answer is the largest value of one option for each value of the other.",
                 panel=RUN,
             ),
         ]
@@ -351,7 +351,7 @@ class FitLayoutOptions(_SearchOptions, total=False):
     layout_option: Annotated[
         Sequence[str],
         Option(
-            "Option of the script that sets an axis size: tp=--tensor-parallel. Or environment variable: tp=env:TP.",
+            "Option of the script, or environment variable, that sets an axis size: tp=--tensor-parallel or tp=env:TP.",
             default=(),
             panel=LAYOUTS,
         ),
@@ -360,7 +360,7 @@ class FitLayoutOptions(_SearchOptions, total=False):
     choose: Annotated[
         Sequence[str],
         Option(
-            "Option of the script, and the values of it to try with each layout: --zero=1,2,3.",
+            "Option of the script, and the option's values to try with each layout: --zero=1,2,3.",
             default=(),
             panel=LAYOUTS,
         ),

@@ -57,7 +57,7 @@ SLOWING_RATIO: Final = 0.7
 slows down in a cache that fills.
 """
 _STOPPED_ONE_IN: Final = 4
-"""Memory growth has stopped if it pauses for at least one in 4 of the training steps in which it lasted."""
+"""Memory growth counts as stopped once memory has not risen for a quarter of the training steps over which it rose."""
 PEAK_RATIO: Final = 2.5
 """The ratio of the peak's rise to the rise of the kept bytes at which longer batches explain the memory growth. A leak
 has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.

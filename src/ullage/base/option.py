@@ -30,7 +30,7 @@ class Option:
     """The purpose of the option: its text in --help, and the first sentence of its Python documentation."""
     _: KW_ONLY
     more: str = ""
-    """Further sentences for the Python documentation only."""
+    """Sentences about the option that only the Python documentation shows."""
     default: Any = None
     flag: str | None = None
     """The name of the option on the command line, if it is not derived from the Python name."""
@@ -38,7 +38,7 @@ class Option:
     panel: str | None = None
     """The group in --help that lists the option."""
     is_of_command: bool = True
-    """Whether the option exists on the command line in addition to Python."""
+    """Whether the command line has the option too, in addition to the Python function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """Another user can write to the folder, or the folder is not the one that was created."""
+    """A folder is unsafe: another user can write to it, or it is not the folder that was created."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
@@ -463,7 +463,7 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
     """Create a folder inside an open folder, open the new folder, and check that it was not replaced meanwhile.
 
-    The new object owns the descriptor of the parent folder and closes it.
+    The returned object owns the descriptor of the parent folder and closes it.
     """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)

@@ -31,7 +31,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""The settings in click of a subcommand, such as `ullage predict`, that is followed by a command of the user."""
+"""The settings of the library click for a subcommand, such as `ullage predict`, whose arguments end with a command of
+the user.
+"""
 
 
 def _function_of(subcommand: ModuleType) -> Callable[..., None]:

@@ -77,10 +77,10 @@ def _fit_layout(
 
 
 def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return those of the given options that a `TypedDict` of options contains.
+    """Return those of the given options that a list of options (a `TypedDict`) contains.
 
     Raises:
-        UsageError: a given option is not in this `TypedDict`, but only in the one for the other kind of search.
+        UsageError: an option was given that this kind of search does not have.
     """
     defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
     listed = options_of(listing)

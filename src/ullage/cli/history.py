@@ -27,7 +27,7 @@ AllocConfOption = Annotated[
 TorchVersionOption = Annotated[
     str | None,
     typer.Option(
-        help="Version of torch that recorded the file, such as 2.12. By default the version in the file, or else 2.11.",
+        help="Version of torch that recorded the file, such as 2.12. By default the version in the file, or 2.11.",
         rich_help_panel=RUN,
     ),
 ]

@@ -20,7 +20,7 @@ from ullage.cli.show import show, with_progress
 EPILOG: Final = epilog_of(
     "ullage repro oom.pickle -o repro.py",
     "python repro.py expandable_segments:True",
-    "The written script exits with 0 if it reproduced the failure. It runs on any GPU with at least as much memory.",
+    "The written script exits with 0 if it reproduced the failure. Any GPU with the same memory or more will do.",
     exit_codes("repro"),
     page="explain.md",
 )

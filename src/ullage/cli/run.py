@@ -43,7 +43,7 @@ def run(
     ] = "auto",
     history_budget: Annotated[
         str,
-        typer.Option(help="Most host memory that the allocation history of each process may use.", rich_help_panel=RUN),
+        typer.Option(help="Largest host memory for the allocation history of each process.", rich_help_panel=RUN),
     ] = "64MiB",
     folder: Annotated[
         Path | None,
