@@ -178,7 +178,7 @@ class EpochOptions(TypedDict, total=False):
     batches: Annotated[
         Literal["heaviest"] | None,
         Option(
-            "With the value heaviest: read the batches of an epoch, run the heaviest, and predict the peaks of the others.",
+            "With heaviest: read the batches of an epoch, run the heaviest batches, and predict the other peaks.",
             panel=RUN,
         ),
     ]

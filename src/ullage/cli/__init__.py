@@ -1,1 +1,1 @@
-"""The command line of ullage. Each subcommand has one small module."""
+"""The command line of ullage: one small module for each subcommand."""
