@@ -27,7 +27,8 @@ def doctor(
     """Check which memory settings are active on this machine, what is wrong with them, and what to do.
 
     A separate process reports the settings that PyTorch's allocator has read. The driver reports which processes use
-    the GPUs. It also works without a GPU and without torch, but then checks less. Arguments of processes are not read.
+    the GPUs. `ullage doctor` also works without a GPU and without torch, but then checks less. It does not read the
+    arguments of processes.
     """
     from ullage.running.diagnosis.describe import describe
     from ullage.running.diagnosis.diagnosis import diagnose

@@ -45,9 +45,9 @@ def repro(
 ) -> None:
     """Reproduce an out-of-memory error of a recorded run by a script of a few lines.
 
-    The script contains torch.empty and del, and none of your code, names or paths. Use it in a bug report, or to try
-    allocator settings. Every allocation that was left out was checked on a model of PyTorch's allocator that gives the
-    same result to the byte: the same request has to fail in the same way.
+    The script contains torch.empty and del, and none of your code, names or paths. Use the script in a bug report, or
+    to try allocator settings. `ullage repro` omits an allocation only if the same request still fails in the same way.
+    It checks this on a model of PyTorch's allocator that gives the same result to the byte.
     """
     # Imported only here, because other commands do not need numpy.
     from ullage.api.repro import repro as ask

@@ -72,8 +72,8 @@ def run(
     """Run a script with its memory recorded; if memory runs out, report why, and which change would have prevented it.
 
     The arguments after the options are the command: a script with its options, -m and a module, torchrun, or accelerate
-    launch. The command runs unchanged. The report is printed after its error, and saved in a folder with all recorded
-    data.
+    launch. The command runs unchanged. The report is printed after the command's own error, and saved in a folder with
+    all recorded data.
     """
     from ullage.base.units import size_of
     from ullage.predicting.prediction.command.words import command_of

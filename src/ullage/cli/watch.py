@@ -40,8 +40,8 @@ def watch(
 ) -> None:
     """Show how much memory each GPU and each process uses now, and what happens inside recorded runs.
 
-    On a terminal it opens a screen with key bindings. Elsewhere it prints one line per second for each GPU and process,
-    until those processes have ended. The watched processes are not affected.
+    On a terminal, `ullage watch` opens a screen with key bindings. Elsewhere, it prints one line per second for each
+    GPU and process, until those processes have ended. The watched processes are not affected.
     """
     from ullage.running.watch.plain import JsonLines, PlainText
     from ullage.running.watch.source import ViewSource, follow
