@@ -264,8 +264,8 @@ TO_RECORD: Final = (
     "torch.cuda.memory._dump_snapshot('snapshot.pickle') where the error is caught, or at the end."
 )
 WORKSPACES: Final = (
-    "[bold]Workspaces[/] of convolutions have the sizes that cuDNN reports, if cuDNN is installed or ULLAGE_CUDNN names "
-    "cuDNN's folder; otherwise the sizes are estimated. [bold]ullage doctor --gpu T4[/] shows which of the two applies."
+    "[bold]Workspaces[/] of convolutions have the sizes that cuDNN reports, if cuDNN is installed or ULLAGE_CUDNN "
+    "names its folder; otherwise the sizes are estimated. [bold]ullage doctor --gpu T4[/] shows which applies."
 )
 Script = Annotated[
     Path,
