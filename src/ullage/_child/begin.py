@@ -1,4 +1,6 @@
-"""Set up a child process like its parent process: with the same emulated GPU, in the same prediction, or recorded."""
+"""Prepare a child process: emulate the GPU of its parent process, report to the same prediction, or record its
+memory.
+"""
 
 import importlib.util
 import signal

@@ -206,9 +206,9 @@ def run_exit_handlers() -> None:
 
 
 def add_token(environment: dict[str, str]) -> str:
-    """Add a new random token to the environment of a process, after the tokens of the runs that contain the process.
+    """Add a new random token to a process's environment, after the tokens that the environment already contains.
 
-    Return the new token. Descendants inherit tokens, so that they can be found.
+    Return the new token. Descendants of the process inherit the token, so that they can be found.
     """
     token = secrets.token_hex(8)
     environment[TOKEN_VARIABLE] = ":".join(filter(None, [environment.get(TOKEN_VARIABLE), token]))

@@ -167,7 +167,7 @@ class OomCauses:
             self._reading.start()
 
     def finish(self, folder: Path) -> None:
-        """Read all snapshots of out-of-memory errors that remain."""
+        """Read the snapshots of all out-of-memory errors that were not read yet."""
         if self._reading is not None:
             self._reading.join()
         self.look(folder)

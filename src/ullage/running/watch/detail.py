@@ -62,7 +62,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Return the lines about one process. If there is a plot, it fills the lines up to `height`."""
+    """Return the lines about one process. A plot of the process's memory takes the lines that remain up to `height`."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]

@@ -22,7 +22,9 @@ from ullage.running.watch.view import View
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIZES: Final = ("COLUMNS", "LINES")
-"""The environment variables that textual uses instead of the terminal's size. An exported value hides a resize."""
+"""The environment variables from which textual reads the terminal's size. If they are exported, textual does not notice
+a resize.
+"""
 
 
 def show(poll: Callable[[], View], *, seconds: float) -> int:

@@ -161,7 +161,7 @@ def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the GPUs that the driver does not report, but the files of processes do.
+    """Yield the GPUs that the driver does not report. They are known from the files of processes.
 
     Such a GPU is emulated, on another machine, or without a driver on this machine.
     """
@@ -215,7 +215,7 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Return whether process ids in this process are those of the host, as the driver reports them.
+    """Return whether this process sees the process ids of the host, which the driver reports.
 
     Only on the host is process 2 a kernel thread.
     """

@@ -36,8 +36,8 @@ class CardRow:
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether the driver does not report this GPU, but the files of processes do: it is emulated, on another machine,
-    or without a driver on this machine.
+    """Whether this GPU is known only from the files of processes: it is emulated, on another machine, or without a
+    driver on this machine.
     """
 
     @property
