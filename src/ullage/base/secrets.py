@@ -185,7 +185,7 @@ _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))
 
 
 class SourceCode(str):
-    """A Python source text, or a diff of one.
+    """A Python source text, or a diff of Python source.
 
     In Python source, a value after a name such as `password` is hidden only if the value is a string literal.
     """

@@ -73,7 +73,7 @@ def _misspelt(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="settings-misspelt",
                 title=f"PyTorch does not read {name}",
                 seen=f"{name}={text}",
-                why="PyTorch reads PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF; other variables have no effect.",
+                why="PyTorch reads its allocator settings only from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.",
                 cure=f"unset {name}; {line_to_paste(text)}",
             )
 
