@@ -25,14 +25,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics of ullage to IPython, for `%load_ext ullage`."""
+    """Add ullage's magic commands to IPython. IPython calls this function for `%load_ext ullage`."""
     from ullage.integrations.notebook import load_ipython_extension as load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove the magics of ullage from IPython, for `%unload_ext ullage`."""
+    """Remove ullage's magic commands from IPython. IPython calls this function for `%unload_ext ullage`."""
     from ullage.integrations.notebook import unload_ipython_extension as unload
 
     unload(shell)

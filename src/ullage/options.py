@@ -39,7 +39,8 @@ class EveryRunOptions(TypedDict, total=False):
     steps: Annotated[
         int | None,
         Option(
-            "Number of optimizer steps to run. By default 3, and up to 6 more until the peak stops changing.", panel=RUN
+            "Number of optimizer steps to run. By default 3, and up to 6 more until peak memory stops changing.",
+            panel=RUN,
         ),
     ]
     seconds: Annotated[
@@ -49,18 +50,19 @@ class EveryRunOptions(TypedDict, total=False):
         ),
     ]
     arch: Annotated[
-        str | None, Option("Architecture of a GPU that is given by its memory size, such as sm_90.", panel=GPU)
+        str | None, Option("CUDA architecture, such as sm_90, of a GPU that is given by its memory size.", panel=GPU)
     ]
     alloc_conf: Annotated[
         str | None,
         Option(
-            "Allocator settings (PYTORCH_CUDA_ALLOC_CONF) for the runs. By default those of the environment.", panel=GPU
+            "Allocator settings (PYTORCH_CUDA_ALLOC_CONF) for the runs. By default, the environment's settings.",
+            panel=GPU,
         ),
     ]
     total_memory: Annotated[
         int | str | None,
         Option(
-            "Total memory of the GPU, such as 14.56GiB. By default that of the named GPU.",
+            "Total memory of the GPU, such as 14.56GiB. By default, the total memory of the named GPU.",
             more="An int is in bytes; a str has a unit.",
             panel=GPU,
         ),
@@ -68,7 +70,7 @@ class EveryRunOptions(TypedDict, total=False):
     context: Annotated[
         int | str | None,
         Option(
-            "Memory of the CUDA context, such as 500MiB. By default that of the named GPU.",
+            "Memory of the CUDA context, such as 500MiB. By default, the CUDA context of the named GPU.",
             more="An int is in bytes; a str has a unit.",
             panel=GPU,
         ),
@@ -76,7 +78,7 @@ class EveryRunOptions(TypedDict, total=False):
     cudnn_workspace: Annotated[
         int | str | None,
         Option(
-            "Workspace size of every cuDNN plan. By default the size that cuDNN itself reports (see ULLAGE_CUDNN).",
+            "Workspace size of every cuDNN execution plan. By default, the size that cuDNN reports (see ULLAGE_CUDNN).",
             more="An int is in bytes; a str has a unit.",
             panel=GPU,
         ),
@@ -84,8 +86,8 @@ class EveryRunOptions(TypedDict, total=False):
     placement: Annotated[
         Placement,
         Option(
-            "Driver whose choice of addresses is emulated: linux, wsl, windows or linux-host. Up to torch 2.11, it "
-            "affects how much memory is reserved.",
+            "Driver whose choice of memory addresses is emulated: linux, wsl, windows or linux-host. With torch up to "
+            "2.11, the addresses affect how much memory is reserved.",
             default="linux",
             panel=GPU,
         ),
@@ -95,29 +97,31 @@ class EveryRunOptions(TypedDict, total=False):
         Option(
             "How to compute values that the script reads back from the GPU: auto, on, off (all values are zero) or all "
             "(the CPU computes everything).",
-            more='"auto" computes the values that are known and uses random values for the others, for as long as the '
-            'script reads something; "on" does this until the end.',
+            more='"auto" computes known values, and uses random values for unknown values, as long as the script reads '
+            'values from the GPU; "on" does this until the script ends.',
             default="auto",
             panel=VALUES,
         ),
     ]
     values_seed: Annotated[
-        int, Option("Seed of the random values that replace unknown values.", default=0, panel=VALUES)
+        int, Option("Seed of the random values that replace unknown GPU values.", default=0, panel=VALUES)
     ]
     routing: Annotated[
         str,
         Option(
-            "Experts that a mixture-of-experts router with random scores selects: auto, drawn, balanced, worst, or a "
+            "How a mixture-of-experts router with random scores selects experts: auto, drawn, balanced, worst, or a "
             "skew such as 1.5.",
-            more='A number is the exponent of a Zipf distribution over the experts. "auto" means "drawn"; for one rank '
-            'of several it means "balanced", with "worst" as the end of the range.',
+            more='A number is the exponent of a Zipf distribution over the experts. "auto" means "drawn". If one rank '
+            'of several is run, "auto" means "balanced", and "worst" gives the upper end of the range.',
             default="auto",
             panel=VALUES,
         ),
     ]
     random_weights: Annotated[
         bool,
-        Option("Generate missing weights and tokenizers from their configuration.", default=False, panel=DATA),
+        Option(
+            "Generate missing model weights and tokenizers from their configuration files.", default=False, panel=DATA
+        ),
     ]
     config: Annotated[
         str | Path | None,
@@ -142,7 +146,7 @@ class WorldOptions(TypedDict, total=False):
     world_size: Annotated[
         int | None,
         Option(
-            "Number of ranks of the job. The script runs as one rank, in one process, for any parallel layout.",
+            "Number of ranks of the distributed job. The script runs as one rank, in one process, for any layout.",
             panel=RUN,
         ),
     ]
@@ -155,13 +159,13 @@ class RankOptions(WorldOptions, total=False):
 
 
 class DrawOptions(TypedDict, total=False):
-    """The option that runs a script with several random seeds."""
+    """The option that repeats a run with several random seeds."""
 
     draws: Annotated[
         int,
         Option(
-            "Number of random seeds to try if random values may affect the peak.",
-            more="With the default of 3, the range of their peaks contains that of one more run in 95 of 100 cases.",
+            "Number of random seeds to try if random values may affect peak memory.",
+            more="With 3 seeds, the range of their peaks contains the peak of one more run in 95 of 100 cases.",
             default=3,
             panel=VALUES,
         ),
@@ -174,13 +178,14 @@ class EpochOptions(TypedDict, total=False):
     batches: Annotated[
         Literal["heaviest"] | None,
         Option(
-            "With heaviest: read the batches of one epoch, run the heaviest batches, and predict the others.", panel=RUN
+            "With heaviest: read the batches of an epoch, run the heaviest batches, and predict the other peaks.",
+            panel=RUN,
         ),
     ]
     minutes: Annotated[
         float,
         Option(
-            "Time limit for reading the epoch, in minutes, in addition to the time limit of each run.",
+            "Time limit in minutes for reading the batches of an epoch, in addition to the time limit of each run.",
             default=5.0,
             panel=RUN,
         ),
@@ -191,12 +196,14 @@ class PageOptions(TypedDict, total=False):
     """The options for the page of an answer."""
 
     html: Annotated[
-        str | Path | None, Option("Write an HTML page with charts. The page needs no network.", panel=OUTPUT)
+        str | Path | None,
+        Option("Write an HTML page with charts. The page needs no network.", panel=OUTPUT),
     ]
     picture: Annotated[
         bool,
         Option(
-            "Keep the data of the page's charts, for `ullage.write_page` later; `html` implies it.",
+            "Keep the data for the charts of an HTML page, so that `ullage.write_page` can write the page later. The "
+            "option `html` implies this.",
             default=False,
             is_of_command=False,
         ),
@@ -204,16 +211,16 @@ class PageOptions(TypedDict, total=False):
 
 
 class _SingleRunOptions(EveryRunOptions, WorldOptions, DrawOptions, EpochOptions, total=False):
-    count: Annotated[int, Option("Number of these GPUs that the script sees.", default=1, panel=GPU)]
+    count: Annotated[int, Option("Number of emulated GPUs that the script sees.", default=1, panel=GPU)]
     snapshot: Annotated[
         str | Path | None,
         Option("Write a PyTorch memory snapshot, which memory_viz and `ullage explain` can read.", panel=OUTPUT),
     ]
-    output: Annotated[bool, Option("Show the output of the script, on standard error.", default=False, panel=OUTPUT)]
+    output: Annotated[bool, Option("Show the output of the script on standard error.", default=False, panel=OUTPUT)]
     processes: Annotated[
         Literal["alone", "real"],
         Option(
-            "Processes of a launcher to run: alone (one rank, without the others) or real (all ranks together).",
+            "Ranks of a launcher's job to run: alone (one rank without the other ranks) or real (all ranks together).",
             default="alone",
             panel=RUN,
         ),
@@ -221,15 +228,15 @@ class _SingleRunOptions(EveryRunOptions, WorldOptions, DrawOptions, EpochOptions
     until: Annotated[
         Literal["eval", "save", "end"] | None,
         Option(
-            "Continue after the steps through the first evaluation (eval) or the first save (save), or until the "
-            "script ends (end).",
+            "After the optimizer steps, continue through the first evaluation (eval) or the first checkpoint save "
+            "(save), or until the script ends (end).",
             panel=RUN,
         ),
     ]
     host_memory: Annotated[
         int | str | None,
         Option(
-            "Host memory of one node, such as 64GiB. If it is given, the script has to fit into it too.",
+            "Host memory of one node, such as 64GiB. With this option, the script has to fit into host memory too.",
             more="An int is in bytes; a str has a unit.",
             panel=GPU,
         ),
@@ -256,21 +263,25 @@ class PredictOptions(GpuOption, _SingleRunOptions, PageOptions, total=False):
     rank: Annotated[
         int | Literal["all"],
         Option(
-            "Number of the rank to run. With all: run each rank in turn, and report the one that uses most memory.",
+            "Number of the rank to run. With all: run each rank in turn, and report the rank with the highest peak.",
             default=0,
             panel=RUN,
         ),
     ]
     beside_eager: Annotated[
         bool,
-        Option("Run a script that uses torch.compile a second time without it, to compare.", default=True, panel=RUN),
+        Option(
+            "Run a script that uses torch.compile a second time without torch.compile, to compare both runs.",
+            default=True,
+            panel=RUN,
+        ),
     ]
     resume: Annotated[
         str | None,
         Option(
-            "Run the script a second time with these arguments added, to resume from a save.",
-            more='The text is split into arguments as a shell does: "--resume_from_checkpoint out/checkpoint-3". Both '
-            "runs are reported. Without `until`, the first run continues until its first save.",
+            "Run the script a second time with these arguments added, to resume from a saved checkpoint.",
+            more='The text is split into arguments as in a shell: "--resume_from_checkpoint out/checkpoint-3". Both '
+            "runs are reported. Without `until`, the first run continues until it first saves a checkpoint.",
             metavar="ARGUMENTS",
             panel=RUN,
         ),
@@ -293,8 +304,8 @@ class FitOptions(_SearchOptions, RankOptions, EpochOptions, total=False):
         Annotated[
             str | Sequence[str],
             Option(
-                "Option of the script whose values to try: --batch-size, or --batch-size=8..64:8. May be given twice.",
-                more="With two options, the answer is a frontier.",
+                "Option of the script to vary: --batch-size, or --batch-size=8..64:8. May be given twice.",
+                more="With two options, the answer is the largest value of one option for each value of the other.",
                 panel=RUN,
             ),
         ]
@@ -302,7 +313,7 @@ class FitOptions(_SearchOptions, RankOptions, EpochOptions, total=False):
     changes: Annotated[
         bool,
         Option(
-            "Also try allocator settings and optimizer defaults that need no change to the script.",
+            "Also try allocator settings and optimizer defaults that do not require a change to the script.",
             default=True,
             panel=RUN,
         ),
@@ -314,14 +325,17 @@ class FitLayoutOptions(_SearchOptions, total=False):
 
     vary: Annotated[
         str | Sequence[str] | None,
-        Option("Option of the script for the micro-batch size, and its values: --micro-batch=1..16.", panel=RUN),
+        Option(
+            "Option of the script that sets the micro-batch size, and the values to try: --micro-batch=1..16.",
+            panel=RUN,
+        ),
     ]
     layout: Required[
         Annotated[
             str,
             Option(
-                "Axes of the parallel layouts to try: dp*tp*pp*cp, or dp*tp,ep for experts within dp.",
-                more="The sizes of the axes multiply to the number of GPUs. Axes after a comma are within dp and cp.",
+                "Axes of the parallel layouts to try: dp*tp*pp*cp, or dp*tp,ep for expert parallelism within dp.",
+                more="The product of the axis sizes is the number of GPUs. Axes after a comma subdivide dp and cp.",
                 panel=LAYOUTS,
             ),
         ]
@@ -337,7 +351,7 @@ class FitLayoutOptions(_SearchOptions, total=False):
     layout_option: Annotated[
         Sequence[str],
         Option(
-            "Option of the script that sets an axis: tp=--tensor-parallel, or tp=env:TP for an environment variable.",
+            "Option of the script, or environment variable, that sets an axis size: tp=--tensor-parallel or tp=env:TP.",
             default=(),
             panel=LAYOUTS,
         ),
@@ -345,19 +359,24 @@ class FitLayoutOptions(_SearchOptions, total=False):
     most: Annotated[Sequence[str], Option("Largest size of an axis: tp=8.", default=(), panel=LAYOUTS)]
     choose: Annotated[
         Sequence[str],
-        Option("Values of an option of the script to try with each layout: --zero=1,2,3.", default=(), panel=LAYOUTS),
+        Option(
+            "Option of the script, and the option's values to try with each layout: --zero=1,2,3.",
+            default=(),
+            panel=LAYOUTS,
+        ),
     ]
     rank_order: Annotated[
         str | None,
         Option(
-            "Order of the layout's axes, from the outermost to the innermost. By default pp*dp*cp*tp.", panel=LAYOUTS
+            "Order of the axes of a parallel layout, from outermost to innermost. By default pp*dp*cp*tp.",
+            panel=LAYOUTS,
         ),
     ]
     ranks: Annotated[
         Literal["alike", "stages"],
         Option(
-            "Ranks to run: one of each group of ranks that are alike by construction (alike), or one of every pipeline "
-            "stage (stages).",
+            "Ranks to run for each layout: one rank of each group of ranks that are alike by construction (alike), or "
+            "one rank of every pipeline stage (stages).",
             default="alike",
             panel=LAYOUTS,
         ),
@@ -366,18 +385,18 @@ class FitLayoutOptions(_SearchOptions, total=False):
     item_tokens: Annotated[int | None, Option("Number of tokens in an item of a batch.", panel=LAYOUTS)]
     on: Annotated[
         str | None,
-        Option(
-            "Engine that runs the layouts: local, ray, ray://HOST:PORT, slurm or slurm:partition=NAME.", panel=LAYOUTS
-        ),
+        Option("Where to run the layouts: local, ray, ray://HOST:PORT, slurm or slurm:partition=NAME.", panel=LAYOUTS),
     ]
     workers: Annotated[
         int | None,
-        Option("Number of runs at the same time on this machine. By default one for each CPU core.", panel=LAYOUTS),
+        Option(
+            "Number of runs at the same time on this machine. By default, one run for each CPU core.", panel=LAYOUTS
+        ),
     ]
     store: Annotated[
         str | Path | None,
         Option(
-            "File that stores the results. By default a file in the user's cache folder. With none: do not store them.",
+            "File that stores the results of runs. By default, a file in the user's cache folder. With none: no file.",
             panel=LAYOUTS,
         ),
     ]
@@ -393,12 +412,13 @@ class AdviseOptions(GpuOption, EveryRunOptions, RankOptions, total=False):
     vary: Annotated[
         str | None,
         Option(
-            "Option of the script whose largest value to find: --batch-size, or --batch-size=8..64:8.",
-            more="The largest value is found for the script as it is, and with the changes of each cost level added. A "
-            "diff is not written.",
+            "Option of the script whose largest fitting value is searched: --batch-size, or --batch-size=8..64:8.",
+            more="The largest value is found for the unmodified script, and again with the changes of each cost level "
+            "added. A diff is not written.",
             panel=RUN,
         ),
     ]
     html: Annotated[
-        str | Path | None, Option("Write an HTML page with charts. The page needs no network.", panel=OUTPUT)
+        str | Path | None,
+        Option("Write an HTML page with charts. The page needs no network.", panel=OUTPUT),
     ]

@@ -1,4 +1,4 @@
-"""The types of the values inside results, for annotations: `from ullage.result_types import Remedy`.
+"""The types of the values inside ullage's results, for type annotations: `from ullage.result_types import Remedy`.
 
 Results such as `ullage.Explanation` are exported by `ullage` itself. `result_types.pyi` lists the names of this module.
 """

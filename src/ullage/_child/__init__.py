@@ -1,4 +1,4 @@
 """Code that runs at the start of every Python process that an ullage process starts.
 
-PYTHONPATH leads to its `sitecustomize.py`.
+ullage adds the folder of this package's `sitecustomize.py` to PYTHONPATH, so that child processes load the file.
 """

@@ -1,4 +1,6 @@
-"""Continue in a child process what its parent process does: emulate the same GPU, be measured, or be recorded."""
+"""Prepare a child process: emulate the GPU of its parent process, report to the same prediction, or record its
+memory.
+"""
 
 import importlib.util
 import signal
@@ -8,11 +10,13 @@ from types import ModuleType
 from typing import Final
 
 _COMPILE_WORKER: Final = ("_inductor", "compile_worker", "__main__.py")
-"""The last parts of the path of the script that torch.compile starts as its worker process."""
+"""The end of the file path of torch.compile's worker script. torch.compile starts this script as a separate process."""
 
 
 def emulate() -> None:
-    """Emulate the GPU that the parent process emulates. `sitecustomize` calls it before the process's own code runs.
+    """Emulate in this process the GPU that the parent process emulates.
+
+    `sitecustomize` calls this function before the code of the process runs.
 
     Raises:
         Exception: the GPU cannot be emulated, for any reason.
@@ -34,7 +38,9 @@ def emulate() -> None:
 
 
 def attach() -> None:
-    """Make this process report its GPU memory to the prediction that it belongs to. `sitecustomize` calls it.
+    """Make this process report its GPU memory to the prediction (`ullage predict`) that started it.
+
+    `sitecustomize` calls this function.
 
     Raises:
         Exception: the process cannot report, for any reason.
@@ -47,7 +53,9 @@ def attach() -> None:
 
 
 def record() -> None:
-    """Record the memory of this process as part of its run. `sitecustomize` calls it right before torch is imported.
+    """Record the GPU memory of this process for the `ullage run` that started it.
+
+    `sitecustomize` calls this function right before torch is imported.
 
     Raises:
         Exception: recording cannot start, for any reason.

@@ -64,10 +64,10 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
 
 
 def beside_streams(descriptor: int) -> int:
-    """Return a duplicate of a file descriptor whose number is greater than 2, even if the shell closed standard streams
-    (<&-).
+    """Return a duplicate of a file descriptor, with a number greater than 2 even if the shell closed the standard
+    streams (<&-).
 
-    With a number from 0 to 2, a process that we start would use our file as its standard input or output.
+    A child process would use a file with a descriptor number from 0 to 2 as its standard input or output.
     """
     if descriptor > _LAST_STREAM:
         return descriptor
@@ -78,7 +78,7 @@ def beside_streams(descriptor: int) -> int:
 
 
 def file_behind(descriptor: int) -> tuple[int, int] | None:
-    """Return the device and inode of the open file; None if the descriptor is closed.
+    """Return the device and the inode of the file that a descriptor refers to; None if the descriptor is closed.
 
     Comparing two results shows whether the descriptor was closed, or was reused for another file.
     """
@@ -90,17 +90,18 @@ def file_behind(descriptor: int) -> tuple[int, int] | None:
 
 
 def new_pipe() -> tuple[int, int]:
-    """Return the reading and the writing end of a new pipe. Both descriptors have numbers greater than 2."""
+    """Return the reading end and the writing end of a new pipe. Both file descriptors have numbers greater than 2."""
     reading, writing = os.pipe()
     return beside_streams(reading), beside_streams(writing)
 
 
 class ChildProcess(AbstractContextManager["ChildProcess"]):
-    """A Python process that runs a module of this package.
+    """A child process: a Python process that runs a module of this package.
 
-    It and its descendants end when this object or this process ends.
+    The child process and its descendants are killed when this object is closed or the parent process ends.
 
-    The first argument of the process is the descriptor number of its end of the lifeline, which `tie_to_parent` reads.
+    The first argument of the child process is the number of a pipe's file descriptor, which `tie_to_parent` reads. The
+    pipe (the lifeline) closes when the parent process ends.
     """
 
     def __init__(
@@ -155,7 +156,9 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send SIGTERM, so that the process can remove its temporary files, and wait up to `seconds` until it ends."""
+        """Send SIGTERM to the child process, so that it can remove its temporary files, and wait up to `seconds` until
+        it ends.
+        """
         if self.has_ended():
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -165,14 +168,16 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
-        """Kill the process and its group, unless it has already been reaped, and return its exit code."""
+        """Kill the child process and its process group, unless the child was already reaped; return the child's exit
+        code.
+        """
         if self.popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
         return self.popen.wait()
 
     def end(self) -> None:
-        """Kill the process, its group, and its descendants that left the group."""
+        """Kill the child process, its process group, and its descendants that left the process group."""
         self.kill()
         _kill_strays(self._token)
         if self.popen.stdout is not None:
@@ -181,15 +186,14 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
 
 def tie_to_parent() -> None:
-    """Make the kernel kill this process, which a `ChildProcess` started, when its parent ends."""
+    """Make the kernel kill this process when its parent process ends. `ChildProcess` has started this process."""
     die_with_parent(int(sys.argv[1]))
 
 
 def run_exit_handlers() -> None:
-    """Run what other code expects when the interpreter ends: join threads, call exit handlers, flush the output
-    streams.
+    """Join threads, call exit handlers and flush the output streams, as the Python interpreter does when it ends.
 
-    The interpreter's cleanup of modules is left out. It takes about a second with torch, and nothing depends on it.
+    Python's cleanup of modules is skipped: it takes about a second with torch, and no code depends on it.
     """
     for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]  # both are private
         try:
@@ -202,9 +206,9 @@ def run_exit_handlers() -> None:
 
 
 def add_token(environment: dict[str, str]) -> str:
-    """Add a new token to a process's environment, after the tokens of the runs that it already belongs to.
+    """Add a new random token to a process's environment, after the tokens that the environment already contains.
 
-    Return the token.
+    Return the new token. Descendants of the process inherit the token, so that they can be found.
     """
     token = secrets.token_hex(8)
     environment[TOKEN_VARIABLE] = ":".join(filter(None, [environment.get(TOKEN_VARIABLE), token]))
@@ -212,7 +216,10 @@ def add_token(environment: dict[str, str]) -> str:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Make the kernel kill this process's group when the parent's end of the lifeline closes, for whatever reason."""
+    """Make the kernel kill the process group of this process when the parent process ends, for whatever reason.
+
+    `lifeline` is the descriptor of a pipe whose other end the parent process holds open.
+    """
     os.set_inheritable(lifeline, False)  # noqa: FBT003
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
@@ -230,8 +237,9 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _kill_strays(token: str) -> None:
-    """Kill the processes with this token that left the group (daemons, `start_new_session=True`); wait until they have
-    ended.
+    """Kill the processes that have this token in their environment and left the process group, such as daemons.
+
+    Wait until these processes have ended.
     """
     until = time.monotonic() + _STRAY_SECONDS
     while _kill_marked(token.encode()) and time.monotonic() < until:  # a process may fork while we scan

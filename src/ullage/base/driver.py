@@ -50,7 +50,7 @@ class Nvml:
 
 
 class DriverSilentError(Exception):
-    """The driver is missing or does not respond; the text says which."""
+    """The NVIDIA driver is missing or does not respond; the text of the error says which of the two."""
 
 
 @contextmanager

@@ -32,14 +32,14 @@ class ExitCode(IntEnum):
 
 
 def shortened(text: object) -> str:
-    """Return a user's text for use in an error message: on one line, cut off after 80 characters."""
+    """Return a text of the user as one line of at most 80 characters, for use in an error message."""
     plain = str(text)
     cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
 
 
 def quoted(text: object) -> str:
-    """Return a user's text for use in an error message: in quotes, cut off after 80 characters."""
+    """Return a text of the user in quotes, cut off after 80 characters, for use in an error message."""
     plain = str(text)
     most = _MOST_SHOWN_CHARACTERS
     if len(repr(plain[:most])) > 2 * most:  # fewer characters if most of them are shown as escape codes
@@ -48,7 +48,9 @@ def quoted(text: object) -> str:
 
 
 def keyword_of(option: str) -> str:
-    """Return the Python keyword of an option that is given as a keyword or as a flag: "total_memory"."""
+    """Return the Python keyword of an option: "total_memory" for the flag `--total-memory`, or for the keyword
+    itself.
+    """
     return option.removeprefix("--").replace("-", "_")
 
 
@@ -61,7 +63,7 @@ class UllageError(Exception):
 
 @public
 class UsageError(UllageError):
-    """The request cannot be carried out as it was given."""
+    """The arguments of a command or a function are invalid, or their values do not fit together."""
 
     exit_code: int = ExitCode.WRONG_USAGE
 
@@ -80,7 +82,7 @@ class TorchMissingError(UllageError):
 
 @public
 class EmulationError(UllageError):
-    """This process cannot emulate a GPU, or already emulates another one."""
+    """This process cannot emulate a GPU, or already emulates a different GPU."""
 
     exit_code: int = ExitCode.UNKNOWN
 
@@ -105,14 +107,14 @@ class ValuesError(ScriptError):
 
 
 class ValuesReadError(UllageError):
-    """A run without computed values read a value that may decide its memory.
+    """The script read a GPU value that may decide its memory use, in a run that does not compute GPU values.
 
-    Internal: the run is repeated with values.
+    This error is internal: ullage repeats the run and computes the values.
     """
 
 
 @public
 class IsolationError(UllageError):
-    """A function that ran in a separate process did not return a result that can be passed back."""
+    """A function in a separate process did not return a result that can be passed back to the calling process."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED

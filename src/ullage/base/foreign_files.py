@@ -1,8 +1,9 @@
-"""Read files that other users may have made.
+"""Read files that other users may have created.
 
 Only regular files are opened, so a read never blocks on a pipe or a device.
 
-JSON text is checked before it is parsed, because some texts need many times their own size as Python objects.
+JSON text is checked before it is parsed, because Python objects for some JSON texts need many times the bytes of the
+text.
 """
 
 import errno
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""Paths of files that this process already has open, such as a shell's `<(zcat log.gz)`. These may be pipes."""
+"""The paths by which a process reads files that it already has open, such as a shell's `<(zcat log.gz)`. These files
+may be pipes.
+"""
 _KINDS: Final = (
     (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),
     (stat.S_ISSOCK, "it is a socket"),
@@ -23,8 +26,8 @@ _KINDS: Final = (
 )
 _LIST_BYTES: Final = 8
 _DICTIONARY_BYTES: Final = 24
-"""The smallest accepted ratio of a JSON text's bytes to its lists and dictionaries. Snapshots and notebooks have far
-more bytes for each.
+"""The smallest accepted number of bytes of a JSON text for each list or dictionary in the text. Snapshots and notebooks
+have far more bytes for each list or dictionary.
 """
 
 
@@ -32,7 +35,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, or a file that this process already has open (/dev/fd/N).
 
     Raises:
-        OSError: the path leads to something else, or the file cannot be opened.
+        OSError: the path leads to a pipe, a socket, a device or a folder, or the file cannot be opened.
     """
     is_ours = _OWN_DESCRIPTOR.fullmatch(str(path)) is not None
     _check(path, os.stat(path), is_ours=is_ours)  # checked before opening, because opening a device may have an effect
@@ -69,9 +72,9 @@ def _check(path: Path, found: os.stat_result, *, is_ours: bool) -> None:
 
 
 def is_far_larger_in_memory(text: bytes | str) -> bool:
-    """Return whether a JSON text has more lists and dictionaries for its size than any snapshot or notebook.
+    """Return whether a JSON text has more lists and dictionaries for its length than any snapshot or notebook.
 
-    Python needs 64 bytes for `[],` and 192 bytes for `{"a":1},`.
+    Python needs 64 bytes for the text `[],` and 192 bytes for the text `{"a":1},`.
     """
     lists, dictionaries = (
         (text.count(b"["), text.count(b"{")) if isinstance(text, bytes) else (text.count("["), text.count("{"))

@@ -20,65 +20,82 @@ from typing import Final, Generic, NamedTuple, TypeVar
 LineT = TypeVar("LineT")
 
 FIRST_STEP: Final = 2
-"""The first step whose blocks count. Step 1 allocates memory that stays, such as optimizer state."""
+"""The first training step whose blocks count as memory growth. Step 1 allocates memory that stays, such as optimizer
+state.
+"""
 LEAST_RISES: Final = 3
-"""The number of different steps, or of pairs of block lists, in which a source line has to keep blocks."""
+"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as
+growing.
+"""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The number of different steps in which a source line has to keep blocks if memory rose very evenly over the last
-steps.
+"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as growing,
+if memory rose very evenly over the last steps.
 """
 LEAST_RISES_IN_BYTES: Final = 8
-"""The number of steps over which bytes have to rise if the number of blocks does not: the batches may become longer."""
+"""The smallest number of training steps over which the bytes of a source line have to rise, if its number of blocks
+does not rise. Fewer steps may only have longer batches.
+"""
 LEAST_BYTES_PER_STEP: Final = 8 << 10
-"""The growth in bytes per step below which growth is not reported until its total is large enough."""
+"""The memory growth in bytes per training step that is always reported. Slower growth is reported once its total is
+large enough.
+"""
 _NOTICEABLE_STEPS: Final = 512
-"""Slower growth is reported once its total equals this many steps of the smallest reported growth (4 MiB)."""
+"""Memory growth below 8 KiB per training step is reported once its total reaches 4 MiB, which is 512 steps of 8 KiB."""
 EVEN: Final = 0.4
-"""The smallest allowed ratio of one rise to the mean rise, for growth in bytes alone, which has to be even."""
+"""The smallest allowed ratio of the rise in one training step to the mean rise, for memory that grows in bytes but not
+in blocks. Such growth has to be even.
+"""
 EVEN_AMONG_MANY: Final = 0.75
-"""The smallest allowed ratio of one rise to the mean rise for a source line with many blocks. If only some of the
-blocks are replaced by larger ones, bytes rise by chance.
+"""The smallest allowed ratio of the rise in one training step to the mean rise, for a source line with more than 8
+blocks. If only some of these blocks are replaced by larger blocks, bytes rise by chance.
 """
 FEW_BLOCKS: Final = 8
-"""The largest number of blocks of a source line that do not count as many blocks."""
+"""A source line with at most this number of blocks may grow less evenly than a source line with more blocks."""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
-"""The ratio of later to earlier growth, over equally many steps, below which growth slows down, as in a cache that
-fills.
+"""The ratio of later to earlier memory growth, over equally many training steps, below which growth slows down. Growth
+slows down in a cache that fills.
 """
 _STOPPED_ONE_IN: Final = 4
-"""Growth counts as stopped after a pause of at least its duration divided by this number."""
+"""Memory growth counts as stopped once memory has not risen for a quarter of the training steps over which it rose."""
 PEAK_RATIO: Final = 2.5
-"""The ratio of the peak's rise to the rise of the kept bytes at which growth in bytes is due to longer batches. A leak
+"""The ratio of the peak's rise to the rise of the kept bytes at which longer batches explain the memory growth. A leak
 has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
 """
 
 
 def is_noticeable(bytes_per_step: float, total_bytes: int, least_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> bool:
-    """Return whether growth is fast enough to be reported, or whether its total is large enough."""
+    """Return whether memory growth is fast enough to be reported, or has a total that is large enough."""
     return bytes_per_step >= least_bytes_per_step or total_bytes >= _NOTICEABLE_STEPS * least_bytes_per_step
 
 
 def is_even(rises: Sequence[int], share: float) -> bool:
-    """Return whether all rises are positive and close to their mean: each is between `share` times the mean and the
-    mean divided by `share`.
+    """Return whether all rises of memory are positive and between `share` times their mean and their mean divided by
+    `share`.
     """
     mean = sum(rises) / len(rises)
     return min(rises) >= share * mean > 0 and max(rises) * share <= mean
 
 
 def even_share(blocks: int) -> float:
-    """Return the smallest allowed ratio of one rise to the mean rise for a source line with this many blocks."""
+    """Return the smallest allowed ratio of the rise in one step to the mean rise, for a source line with this many
+    blocks.
+    """
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
 
 def is_slowing(earlier: float, later: float) -> bool:
-    """Return whether growth slows down, given the number of steps that kept blocks in two equally long periods."""
+    """Return whether memory growth slows down.
+
+    Args:
+        earlier: the number of steps that kept blocks in the earlier half of a period.
+        later: the number of steps that kept blocks in the later half of the period.
+    """
     return later < SLOWING_RATIO * earlier
 
 
 def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: int) -> bool:
-    """Return whether growth has stopped.
+    """Return whether memory growth has stopped.
 
     Args:
         quiet_steps: the number of steps since the last rise.
@@ -89,18 +106,18 @@ def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: in
 
 
 def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
-    """Return whether the peak rises so much more than the kept bytes that longer batches must be the cause."""
+    """Return whether longer batches explain the memory growth: the peak rises much more than the kept bytes."""
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 
 class StepBlock(NamedTuple, Generic[LineT]):
-    """A block that is still allocated at the end of the step that allocated it."""
+    """A block that is still allocated when the training step that allocated it ends."""
 
     line: LineT
     step: int
-    """The number of the step in which the block was allocated, from 1 on."""
+    """The number of the training step in which the block was allocated, counted from 1."""
     until: int
-    """The number of the last step at whose end the block is allocated."""
+    """The number of the last training step at whose end the block is still allocated."""
     size_bytes: int
     key: int
     """A number by which the caller identifies the block, such as its address."""
@@ -108,7 +125,7 @@ class StepBlock(NamedTuple, Generic[LineT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Generic[LineT]):
-    """The memory that each step keeps on average, and the source lines that keep it."""
+    """The memory in bytes that each training step keeps on average, and the source lines that keep it."""
 
     bytes_per_step: int
     line: LineT
@@ -121,7 +138,7 @@ class Growing(Generic[LineT]):
 def growing(
     blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]
 ) -> Growing[LineT] | None:
-    """Return the growth of memory over the steps; None if it is too small to report.
+    """Return the growth of memory over the training steps; None if it is too small to report.
 
     Args:
         blocks: the blocks of all complete steps.
@@ -160,9 +177,10 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return the blocks of one source line that outlived the step after their own and are still allocated.
+    """Return the blocks of one source line that are still allocated more than one step after the step that allocated
+    them.
 
-    The list is empty if chance may explain them.
+    The list is empty if chance may explain these blocks.
     """
     outliving = [block for block in blocks if FIRST_STEP <= block.step < min(block.until, last)]
     alive = [block for block in outliving if block.until == last]
@@ -182,8 +200,9 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise in bytes per step of a source line whose blocks are replaced by larger ones; 0 if it does
-    not rise.
+    """Return the mean rise in bytes per step of a source line that replaces its blocks by larger blocks.
+
+    The result is 0 if the bytes do not rise, or do not rise evenly.
     """
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:

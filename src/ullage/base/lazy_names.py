@@ -1,6 +1,6 @@
-"""Names that a module imports when they are first used, so that importing the module takes little time.
+"""Import the names of a module when they are first used, so that importing the module takes little time.
 
-The stub next to the module (`__init__.pyi` or `result_types.pyi`) lists these names, and type checkers read it too.
+The stub next to the module (`__init__.pyi` or `result_types.pyi`) lists these names. Type checkers read the stub too.
 """
 
 import importlib

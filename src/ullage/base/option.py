@@ -19,18 +19,18 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 _DOCUMENT_WIDTH: Final = 100  # characters
 _SECTION: Final = re.compile(r"^(?:Returns|Raises|Example):$", re.MULTILINE)
-"""The heading of a section that follows the arguments in a docstring."""
+"""A pattern for the heading of the first docstring section after "Args:", such as "Returns:"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The description of an option: its help text, its default and its place in --help."""
+    """The description of an option of ullage: its help text, its default and its place in --help."""
 
     help: str
     """The purpose of the option: its text in --help, and the first sentence of its Python documentation."""
     _: KW_ONLY
     more: str = ""
-    """Further sentences for the Python documentation only."""
+    """Sentences about the option that only the Python documentation shows."""
     default: Any = None
     flag: str | None = None
     """The name of the option on the command line, if it is not derived from the Python name."""
@@ -38,12 +38,12 @@ class Option:
     panel: str | None = None
     """The group in --help that lists the option."""
     is_of_command: bool = True
-    """Whether the command line has the option too."""
+    """Whether the command line has the option too, in addition to the Python function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An option of a `TypedDict`: its name, its type, and its `Option`."""
+    """An option that a `TypedDict` lists: its name, its type, and its description as an `Option`."""
 
     name: str
     type: Any
@@ -57,7 +57,7 @@ class Listed:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed values; () if the type is not a fixed set of values."""
+        """The allowed values of the option; () if the option's type is not a fixed set of values."""
         kinds = [kind for kind in alternatives_of(self.type) if kind is not NoneType]
         if kinds and all(get_origin(kind) is Literal for kind in kinds):
             return tuple(value for kind in kinds for value in get_args(kind))
@@ -66,8 +66,8 @@ class Listed:
 
 @cache
 def options_of(listing: type) -> Mapping[str, Listed]:
-    """Return the options that a `TypedDict` lists, by name: first the required options, then the optional ones in their
-    order.
+    """Return the options of ullage that a `TypedDict` lists, by name: the required options, then the optional
+    options.
     """
     found: dict[str, Listed] = {}
     for name, hint in get_type_hints(listing, include_extras=True).items():
@@ -79,17 +79,17 @@ def options_of(listing: type) -> Mapping[str, Listed]:
 
 
 def defaults_of(listing: type) -> dict[str, Any]:
-    """Return the default of every optional option."""
+    """Return the default values of all optional options that a `TypedDict` lists."""
     return {name: each.option.default for name, each in options_of(listing).items() if not each.is_required}
 
 
 def required_of(listing: type) -> set[str]:
-    """Return the names of the required options."""
+    """Return the names of the required options that a `TypedDict` lists."""
     return {name for name, each in options_of(listing).items() if each.is_required}
 
 
 def check_choices(options: Mapping[str, Any], listing: type) -> None:
-    """Raise UsageError if an option with a fixed set of values has a value outside that set."""
+    """Raise UsageError if the value of an option is not in the option's fixed set of values."""
     for name, each in options_of(listing).items():
         value = options.get(name)
         if each.choices and value is not None and value not in each.choices:
@@ -129,7 +129,7 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
 
 
 def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None:
-    """Raise TypeError if the value of an option does not have the option's type."""
+    """Raise TypeError if a given value does not have the type of its option."""
     for name, each in options_of(listing).items():
         if not any(_is_of(kind, given[name]) for kind in alternatives_of(each.type)):
             expected = inspect.formatannotation(each.type)
@@ -150,7 +150,9 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return the signature of a function with the options in place of its last parameter, required options first."""
+    """Return a function's signature in which the options replace the last parameter, `**options`. Required options come
+    first.
+    """
     plain = inspect.signature(function)
     *own, _ = plain.parameters.values()
     options = [
@@ -166,14 +168,14 @@ def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapp
 
 
 def with_parameters(own: list[inspect.Parameter], options: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return a function's own parameters with the options inserted before its keyword-only parameters."""
+    """Return the parameters of a function, with the options inserted before the function's keyword-only parameters."""
     is_keyword = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in own]
     first = is_keyword.index(True) if any(is_keyword) else len(own)
     return [*own[:first], *options, *own[first:]]
 
 
 def documented(text: str, listing: type) -> str:
-    """Return a Google-style docstring whose "Args:" list the function's own parameters and then the options."""
+    """Return a Google-style docstring whose "Args:" section lists the function's parameters and then the options."""
     lines = [
         textwrap.fill(
             f"{name}: {' '.join(filter(None, (each.option.help, each.option.more)))}",
@@ -190,5 +192,5 @@ def documented(text: str, listing: type) -> str:
 
 
 def alternatives_of(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union as a tuple; for another type, a tuple of that type alone."""
+    """Return the types in a union type as a tuple. For any other type, return a tuple of that one type."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -1,4 +1,4 @@
-"""Check the output files that the user names before anything runs. `own_files` writes them."""
+"""Check, before the script runs, the paths of output files that the user gave. `own_files` writes the files."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,9 @@ _LONGEST_NAME: Final = 230  # characters of a name; a file that is not complete 
 
 
 def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Raise UsageError if an output file cannot be written or would replace one of `inputs`.
+    """Raise UsageError if an output file cannot be written, or if it would replace one of the input files.
 
-    This is checked before the run.
+    ullage checks output files before it runs the script.
     """
     keyword = keyword_of(option)
     if path.name.startswith("-"):

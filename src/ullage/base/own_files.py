@@ -34,12 +34,12 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """Another user can write to the folder, or the folder is not the one that was created."""
+    """A folder is unsafe: another user can write to it, or it is not the folder that was created."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
-    """A folder of this user, held open by its descriptor: files are created in it even if its path is changed
-    meanwhile.
+    """A folder of this user, held open by its file descriptor. New files go into this folder even if its path is
+    changed meanwhile.
     """
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
@@ -64,7 +64,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         """Create a folder, and the missing folders above it.
 
         Raises:
-            SharedFolderError: another user can write to the folder that would contain it.
+            SharedFolderError: another user can write to the folder that would contain the new folder.
             OSError: the folder exists, or cannot be created.
         """
         return _make(path.absolute(), is_home_checked=True)
@@ -120,7 +120,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the path still leads to this folder."""
+        """Whether the path of the folder still leads to this folder, and not to a different one."""
         try:
             return _is_same(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
@@ -146,7 +146,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         return OwnFolder(descriptor, self.path / name)._checked(None)
 
     def make_folder(self, name: str) -> "OwnFolder":
-        """Create a subfolder. If the name exists already, random characters are added to it.
+        """Create a subfolder. If its name exists already, random characters are added to the name.
 
         Raises:
             OSError: the subfolder cannot be created.
@@ -156,7 +156,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
     def new_file(self, name: str) -> tuple[int, Path]:
         """Create a file to read and write; return its descriptor and path.
 
-        If the name exists, random characters are added to it.
+        If its name exists already, random characters are added to the name.
 
         Raises:
             OSError: the file cannot be created.
@@ -192,11 +192,11 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         _remove_same(self._descriptor, name, descriptor)
 
     def whole_file(self, name: str) -> "WholeFile":
-        """Begin a file that appears under its name only when it is complete."""
+        """Begin a new file in this folder. The file appears under its name only when it is complete."""
         return WholeFile(os.dup(self._descriptor), self.path / name, mode=_OWNERS_FILE)
 
     def write_whole(self, name: str, content: bytes) -> None:
-        """Write a file completely or not at all; it replaces an existing file of this name.
+        """Write a file completely or not at all. An existing file of the same name is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -205,7 +205,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             file.write(content)
 
     def remove(self, is_ours: Callable[[int], bool]) -> None:
-        """Remove the folder, its files, and the folder that was created to contain it.
+        """Remove the folder, its files, and the folder above it that was created to contain it.
 
         If one of the files was not written by this package, nothing is removed.
 
@@ -227,7 +227,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
                 os.close(descriptor)
 
     def remove_tree(self) -> None:
-        """Remove the folder with all of its content. Only this user can have put files into it.
+        """Remove the folder with all of its content. Other users cannot have added files to the folder.
 
         Raises:
             OSError: an entry cannot be removed, or was added meanwhile.
@@ -251,15 +251,18 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty, and then the folder that was created to contain it."""
+        """Remove the folder if it is empty. Then remove the folder above it if that was created for this folder
+        alone.
+        """
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
             if self._home is not None:
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return the folder if it has the expected inode and only this user can write to it; else close it and raise an
-        error.
+        """Return this folder if it has the expected inode number and no other user can write to it.
+
+        Otherwise, close the folder and raise an error.
         """
         try:
             found = os.fstat(self._descriptor)
@@ -273,16 +276,16 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces and appears under its name when complete.
+    """A file that is written in pieces, and that appears under its name only when it is complete.
 
-    Use it as a context manager, or call `complete` or `discard`.
+    Use this class as a context manager, or call `complete` or `discard`.
     """
 
     def __init__(self, folder: int, path: Path, *, mode: int) -> None:
         """Begin the file under a temporary name.
 
         Args:
-            folder: a descriptor of the folder, which is closed at the end.
+            folder: a descriptor of the folder, which this object closes when the file is complete or discarded.
             path: the path of the file once it is complete.
             mode: the permissions of the file.
 
@@ -341,10 +344,10 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that the user named, to write it in pieces. It appears under its name when complete, or not at all.
+    """Open an output file of the user, to write it in pieces. An incomplete file never appears under the file's name.
 
     Raises:
-        OSError: the file cannot be written; the error has its name.
+        OSError: the file cannot be written; the text of the error contains the file's path.
     """
     try:
         with begin_file(path) as file:
@@ -354,17 +357,17 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that the user named, completely or not at all.
+    """Write an output file of the user, completely or not at all.
 
     Raises:
-        OSError: the file cannot be written; the error has its name.
+        OSError: the file cannot be written; the text of the error contains the file's path.
     """
     with whole_file(path) as file:
         file.write(content)
 
 
 def begin_file(path: Path) -> WholeFile:
-    """Begin a file that the user named. It appears under its name only when it is complete.
+    """Begin an output file of the user. The file appears under its name only when it is complete.
 
     Raises:
         OSError: the file cannot be created.
@@ -374,7 +377,7 @@ def begin_file(path: Path) -> WholeFile:
 
 
 def new_file(path: Path) -> int:
-    """Create a file that the user named, in place of an existing one; return a descriptor to write it.
+    """Create an output file of the user, in place of an existing file. Return a file descriptor for writing.
 
     Raises:
         OSError: the file cannot be created.
@@ -393,11 +396,11 @@ def new_file(path: Path) -> int:
 def whole_file_by_name(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file for a library that needs a path; afterwards copy that file to `path`.
 
-    Like the file of `whole_file`, it appears under its name when complete, or not at all.
+    The copy appears at `path` when it is complete, or not at all.
 
     Raises:
         SharedFolderError: another user can write to the folder of temporary files.
-        OSError: the file cannot be written; the error has its name.
+        OSError: the file cannot be written; the text of the error contains the file's path.
     """
     try:
         with OwnFolder.make(Path(tempfile.gettempdir()) / f"ullage-{os.urandom(8).hex()}") as place:
@@ -414,8 +417,8 @@ def whole_file_by_name(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def nameless_file() -> Iterator[Path]:
-    """Create a temporary file without a name, so that other processes cannot open it; yield a path for this process
-    alone.
+    """Create a temporary file without a name, which other processes cannot open. Yield a path that only this process
+    can use.
 
     Raises:
         OSError: the disk is full.
@@ -425,7 +428,7 @@ def nameless_file() -> Iterator[Path]:
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Return whether users other than the owner can remove entries of a folder: by its mode, without a sticky bit."""
+    """Return whether the mode of a folder lets users other than the owner remove its entries (no sticky bit)."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
@@ -436,9 +439,10 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
-    """Create a folder, and the folders above it that are missing.
+    """Create a folder, and the missing folders above it.
 
-    A folder above it that is created here may be in a shared folder, because only this user can write to it.
+    A missing folder may be created in a folder that other users can write to, because only this user can write to the
+    new folder.
     """
     home: OwnFolder | None = None
     try:
@@ -457,9 +461,9 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Create a folder in an open folder, and check that the opened folder is the created one.
+    """Create a folder inside an open folder, open the new folder, and check that it was not replaced meanwhile.
 
-    The parent descriptor is taken over.
+    The returned object owns the descriptor of the parent folder and closes it.
     """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)
@@ -495,9 +499,9 @@ def _refuse_foreign_link(path: Path) -> None:
 
 
 def _is_private_group(group: int, owner: int) -> bool:
-    """Return whether the owner is the only member of a group.
+    """Return whether a group has the owner as its only member.
 
-    On many systems each user has a group of the same name.
+    On many systems, each user has a group with the name of the user.
     """
     try:
         found = grp.getgrgid(group)
@@ -518,7 +522,7 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Return whether a name in a folder leads to an open file."""
+    """Return whether an entry of a folder is the file that this process has open as a file descriptor."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -531,8 +535,9 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
 
 
 def _other_name(name: str) -> str:
-    """Return a variant of a name that exists already, for example if two containers with equal process IDs share a
-    folder.
+    """Return a file name with random characters added, for a name that exists already.
+
+    Two containers that share a folder may have equal process IDs, and so create equal names.
     """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"

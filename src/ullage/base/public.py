@@ -6,9 +6,9 @@ Thing = TypeVar("Thing")
 
 
 def public(thing: Thing) -> Thing:
-    """Make a class or function report `ullage` as its module, whatever module defines it.
+    """Set the module of a class or function to `ullage`, whatever module defines it.
 
-    Tracebacks, `help` and pickles then show the stable path, `ullage.Guard`, and not a module in `ullage.training`.
+    Tracebacks, `help` and pickles then show the stable path `ullage.Guard` instead of a path in `ullage.training`.
     """
     thing.__module__ = "ullage"
     return thing

@@ -30,11 +30,15 @@ _ALWAYS: Final = _words(
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
     "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
-"""Parts of an option's or variable's name that mark its value as a secret, at any position in the name."""
+"""Words that mark the value of an option or variable as a secret, at any position in the option's or variable's
+name.
+"""
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
-"""Name parts that mark the value as a secret only at the end of the name: `--num-pass-epochs` is not a secret."""
+"""Words that mark the value of an option as a secret only at the end of the option's name: `--num-pass-epochs` is not a
+secret.
+"""
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
-"""Beginnings of name parts that mark a value as a secret, because an option may be abbreviated."""
+"""Beginnings of words that mark a value as a secret, because users may abbreviate an option's name."""
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
     "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
@@ -43,7 +47,7 @@ _KEY_OF_DATA: Final = _words(
     "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
     "user assistant sample "
 )
-"""Words before `key` that make it the key of a dictionary or table, and not a secret."""
+"""Words before `key`: with one of them, `key` is the key of a dictionary or table, and not a secret."""
 _TOKEN_OF_TEXT: Final = _words(
     "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
     "initializer instance class per next num n max min new total train eval val valid test vocab register global "
@@ -52,11 +56,11 @@ _TOKEN_OF_TEXT: Final = _words(
     "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
     "draft speculative chunk chunked prefill packed ignore use no with by and of"
 )
-"""Words before `token` that make it a token of a text, and not a secret."""
+"""Words before `token`: with one of them, `token` is a token of a text, and not a secret."""
 _PASS_OF_DATA: Final = _words(
     "two single one first second third low high band all multi num n per by forward backward extra each last no"
 )
-"""Words before `pass` that make it a pass over data, and not a password."""
+"""Words before `pass`: with one of them, `pass` is a pass over data, and not a password."""
 _KEY_OF_ACCESS: Final = _words(
     "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
     "host service app admin"
@@ -148,17 +152,19 @@ _LONGEST_LITERAL: Final = 1 << 16
 
 @lru_cache(maxsize=1 << 14)
 def hidden_text(text: str) -> str:
-    """Return a text with its secrets hidden: those after a secret name, and those with a known pattern."""
+    """Return a text in which secrets are hidden: values after a name such as `password=`, and known patterns of
+    tokens.
+    """
     if not _MAY_HOLD.search(text):
         return text
     return _without_forms(_without_assigned(text, end=_END_IN_TEXT))
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a command with their secrets hidden."""
+    """Return the arguments of a command, with the secrets in these arguments hidden."""
     shown: list[str] = []
     name, number = "", 0
-    """The last option that takes a secret, and the number of its values so far."""
+    """The last command-line option that takes a secret, and the number of values that followed this option so far."""
     for word in words:
         if name in _USER_OPTIONS:
             shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
@@ -179,15 +185,15 @@ _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))
 
 
 class SourceCode(str):
-    """Python source, or a diff of it.
+    """A Python source text, or a diff of Python source.
 
-    In source, the value of a secret name is hidden only if it is a string literal.
+    In Python source, a value after a name such as `password` is hidden only if the value is a string literal.
     """
 
     __slots__ = ()
 
     def without_secrets(self) -> "SourceCode":
-        """Return the source with the secrets in its string literals hidden."""
+        """Return Python source with the secrets in its string literals hidden."""
         return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
 
 
@@ -201,7 +207,7 @@ def _hidden_line_of_code(line: str) -> str:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return plain data or data classes with the secrets in their strings hidden."""
+    """Return plain data or data classes, with the secrets in all strings of the data hidden."""
     if isinstance(thing, SourceCode):
         return thing.without_secrets()
     if isinstance(thing, str):
@@ -233,7 +239,7 @@ _USER: Final = re.compile(r"\A([^:/\\]+):(?!/|\d+\Z).+", re.DOTALL)
 
 
 def _is_secret_option(word: str) -> bool:
-    """Return whether the next argument is the value of this one and a secret: `--token`, `HF_TOKEN`, curl's `-u`."""
+    """Return whether the argument after this argument is a secret value, as after `--token` or curl's `-u`."""
     option = _OPTION.fullmatch(word)
     if option is not None:
         return word in _USER_OPTIONS or is_secret(option["name"], "?")
@@ -255,7 +261,7 @@ def _hidden_word(word: str) -> str:
 
 
 def _hidden_line(word: str) -> str:
-    """Return an argument that is a shell command line itself, with the secrets among its own arguments hidden."""
+    """Return a command-line argument that is itself a shell command, with the secrets in this command hidden."""
     if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
         return word
     try:
@@ -267,7 +273,7 @@ def _hidden_line(word: str) -> str:
 
 
 def _hidden_literal(word: str) -> str | None:
-    """Return an argument that is JSON with its secrets hidden; None if it is not JSON."""
+    """Return a command-line argument that is JSON, with its secrets hidden; None if the argument is not JSON."""
     if not word.lstrip().startswith(("{", "[")) or len(word) > _LONGEST_LITERAL:
         return None
     try:
@@ -279,7 +285,7 @@ def _hidden_literal(word: str) -> str | None:
 
 
 def _without_secret_fields(data: Any) -> Any:
-    """Return data with the value of every secret field hidden, including lists and numbers."""
+    """Return data in which the value of every field with a secret's name is hidden, including lists and numbers."""
     if isinstance(data, dict):
         return {
             name: HIDDEN
@@ -305,7 +311,7 @@ _END_IN_QUERY: Final = re.compile(r"[^\s&\"'#]*")
 
 
 def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
-    """Hide the value after a secret name and a sign: `name=value`, `name: value`, in JSON, a URL query or a header."""
+    """Hide the value that follows a secret's name: in `name=value`, `name: value`, JSON, a URL query or a header."""
     parts: list[str] = []
     place, in_text = 0, end is _END_IN_TEXT
     for found in _ASSIGNED.finditer(text):
@@ -325,7 +331,9 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
 
 
 def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the pattern that matches the value after a name: in a query, in escaped quotes, or in a header."""
+    """Return the pattern of the value that follows a secret's name: in a URL query, in escaped quotes, or in a
+    header.
+    """
     if "%3" in found["sign"] or before in ("?", "&", "#"):
         return _END_IN_QUERY
     if found["open"].startswith("\\"):
@@ -337,13 +345,15 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 
 
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
-"""The characters that a shell needs for a single quote within a single-quoted argument."""
+"""The characters with which a shell writes a single quote inside a single-quoted argument."""
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
-    """Return whether a name and a sign may be followed by a secret; `first` is the first character after them."""
+    """Return whether a secret may follow a name and its sign (`=` or `:`). `first` is the first character after the
+    sign.
+    """
     name, sign = found["name"], found["sign"].strip()
     if in_text and sign == ":" and not found["close"]:  # sentences have colons too, so only unambiguous names count
         return _is_header(name) or (first in ('"', "'") and is_secret(name, "0"))
@@ -386,15 +396,16 @@ _TOLD: Final = _words(
     RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK
     """
 )
-"""The environment variables of PyTorch, CUDA, NCCL and launchers that decide how much memory is used, and by which
-processes.
+"""Environment variables that affect the memory use or the processes of a run: those of PyTorch, CUDA, NCCL and
+launchers.
 """
 _SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
 
 
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that may be shown, sorted by name: those of the list whose value looks like a
-    setting.
+    """Return the environment variables that a report may show, sorted by name.
+
+    These are the listed variables whose values look like settings and not like secrets.
     """
     return {
         name: value

@@ -13,7 +13,7 @@ _MOST_CHARACTERS: Final = 200
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file is not the user's own Python code: library, C++ or generated code, or not a file at all."""
+    """Return whether a file is not the user's Python code, but library, C++ or generated code, or not a file at all."""
     return _LIBRARY.search(file) is not None
 
 
@@ -24,7 +24,7 @@ def short_place(file: str, line: int) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name with its middle left out if it is too long to read."""
+    """Return a name that is short enough to read: the middle of a longer name is left out."""
     if len(name) <= _MOST_CHARACTERS:
         return name
     half = _MOST_CHARACTERS // 2

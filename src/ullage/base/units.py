@@ -15,7 +15,9 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 BOGUS_BYTES: Final = 16 * TIB
-"""A request for more bytes than this results from a size that was computed wrongly."""
+"""The largest plausible size of a memory request, in bytes. A larger request results from a size that the program
+computed wrongly.
+"""
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 # The number of digits is limited, because int() rejects very long numbers with an error that does not mention sizes.
@@ -25,7 +27,7 @@ _SIZE: Final = re.compile(
 
 
 def is_size(text: str) -> bool:
-    """Return whether a text is a number, of either sign, with a byte unit."""
+    """Return whether a text is a positive or negative number followed by a byte unit, such as "-4 GiB"."""
     return _SIZE.fullmatch(text) is not None
 
 
@@ -53,7 +55,7 @@ def parse_bytes(text: str) -> int:
 
 
 def size_of(size: int | str | None, option: str) -> int | None:
-    """Return a size in bytes that was given in bytes or as a text. An error names the option.
+    """Return a size in bytes from a number of bytes, or from a text such as "24GiB". An error names the option.
 
     Raises:
         UsageError: the text is not a size.
@@ -79,7 +81,7 @@ def text_of_bytes(n_bytes: int) -> str:
 
 
 def text_of_seconds(seconds: float) -> str:
-    """Return a duration as text: in milliseconds below one second, and in minutes from two minutes on."""
+    """Return a duration as text: in milliseconds below 1 second, in seconds below 2 minutes, and in minutes above."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

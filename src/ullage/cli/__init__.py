@@ -1,1 +1,1 @@
-"""The command line: one small module for each subcommand."""
+"""The command line of ullage: one small module for each subcommand."""

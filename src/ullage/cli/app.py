@@ -31,7 +31,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""The click settings of a subcommand that is followed by a command of the user."""
+"""The settings of the library click for a subcommand, such as `ullage predict`, whose arguments end with a command of
+the user.
+"""
 
 
 def _function_of(subcommand: ModuleType) -> Callable[..., None]:
@@ -70,7 +72,9 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. If the reader of its output closes the pipe (| head), end as other programs do."""
+    """Run the command line of ullage. If the reader of its output closes the pipe (`| head`), end as other programs
+    do.
+    """
     try:
         _run(arguments)
     except BrokenPipeError:
@@ -83,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    """Run the command line. Every error that ullage raises on purpose becomes one sentence and an exit code here."""
+    """Run the command line of ullage, and turn each error that ullage raises on purpose into one sentence and an exit
+    code.
+    """
     _prepare_streams()
     try:
         with told_in_one_sentence():
@@ -122,7 +128,7 @@ def _prepare_streams() -> None:
 
 
 def _has_lost_its_reader() -> bool:
-    """Return whether output goes into a pipe whose reader has closed it."""
+    """Return whether standard output or standard error is a pipe whose reader has closed it."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
@@ -137,7 +143,7 @@ def _end_without_reader() -> NoReturn:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null, so that the interpreter's last flush does not fail again."""
+    """Redirect a stream to /dev/null, so that Python does not fail when it flushes the stream at exit."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -22,7 +22,7 @@ from ullage.options import DATA, GPU, LAYOUTS, OUTPUT, RUN, VALUES
 
 _MOST_BYTES: Final = 1 << 24
 MOST_USED: Final = "Most used"
-"""The group in --help that comes first."""
+"""The group of options that --help lists first."""
 _MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
     "predict": ("gpu", "steps", "count", "advise", "html"),
     "fit": ("gpu", "vary", "steps", "margin", "html"),
@@ -33,9 +33,9 @@ _MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
     "repro": ("output", "capacity", "device", "budget", "keep_sizes"),
     "run": ("gpu", "folder", "history", "prometheus", "quiet"),
 }
-"""The parameters of the five options of each command that are used most. The other commands have few options."""
+"""The Python names of the five most used options of each command. Commands with few options are not listed."""
 _PANELS: Final = (None, MOST_USED, GPU, RUN, VALUES, DATA, LAYOUTS, OUTPUT)
-"""The groups in --help, in their order; None: arguments."""
+"""The groups of parameters in --help, in their order; None stands for the arguments."""
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 
 
@@ -51,7 +51,9 @@ class _Quick:
     help: str | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters in the order of --help: the arguments, the options used most, the other groups."""
+        """Return a command's parameters in the order of --help: the arguments, the most used options, the other
+        groups.
+        """
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         most_used = _MOST_USED.get(self.name or "", ())
         if not most_used:
@@ -68,7 +70,7 @@ class _Quick:
         )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; convert options of plain types by `PlainTypes`."""
+        """Parse the arguments of this command. Options of plain types are converted by `PlainTypes`."""
         for parameter in self.get_params(ctx):
             if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
                 parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
@@ -82,14 +84,14 @@ class _Quick:
         return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Draw the text of --help. Lines are wrapped for the terminal and not as in the docstring."""
+        """Draw the text of --help. Lines are wrapped for the width of the terminal, and not as in the docstring."""
         self.help = _ONE_LINE_BREAK.sub(" ", inspect.cleandoc(self.help or ""))
         with _only_panels_loaded():
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class PlainTypes:
-    """A converter for typer's parameters: strings and paths are taken as they are, other types are converted by typer.
+    """A converter for parameters of the command line: strings and paths stay unchanged, typer converts other types.
 
     Args:
         of_typer: a function that returns typer's own converter, which imports pydantic.
@@ -103,7 +105,7 @@ class PlainTypes:
         return self
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return an argument, or a default, converted to the type of its parameter."""
+        """Return an argument, or a default value, converted to the type of its parameter."""
         kind = param.type_descriptor.annotation
         if param.nargs == 1 and not param.multiple:
             if value is None or (kind is str and isinstance(value, str)):
@@ -144,7 +146,7 @@ class LaunchCommand(Command):
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
 
     def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:
-        """Return ullage's options, and the user's command with its arguments."""
+        """Return the options that belong to ullage, and the user's command with its arguments."""
         before = words.index("--") if "--" in words else len(words)
         place = 0
         options = self._options(ctx)
@@ -164,7 +166,7 @@ class LaunchCommand(Command):
         return words[:place], words[place:]
 
     def _taken_behind(self, ctx: Any, script: Path, words: list[str], before: list[str]) -> tuple[list[str], list[str]]:
-        """Return the arguments after a script's name that belong to ullage, and those that belong to the script."""
+        """Split the arguments that follow a script's name: return ullage's arguments, and the script's arguments."""
         options = self._options(ctx)
         mentioned = _text_of(script)
         taken: list[str] = []
@@ -193,7 +195,7 @@ class LaunchCommand(Command):
         return taken, kept
 
     def _say_whose(self, ctx: Any, command: list[str]) -> None:
-        """Report options that both the script and ullage have, and that were passed to the script."""
+        """Print a note about options that both ullage and the script have, and that ullage passed to the script."""
         options = self._options(ctx)
         for word in command[1:]:
             name = word.partition("=")[0]
@@ -203,7 +205,7 @@ class LaunchCommand(Command):
                 )
 
     def _options(self, ctx: Any) -> dict[str, bool]:
-        """Return the names of ullage's options, and whether each takes a value."""
+        """Return the names of ullage's options, and for each option whether it takes a value."""
         return {
             name: not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
             for parameter in self.get_params(ctx)
@@ -218,7 +220,7 @@ def is_python_file(word: str) -> bool:
 
 
 def _text_of(script: Path) -> str:
-    """Return the source of a script; "" if it cannot be read."""
+    """Return the source text of a script; "" if the script cannot be read."""
     try:
         return read_regular(script, most_bytes=_MOST_BYTES).decode(errors="replace")
     except OSError:
@@ -226,8 +228,7 @@ def _text_of(script: Path) -> str:
 
 
 def _is_config_of_library(value: str, words: list[str]) -> bool:
-    """Return whether --config is meant for the parser of a library (Lightning, torchtune), which the script does not
-    mention.
+    """Return whether --config belongs to a library (Lightning, torchtune) that parses the script's options.
 
     ullage's own --config is given together with --random-weights, and names a folder or a JSON file.
     """
@@ -240,9 +241,9 @@ class CommandGroup(_Quick, TyperGroup):
 
 @contextmanager
 def _only_panels_loaded() -> Iterator[None]:
-    """Let typer import what draws --help, but not rich's Markdown and tracebacks, which --help does not use.
+    """Let typer import the modules that draw --help, but not rich's modules for Markdown and tracebacks.
 
-    Importing both takes longer than everything else that --help does, a third of the whole time.
+    --help does not use these two modules, and importing them takes a third of the time of --help.
     """
     left_out = {
         f"rich.{name.lower()}": name for name in ("Markdown", "Traceback") if f"rich.{name.lower()}" not in sys.modules
@@ -263,8 +264,8 @@ TO_RECORD: Final = (
     "torch.cuda.memory._dump_snapshot('snapshot.pickle') where the error is caught, or at the end."
 )
 WORKSPACES: Final = (
-    "[bold]Workspaces[/] of convolutions are those that cuDNN reports, if it is installed or ULLAGE_CUDNN names its "
-    "folder; otherwise they are estimated. [bold]ullage doctor --gpu T4[/] shows which."
+    "[bold]Workspaces[/] of convolutions have the sizes that cuDNN reports, if cuDNN is installed or ULLAGE_CUDNN "
+    "names its folder; otherwise the sizes are estimated. [bold]ullage doctor --gpu T4[/] shows which applies."
 )
 Script = Annotated[
     Path,
@@ -278,7 +279,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard 
 
 
 def epilog_of(first: str, second: str, *notes: str, page: str) -> str:
-    """Return the end of a command's --help: two examples to paste, notes, and the page of the documentation."""
+    """Return the end of a command's --help: two example commands, notes, and the page of the documentation."""
     return "\n\n".join(["[bold]Examples[/]", first, second, *notes, f"[bold]Documentation[/] docs/{page}"])
 
 
@@ -321,7 +322,9 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function],
 
 
 def _names(each: Listed) -> list[str]:
-    """Return the flag of an option. For --changes and --no-changes, which typer names itself, the list is empty."""
+    """Return the flag of an option as a list. The list is empty for --changes and --no-changes, which typer names
+    itself.
+    """
     return [] if each.option.default is True else [each.flag]
 
 
@@ -333,7 +336,9 @@ def _default(each: Listed, other_defaults: dict[str, Any], *, is_required: bool)
 
 
 def _type_of(kind: Any, *, is_required: bool) -> Any:
-    """Return the type with which typer parses an option. The Python function checks options with other types itself."""
+    """Return the type with which typer parses an option. The Python function checks the values of all other types
+    itself.
+    """
     kinds = set(alternatives_of(kind))
     plain: Any
     if any(get_origin(each) is Sequence for each in kinds):

@@ -37,8 +37,8 @@ def diff(
 ) -> None:
     """Find the source lines that hold more memory in one snapshot than in another.
 
-    For each of your source lines it lists new, freed and moved memory, in bytes and in blocks. Lines that moved because
-    a file was edited are matched. The sum over all GPUs is compared, unless --device selects one GPU.
+    For each of your source lines, the report lists new, freed and moved memory, in bytes and in blocks. Lines that
+    moved because a file was edited are matched. The sum over all GPUs is compared, unless --device selects one GPU.
     """
     # Imported only here, because other commands do not need numpy.
     from ullage.api.diff import diff as ask

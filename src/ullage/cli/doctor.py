@@ -11,7 +11,7 @@ from ullage.cli.show import show
 EPILOG: Final = epilog_of(
     "ullage doctor",
     "ullage doctor --gpu 'RTX 4090'",
-    "Run it in the shell, container or job whose settings are in doubt. [bold]In Python[/] ullage.diagnose().findings",
+    "Run ullage doctor in the shell, container or job to check. [bold]In Python[/] ullage.diagnose().findings",
     exit_codes("doctor"),
     page="doctor.md",
 )
@@ -19,14 +19,16 @@ EPILOG: Final = epilog_of(
 
 def doctor(
     gpu: Annotated[
-        str | None, typer.Option(help="Emulate this GPU. By default, the GPUs of this machine are examined.")
+        str | None,
+        typer.Option(help="Emulate this GPU and examine it. By default, the GPUs of this machine are examined."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Check which memory settings are active on this machine, what is wrong with them, and what to do.
 
     A separate process reports the settings that PyTorch's allocator has read. The driver reports which processes use
-    the GPUs. It also works without a GPU and without torch, but then checks less. Arguments of processes are not read.
+    the GPUs. `ullage doctor` also works without a GPU and without torch, but then checks less. It does not read the
+    arguments of processes.
     """
     from ullage.running.diagnosis.describe import describe
     from ullage.running.diagnosis.diagnosis import diagnose

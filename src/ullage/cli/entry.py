@@ -1,6 +1,6 @@
 """The entry point of the command `ullage`.
 
-It handles Ctrl-C before it imports the rest, which takes a third of a second.
+It handles Ctrl-C before it imports the other modules, because these imports take a third of a second.
 """
 
 from ullage.cli.interruption import end_at_once, told_in_one_sentence

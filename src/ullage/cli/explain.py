@@ -47,7 +47,7 @@ def explain(
     device: Annotated[
         str | None,
         typer.Option(
-            help="GPU to explain: its number, or all. By default the one that failed or reserved the most memory."
+            help="GPU to explain: its number, or all. By default, the GPU that failed or reserved the most memory."
         ),
     ] = None,
     rank: Annotated[
@@ -56,14 +56,15 @@ def explain(
     on: Annotated[
         str | None,
         typer.Option(
-            help="Engine that reads a folder of snapshots: local, ray, ray://HOST:PORT, slurm, ...", rich_help_panel=RUN
+            help="Where to read a folder of snapshots: local, ray, ray://HOST:PORT, slurm or slurm:partition=NAME.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Number of processes that read a folder of snapshots. By default one for each CPU core.",
+            help="Number of processes that read a folder of snapshots. By default, one process for each CPU core.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -73,11 +74,13 @@ def explain(
     html: Page = None,
     sql: Annotated[
         Path | None,
-        typer.Option(help="Write events, blocks, segments and stack frames as SQLite tables, to query them yourself."),
+        typer.Option(
+            help="Write the snapshot's events, blocks, segments and stack frames as SQLite tables, for queries."
+        ),
     ] = None,
     as_json: Json = False,
     is_whole: Annotated[
-        bool, typer.Option("--all", help="Print every tested change, the segments and all notes.")
+        bool, typer.Option("--all", help="Print all details: every tested change, the segments and all notes.")
     ] = False,
 ) -> None:
     """Find out why a run ran out of memory, which code held the memory, and which change is proved to avoid the error.
@@ -125,10 +128,10 @@ def explain(
 
 
 def _keep_freed_memory(file: Path) -> None:
-    """Make the C library keep freed memory while a large file is read, because the kernel zeroes all memory that it
-    gives out.
+    """Make the C library keep freed memory while a large file is read, because new memory from the kernel is zeroed
+    first.
 
-    For 10^6 events this saves a tenth of the time of `explain`. A C library without `mallopt` is left as it is.
+    For 10^6 events this saves a tenth of the time of `explain`. A C library without `mallopt` is not changed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and file.is_file() and file.stat().st_size >= _LARGE_BYTES:

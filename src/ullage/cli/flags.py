@@ -10,7 +10,7 @@ from typing import Any
 
 
 def with_flags(text: str, group: Any) -> str:
-    """Return an error message in which each `keyword=` is replaced by the flag of the same option.
+    """Return an error message in which the flag of an option replaces each `keyword=` of the same option.
 
     Args:
         text: the message, for example "rank=9 is not a rank; give world_size= too".
@@ -24,12 +24,14 @@ def with_flags(text: str, group: Any) -> str:
 
 
 def _replacement(flag: str, value: str | None) -> str:
-    """Return the flag, followed by a space if a value follows: `None` is a keyword without a value."""
+    """Return the flag of an option, with a space after it if a value follows. `None` means a keyword without a
+    value.
+    """
     return f"{flag} " if value == "" else flag
 
 
 def _flags(group: Any) -> Iterator[tuple[str, str]]:
-    """Yield the Python name and the flag of each option of each command."""
+    """Yield the Python name and the command-line flag of each option of each command."""
     for command in group.commands.values():
         for parameter in command.params:
             long = [flag for flag in parameter.opts if flag.startswith("--")]

@@ -16,7 +16,9 @@ _LEAST_LAST_COLUMN: Final = 16
 
 
 def gpus(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON that includes the source of every figure.")
+    ] = False,
 ) -> None:
     """List the GPUs that --gpu accepts by name, with the memory that the driver reports for each."""
     from ullage.gpu.gpus import all_gpus
@@ -45,7 +47,10 @@ def gpus(
 
 
 def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print columns as wide as their texts, and wrap the last one. rich would take half of the time of the command."""
+    """Print a table: columns are as wide as their texts, and the last column is wrapped.
+
+    The library rich is not used, because it would take half of the time of the command.
+    """
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     last = max(shutil.get_terminal_size().columns - indent, _LEAST_LAST_COLUMN)
@@ -58,7 +63,7 @@ def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
 
 
 def _spread(totals: list[int]) -> str:
-    """Return the total memory of a GPU under other drivers: one size, or a range from the smallest to the largest."""
+    """Return the total memory of a GPU with other driver versions: one size, or a range from smallest to largest."""
     if not totals:
         return ""
     least, most = text_of_bytes(min(totals)), text_of_bytes(max(totals))

@@ -12,21 +12,22 @@ SnapshotFile = Annotated[
 ]
 DeviceOption = Annotated[
     int | None,
-    typer.Option(help="Number of the GPU to analyse. By default the one that failed or reserved the most memory."),
+    typer.Option(help="Number of the GPU to analyse. By default, the GPU that failed or reserved the most memory."),
 ]
 CapacityOption = Annotated[
     str | None,
     typer.Option(
-        help="Most memory that the allocator can reserve, such as 10GiB. By default that of the recorded run."
+        help="Most memory that the allocator can reserve, such as 10GiB. By default, the limit of the recorded run."
     ),
 ]
 AllocConfOption = Annotated[
-    str | None, typer.Option(help="Allocator settings (PYTORCH_CUDA_ALLOC_CONF) of the run.", rich_help_panel=RUN)
+    str | None,
+    typer.Option(help="Allocator settings (PYTORCH_CUDA_ALLOC_CONF) of the recorded run.", rich_help_panel=RUN),
 ]
 TorchVersionOption = Annotated[
     str | None,
     typer.Option(
-        help="Version of torch that recorded it, such as 2.12. By default 2.11, unless the file contains the version.",
+        help="Version of torch that recorded the file, such as 2.12. By default the version in the file, or 2.11.",
         rich_help_panel=RUN,
     ),
 ]

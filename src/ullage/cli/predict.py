@@ -35,7 +35,7 @@ def predict(
         bool,
         typer.Option(
             "--advise",
-            help="If the script does not fit, also find the changes with which it fits, as `ullage advise` does.",
+            help="If the script does not fit, also find changes with which the script fits, as `ullage advise` does.",
         ),
     ] = False,
     **given: Any,
@@ -74,8 +74,9 @@ def _is_advised(prediction: "Prediction") -> bool:
 def _advise(
     prediction: "Prediction", script: Path, arguments: list[str], chosen: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Find the changes with which the script fits, and show them after the prediction, or with it in one JSON
-    object.
+    """Find the changes with which the script fits on the GPU.
+
+    Show them after the prediction; with --json, print the prediction and the changes as one JSON object.
     """
     from ullage.api.advise import advise as ask
     from ullage.predicting.advice.describe import describe

@@ -20,7 +20,7 @@ from ullage.cli.show import show, with_progress
 EPILOG: Final = epilog_of(
     "ullage repro oom.pickle -o repro.py",
     "python repro.py expandable_segments:True",
-    "The script exits with 0 if it reproduced the failure. Run it on any GPU with as much memory.",
+    "The written script exits with 0 if it reproduced the failure. Any GPU with the same memory or more will do.",
     exit_codes("repro"),
     page="explain.md",
 )
@@ -33,21 +33,21 @@ def repro(
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    budget: Annotated[float, typer.Option(help="Time limit for making the script small, in seconds.")] = 30.0,
+    budget: Annotated[float, typer.Option(help="Time limit in seconds for reducing the script to fewer lines.")] = 30.0,
     keep_sizes: Annotated[
         bool,
         typer.Option(
             "--keep-sizes",
-            help="Keep the sizes of allocations: leave allocations out, but do not merge or round them.",
+            help="Keep the exact sizes of allocations: omit allocations, but do not merge them or round their sizes.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Reproduce an out-of-memory error of a recorded run by a script of a few lines.
 
-    The script contains torch.empty and del, and none of your code, names or paths. Use it in a bug report, or to try
-    allocator settings. Every allocation that was left out was checked on a model of PyTorch's allocator that gives the
-    same result to the byte: the same request has to fail in the same way.
+    The script contains torch.empty and del, and none of your code, names or paths. Use the script in a bug report, or
+    to try allocator settings. `ullage repro` omits an allocation only if the same request still fails in the same way.
+    It checks this on a model of PyTorch's allocator that gives the same result to the byte.
     """
     # Imported only here, because other commands do not need numpy.
     from ullage.api.repro import repro as ask

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 EPILOG: Final = epilog_of(
     "ullage run train.py --batch-size 8",
     "ullage run torchrun --nproc-per-node 2 train.py",
-    "[bold]Exit code[/] that of the command. Signals are passed on to it. Use ullage watch to follow the run.",
+    "[bold]Exit code[/] the exit code of your command. Signals are passed on to your command. "
+    "Use ullage watch to follow the run.",
     page="run.md",
 )
 
@@ -34,39 +35,45 @@ def run(
     context: typer.Context,
     gpu: Annotated[
         str | None,
-        typer.Option(help="Run on this emulated GPU, such as 'RTX 4090'. By default on the GPUs of this machine."),
+        typer.Option(help="Run on this emulated GPU, such as 'RTX 4090'. By default, run on the GPUs of this machine."),
     ] = None,
     count: Annotated[int, typer.Option(help="Number of emulated GPUs.", rich_help_panel=GPU)] = 1,
     history: Annotated[
         str, typer.Option(help="When PyTorch records allocations with their stack frames: auto, always or never.")
     ] = "auto",
     history_budget: Annotated[
-        str, typer.Option(help="Host memory for the allocation history of each process.", rich_help_panel=RUN)
+        str,
+        typer.Option(help="Largest host memory for the allocation history of each process.", rich_help_panel=RUN),
     ] = "64MiB",
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to. By default ullage-runs/..., which is kept if memory ran out or grew."),
+        typer.Option(
+            help="Folder for the recorded files. By default ullage-runs/..., kept only if memory ran out or grew."
+        ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write every sample to this CSV file during the run.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every memory sample to this CSV file during the run.")] = None,
     parquet: Annotated[
-        Path | None, typer.Option(help="Write every sample to this Parquet file; it is complete when the run ends.")
+        Path | None,
+        typer.Option(help="Write every memory sample to this Parquet file. The file is complete when the run ends."),
     ] = None,
     prometheus: Annotated[
         str | None,
         typer.Option(
-            metavar="[ADDRESS:]PORT", help="Serve metrics to Prometheus at this address. With port 0: any free port."
+            metavar="[ADDRESS:]PORT",
+            help="Serve metrics to Prometheus at this port, or ADDRESS:PORT. Port 0 selects any free port.",
         ),
     ] = None,
     otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send metrics to an OpenTelemetry collector, by OTLP over HTTP.")
+        str | None,
+        typer.Option(metavar="URL", help="Send metrics to the OpenTelemetry collector at this URL, by OTLP over HTTP."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing unless memory runs out.")] = False,
 ) -> None:
     """Run a script with its memory recorded; if memory runs out, report why, and which change would have prevented it.
 
     The arguments after the options are the command: a script with its options, -m and a module, torchrun, or accelerate
-    launch. The command runs unchanged. The report is printed after its error, and saved in a folder with all recorded
-    data.
+    launch. The command runs unchanged. The report is printed after the command's own error, and saved in a folder with
+    all recorded data.
     """
     from ullage.base.units import size_of
     from ullage.predicting.prediction.command.words import command_of
@@ -114,7 +121,10 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
-    """Create the folder of the run, in the folder of temporary files if the current folder is not writable."""
+    """Create the folder for the files of a recorded run.
+
+    If the current folder is not writable, the new folder is created in the folder for temporary files.
+    """
     if wanted is None:
         name = name_of(words)
         # The current folder may be deleted, full or not writable, and the script may not need it.
@@ -138,7 +148,7 @@ def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
 
 
 def name_of(words: list[str]) -> str:
-    """Return the name for the folder of a run: the name of its script, its module, or its program."""
+    """Return the name for the folder of a recorded run: the name of the run's script, module or program."""
     module = words[1] if words[0] == "-m" else Path(words[0]).name
     # An argument that is a whole shell command may end in .py too, but should not be shown in the name of a folder.
     name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
@@ -148,7 +158,7 @@ def name_of(words: list[str]) -> str:
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
-    """Print a summary of the recorded run; return whether its folder is worth keeping."""
+    """Print a summary of the recorded run; return whether the run's folder should be kept."""
     from ullage.running.run_files.folder import read_run, shown
     from ullage.running.supervision.summary import summary_of
 
@@ -173,7 +183,7 @@ def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bo
 
 
 def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
-    """Explain on standard error why memory ran out, and write the report next to the evidence."""
+    """Explain on standard error why memory ran out, and write the report into the folder of the out-of-memory error."""
     from rich.console import Console
 
     from ullage.explaining.analysis.describe import describe

@@ -1,4 +1,4 @@
-"""Show the progress of a command's work on standard error, and its answer as a report, JSON or an HTML page."""
+"""Show the progress of a command on standard error, and the command's answer as a report, JSON or an HTML page."""
 
 import json
 import sys

@@ -36,9 +36,9 @@ def tune(
 ) -> None:
     """Find the settings of PyTorch's allocator that suit a recorded run best.
 
-    The run is replayed under each setting. Options are tried alone, and then in combination as long as that helps. It
-    prints the line to paste, and the least capacity that the run needs: with slightly less, a request fails. No code in
-    the file is executed, and neither torch nor a GPU is needed.
+    The recorded run is replayed under each setting. Options are tried alone, and then in combination as long as that
+    helps. `ullage tune` prints the line to paste, and the least memory capacity that the run needs: with slightly less,
+    a request fails. No code in the file is executed, and neither torch nor a GPU is needed.
     """
     # Imported only here, because other commands do not need numpy.
     from ullage.api.tune import tune as ask

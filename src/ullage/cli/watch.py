@@ -31,7 +31,7 @@ def watch(
         typer.Argument(
             metavar="[PID|FOLDER]",
             show_default=False,
-            help="Process ID, or the folder of a run. By default everything on this machine.",
+            help="Process ID, or the folder of a run. By default, all GPUs and processes of this machine.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take one sample, print it, and exit.")] = False,
@@ -40,8 +40,8 @@ def watch(
 ) -> None:
     """Show how much memory each GPU and each process uses now, and what happens inside recorded runs.
 
-    On a terminal it opens a screen with key bindings. Elsewhere it prints one line per second for each GPU and process,
-    until those processes have ended. The watched processes are not affected.
+    On a terminal, `ullage watch` opens a screen with key bindings. Elsewhere, it prints one line per second for each
+    GPU and process, until those processes have ended. The watched processes are not affected.
     """
     from ullage.running.watch.plain import JsonLines, PlainText
     from ullage.running.watch.source import ViewSource, follow
@@ -69,7 +69,7 @@ def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end the command normally, as q does on the screen."""
+    """Let Ctrl-C end `ullage watch` normally, like the key q on the screen."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,5 +82,5 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Return whether a screen can be drawn and keys can be read."""
+    """Return whether the terminal can show a full screen and read keys."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

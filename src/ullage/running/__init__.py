@@ -1,1 +1,3 @@
-"""Commands that watch a run from outside or examine the machine: `run`, `watch`, exports and `doctor`."""
+"""The commands `ullage run`, `ullage watch` and `ullage doctor`, and exports of memory samples: CSV, Prometheus,
+SQLite.
+"""

@@ -35,7 +35,7 @@ def _has_torch():
 
 def _can_load_package():
     # type: () -> bool
-    """Return whether the compiled extensions of the ullage package that contains this file are built for this
+    """Return whether the compiled extensions of the ullage package that contains this file were built for this Python
     interpreter.
     """
     try:
@@ -66,7 +66,9 @@ def _go_on(why):
 
 def _begin(what, give_up):
     # type: (str, Callable[[str], None]) -> None
-    """Call `emulate`, `attach` or `record` of `ullage._child.begin`, if this interpreter has torch and ullage."""
+    """Call the function `emulate`, `attach` or `record` of `ullage._child.begin`, if this interpreter has torch and
+    ullage.
+    """
     if not _can_load_package():
         if _has_torch():
             give_up("ullage is not installed for this Python, " + ".".join(map(str, sys.version_info[:2])))
@@ -87,11 +89,11 @@ def _begin(what, give_up):
 
 
 class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
-    """An import hook that starts recording when torch is about to be imported."""
+    """An import hook that prepares recording when the process begins to import torch."""
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
-        """Start the watch for the import of torch when torch is requested, and remove this hook."""
+        """Prepare recording when the process begins to import torch, and remove this import hook."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -105,10 +107,10 @@ class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
 
 def _run_next():
     # type: () -> None
-    """Import the `sitecustomize` that Python would have found without this file.
+    """Import the `sitecustomize` module that Python would have found without this file.
 
     Raises:
-        ImportError: another `sitecustomize` does not exist; Python handles this as it would without this file.
+        ImportError: Python would not have found a `sitecustomize` either. Python handles this error.
     """
     path = list(sys.path)
     sys.path[:] = [folder for folder in path if os.path.normpath(folder) != _here]  # Python has made the paths absolute

@@ -1,4 +1,4 @@
-"""Create the engine that the option `--on` names."""
+"""Create the engine for parallel work that the option `--on` names: local, ray, slurm or submitit-local."""
 
 import os
 from pathlib import Path
@@ -45,8 +45,9 @@ def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
 
 
 def default_folder() -> Path:
-    """Return the folder for the files that are exchanged with jobs: the user's cache folder, which most clusters share
-    between nodes.
+    """Return the folder for the input and output files of cluster jobs: the user's cache folder.
+
+    Most clusters share this folder between nodes.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "jobs"
 

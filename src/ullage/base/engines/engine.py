@@ -19,18 +19,18 @@ PlainData = dict[str, Any]
 
 @public
 class EngineError(UllageError):
-    """An engine could not do the work: the engine is not available, or it lost the running work."""
+    """An engine for parallel work (threads, Ray or Slurm) is not available, or lost the work that it was running."""
 
     exit_code: int = ExitCode.UNKNOWN
 
 
 class WorkEngine(ABC):
-    """An engine that does work. As a context manager it cancels the work that still runs when the context ends."""
+    """An engine for parallel work: threads, Ray or Slurm. When its context ends, unfinished work is cancelled."""
 
     name: str
     """The name of the engine, for messages."""
     at_once: int
-    """The number of work items that run at once, as far as it is known."""
+    """The number of work items that the engine runs at the same time, or an estimate of this number."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,37 +52,37 @@ class WorkEngine(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop the work that runs, drop the work that waits, and free the engine's resources.
+        """Stop the work items that run, drop the work items that wait, and free the resources of this engine.
 
         A second call does nothing.
         """
 
 
 def was_cancelled() -> EngineError:
-    """Return the error for work that ran, waited or was submitted when the engine was cancelled."""
+    """Return the error for a work item that was running, waiting or submitted when its engine was cancelled."""
     return EngineError("the search was cancelled")
 
 
 def refused() -> "Future[PlainData]":
-    """Return the future of work that was submitted after the engine was cancelled. It raises an EngineError."""
+    """Return a future that raises an EngineError: the work was submitted after its engine was cancelled."""
     future: Future[PlainData] = Future()
     future.set_exception(was_cancelled())
     return future
 
 
 def call(function: str, payload: PlainData, cancelled: Callable[[], bool]) -> PlainData:
-    """Call a function that is given by its name, and return its result."""
+    """Call the function with the name `module:function`, and return its result."""
     module, _, name = function.partition(":")
     answer: PlainData = getattr(importlib.import_module(module), name)(payload, cancelled)
     return answer
 
 
 def call_in_process_of_its_own(function: str, payload: PlainData) -> PlainData:
-    """Call a function in a process that only the engine ends, by killing the process and its descendants."""
+    """Call a function in a separate process. To cancel the call, the engine kills the process and its descendants."""
     return call(function, payload, lambda: False)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that is not empty, or else the name of the error's class."""
+    """Return the first non-empty line of an error's text; for an empty text, the name of the error's class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -13,20 +13,20 @@ class LocalEngine(WorkEngine):
     """An engine that works on this machine."""
 
     def __init__(self, workers: int) -> None:
-        """Limit the number of threads to `workers`. A thread is started only when there is work for it."""
+        """Limit the number of threads to `workers`. A thread is started only when work is submitted."""
         self.name = f"{workers} local worker{'' if workers == 1 else 's'}"
         self.at_once = workers
         self._pool = ThreadPoolExecutor(workers)
         self._cancelled = threading.Event()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Schedule the call in the next free thread."""
+        """Schedule a call of a function in the next free thread."""
         try:
             return self._pool.submit(call, function, payload, self._cancelled.is_set)
         except RuntimeError:  # the pool is shut down
             return refused()
 
     def cancel(self) -> None:
-        """Signal running work that it was cancelled, and wait until it has ended."""
+        """Signal to the running work items that they are cancelled, and wait until all of them have ended."""
         self._cancelled.set()
         self._pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The engine that works on a Ray cluster. Ray schedules the work, and repeats it if a worker or a node is lost."""
+"""The engine that runs work items on a Ray cluster. Ray repeats a work item if a worker or a node is lost."""
 
 import logging
 import os
@@ -19,9 +19,7 @@ from ullage.base.errors import UsageError
 
 _RETRIES: Final = 2
 _AUTH: Final = "RAY_AUTH_MODE"
-"""The environment variable without which Ray (2.60) does not send its token to a cluster that is given by an
-address.
-"""
+"""The environment variable that makes Ray (2.60) send its token to a cluster that is given by an address."""
 
 
 class RayEngine(WorkEngine):

@@ -33,7 +33,7 @@ _OF_ULLAGE: Final = frozenset({"array_parallelism"})
 
 @dataclass(slots=True)
 class _Piece:
-    """A work item, and the job that runs it."""
+    """A work item, and the submitit job that runs it."""
 
     function: str
     payload: PlainData
@@ -43,7 +43,7 @@ class _Piece:
 
 
 class SubmititEngine(WorkEngine):
-    """An engine that runs each work item as a job."""
+    """An engine that runs each work item as a Slurm job, or as a process of submitit's local executor."""
 
     def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:
         """Start the engine. A job is submitted only when there is work.
@@ -90,7 +90,7 @@ class SubmititEngine(WorkEngine):
         return piece.future
 
     def cancel(self) -> None:
-        """Cancel every job. Remove the folder, unless it contains the log of a lost job."""
+        """Cancel every submitit job. Remove the folder of the jobs, unless it contains the log of a lost job."""
         with self._changed:
             if self._is_over:
                 return
@@ -111,7 +111,7 @@ class SubmititEngine(WorkEngine):
         self._home.close()
 
     def _look(self) -> None:
-        """Submit waiting work and pass on results, until the engine is cancelled."""
+        """Submit waiting work items as jobs and pass on the results of jobs, until this engine is cancelled."""
         while True:
             with self._changed:
                 if not self._waiting and not self._running:
@@ -142,7 +142,7 @@ class SubmititEngine(WorkEngine):
         self._running += batch
 
     def _take(self, piece: _Piece) -> None:
-        """Pass on the result of a job. Submit a job that ended without a result again."""
+        """Pass on the result of a submitit job. If the job ended without a result, submit it again."""
         try:
             answer = piece.job.result()
         except Exception as error:  # the job's own error, or submitit's if the job was killed
@@ -162,8 +162,9 @@ class SubmititEngine(WorkEngine):
 
 
 def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
-    """Return the settings as parameters of submitit: those that it has for every cluster, and those that are
-    Slurm's.
+    """Return the cluster settings as submitit's parameters.
+
+    submitit has parameters for every kind of cluster, and parameters for Slurm alone, which begin with `slurm_`.
     """
     minutes = int(settings.get("time", _DEFAULT_MINUTES))
     if kind == "local":

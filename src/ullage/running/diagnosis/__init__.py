@@ -1,1 +1,3 @@
-"""The diagnosis of this machine's configuration for PyTorch and GPU memory: what is wrong, and how to fix it."""
+"""The diagnosis of `ullage doctor`: what is wrong with this machine's settings for PyTorch and GPU memory, and how to
+fix it.
+"""

@@ -26,16 +26,16 @@ from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _LEAST_SIMILARITY: Final = 0.93
-"""The similarity (`difflib`) from which on a variable's name counts as misspelt, that is, one or two letters are
-wrong.
+"""The smallest similarity (`difflib`) to the name of a real variable with which a variable's name counts as misspelt:
+one or two letters are wrong.
 """
 _CHANGED_BY_PROGRAM: Final = (
-    "A call of torch._C._accelerator_setAllocatorSettings in the program also changes the settings."
+    "A program that calls torch._C._accelerator_setAllocatorSettings also changes the allocator settings."
 )
 
 
 def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield findings about the allocator settings."""
+    """Yield the findings about the settings of PyTorch's allocator."""
     yield from _misspelt(facts)
     given = {name: facts.environment[name] for name in VARIABLES if name in facts.environment}
     text, torch = text_in_force(facts), facts.torch
@@ -46,7 +46,7 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             name="settings-refused",
             title="PyTorch rejects the allocator settings",
             seen=f"{name}={text}: {refusal}",
-            why="The first use of CUDA fails with this error, or the process ends while torch is imported.",
+            why="The first use of CUDA fails with this error message, or the process ends while torch is imported.",
             cure=f"Correct the setting, or: unset {name}",
         )
         return
@@ -55,7 +55,10 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def text_in_force(facts: MachineFacts) -> str:
-    """Return the settings in force: the text that the allocator has read, or else the text that it would read."""
+    """Return the allocator settings in force: the text that the allocator has read.
+
+    If the allocator has not read its settings yet, return the text that it would read.
+    """
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
     return settings_in_force(facts.environment, _semantics(facts.torch))[0]
@@ -70,7 +73,7 @@ def _misspelt(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="settings-misspelt",
                 title=f"PyTorch does not read {name}",
                 seen=f"{name}={text}",
-                why="PyTorch reads PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF; these settings have no effect.",
+                why="PyTorch reads its allocator settings only from PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF.",
                 cure=f"unset {name}; {line_to_paste(text)}",
             )
 
@@ -83,9 +86,9 @@ def _semantics(torch: Torch | None) -> str:
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """Return the error for settings that PyTorch rejects; None for valid settings.
+    """Return the error text for allocator settings that PyTorch rejects; None for valid settings.
 
-    The error is PyTorch's own. If PyTorch did not check the settings, it is the error of ullage's parser.
+    The text is PyTorch's own. If PyTorch did not check the settings, it is the text of ullage's parser.
     """
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
@@ -100,7 +103,10 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """Return the parsed settings; the defaults for a text that PyTorch accepts and ullage's parser rejects."""
+    """Return the parsed allocator settings.
+
+    The result is the default settings for a text that PyTorch accepts and ullage's parser rejects.
+    """
     try:
         return parse_settings(text, semantics=_semantics(torch))
     except SettingsError:
@@ -108,7 +114,7 @@ def _settings_of(text: str, torch: Torch | None) -> Settings:
 
 
 def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
-    """Yield a finding about the variables whose settings are not in force."""
+    """Yield a finding about environment variables whose allocator settings are not in force."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return
@@ -116,14 +122,14 @@ def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[
     in_force = f"{text!r} is in force" if text else "no setting is in force"
     listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
     if winner is not None:
-        why = f"PyTorch reads only {winner}; it does not merge the two variables."
+        why = f"PyTorch reads only {winner}; it does not merge the settings of two variables."
         cure = f"Put all options into one variable, and: unset {' '.join(ignored)}"
     elif torch is not None and torch.is_here:
         why = (
-            "The allocator reads the variable once, and a program has changed the variable or the setting since. "
+            "The allocator reads its environment variable once, and the variable or setting was changed after that. "
             f"{_CHANGED_BY_PROGRAM}"
         )
-        cure = "Set the variable before the process starts, or before the first `import torch`."
+        cure = "Set the environment variable before the process starts, or before the first `import torch`."
     else:
         version = f"torch {torch.version}" if torch is not None else "PyTorch"
         why = f"{version} does not read {' or '.join(ignored)}."
@@ -152,16 +158,16 @@ def _without_effect(settings: Settings, facts: MachineFacts) -> Iterator[Diagnos
             name="fraction",
             title=f"The allocator may reserve at most {fraction:.0%} of the GPU",
             seen=f"per_process_memory_fraction:{fraction:g}{total}",
-            why="Requests beyond this limit fail while the GPU still has free memory.",
-            cure="Remove the setting, unless another process needs the rest of the memory.",
+            why="PyTorch's requests beyond this memory limit fail while the GPU still has free memory.",
+            cure="Remove this memory limit, unless another process needs the rest of the GPU memory.",
             weight=Weight.NOTE,
         )
     if settings.garbage_collection_threshold and fraction == 1:
         yield _no_effect(
             f"garbage_collection_threshold:{settings.garbage_collection_threshold:g}",
-            "Without a memory limit below the total of the GPU, the allocator never starts this garbage collection.",
-            "Add per_process_memory_fraction:0.95 (or torch.cuda.set_per_process_memory_fraction), or remove the "
-            "option.",
+            "Without a memory limit below the total of the GPU, PyTorch's allocator never collects garbage.",
+            "Add per_process_memory_fraction:0.95 (or torch.cuda.set_per_process_memory_fraction), or remove "
+            "garbage_collection_threshold.",
         )
     if settings.expandable_segments:
         yield from _expandable(settings, facts)
@@ -187,7 +193,7 @@ def _asynchronous(settings: Settings) -> DiagnosisFinding:
         why="cudaMallocAsync has no memory snapshots and no memory history, and cannot share CUDA tensors with "
         "other processes"
         + ("; the other options apply only to PyTorch's allocator and have no effect." if others else "."),
-        cure="Remove backend, unless you measured that it is better; expandable_segments:True reduces fragmentation.",
+        cure="Remove backend, unless you measured a benefit; expandable_segments:True reduces fragmentation.",
         weight=Weight.PROBLEM if others else Weight.NOTE,
     )
 
@@ -203,14 +209,14 @@ def _expandable(settings: Settings, facts: MachineFacts) -> Iterator[DiagnosisFi
     if settings.max_split_bytes != UNLIMITED:
         yield _no_effect(
             f"max_split_size_mb:{settings.max_split_bytes >> 20}",
-            "Blocks of expandable segments are split regardless of their size.",
-            "Remove this option, or remove expandable_segments.",
+            "PyTorch splits the blocks of expandable segments regardless of their size.",
+            "Remove max_split_size_mb, or remove expandable_segments.",
         )
     if settings.garbage_collection_threshold and settings.per_process_memory_fraction < 1:
         yield _no_effect(
             f"garbage_collection_threshold:{settings.garbage_collection_threshold:g}",
-            "The garbage collection never frees expandable segments.",
-            "Remove this option, or remove expandable_segments.",
+            "The allocator's garbage collection never frees expandable segments.",
+            "Remove garbage_collection_threshold, or remove expandable_segments.",
         )
     hook = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
     if facts.environment.get(hook, "0").lower() not in ("", "0", "false", "n", "no"):
@@ -218,6 +224,6 @@ def _expandable(settings: Settings, facts: MachineFacts) -> Iterator[DiagnosisFi
             name="nccl-registration",
             title="Expandable segments switch off NCCL's registration of tensors",
             seen=f"{hook}={facts.environment[hook]} and expandable_segments:True",
-            why="PyTorch treats the two options as incompatible and skips the registration.",
+            why="PyTorch treats the two options as incompatible and does not register the tensors with NCCL.",
             cure=f"unset {hook}, or remove expandable_segments.",
         )

@@ -12,7 +12,7 @@ _NOTABLE_SHARE: Final = 0.1  # of a GPU's memory, held by other processes
 
 
 def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield findings about the GPUs, and about mismatches between GPU, driver and PyTorch."""
+    """Yield the findings about the GPUs, and about mismatches between GPU, driver and PyTorch."""
     if facts.torch is not None:
         yield from _torch(facts.torch, facts)
     for card in facts.cards:
@@ -84,8 +84,8 @@ def _driver(torch: Torch, cuda: str, facts: MachineFacts) -> Iterator[DiagnosisF
             name="driver-older",
             title="The driver is older than the CUDA version of this PyTorch",
             seen=seen,
-            why="Programs run, because both have the same major version of CUDA; kernels compiled at run time may "
-            "fail.",
+            why="Programs run, because driver and PyTorch have the same major version of CUDA; kernels compiled at run "
+            "time may fail.",
             cure="Install a newer driver if a kernel fails with a PTX error.",
             weight=Weight.NOTE,
         )
@@ -119,7 +119,7 @@ def _mode(card: CardFacts) -> Iterator[DiagnosisFinding]:
             name="mode-exclusive",
             title=f"{_name(card)} accepts only one process at a time",
             seen="its compute mode is exclusive",
-            why="A second process, also one of yours, fails with 'all CUDA-capable devices are busy or unavailable'.",
+            why="A second process on this GPU fails with 'all CUDA-capable devices are busy or unavailable'.",
             cure=f"If this is not intended, an administrator can change the mode: nvidia-smi -i {card.index} -c "
             "DEFAULT",
             weight=Weight.NOTE,
@@ -159,8 +159,8 @@ def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="ghosts",
                 title=f"Orphaned processes hold memory of {_name(card)}",
                 seen=_listed(ghosts),
-                why="They belong to you, and the process that started them has ended. Their memory is freed only when "
-                "they end.",
+                why="These processes belong to you, and their parent process has ended. Their memory is freed only "
+                "when they end.",
                 cure=f"If you do not need them: kill {' '.join(str(process.pid) for process in ghosts)}",
             )
         workers = [process for process in card.processes if process.is_worker and process not in ghosts]
@@ -202,15 +202,15 @@ def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
                 name="strays",
                 title=f"{len(strays)} processes of other GPUs hold {text_of_bytes(held)} of {_name(card)}",
                 seen=_listed(strays),
-                why="Each has a CUDA context there in addition to its own GPU: it used CUDA before it selected its "
-                "GPU.",
+                why="Each of these processes used CUDA before it selected its own GPU, so it also has a CUDA context "
+                "on this GPU.",
                 cure="Call torch.cuda.set_device(local_rank) before anything else, and torch.load(..., "
                 "map_location='cpu').",
             )
 
 
 def _listed(processes: Iterable[CardProcess]) -> str:
-    """Return a list of processes as text, those with the most memory first."""
+    """Return a list of processes as text. Processes with more memory come first."""
     return ", ".join(map(_text, sorted(processes, key=lambda process: -(process.used_bytes or 0))))
 
 

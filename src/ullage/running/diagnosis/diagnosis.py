@@ -1,4 +1,4 @@
-"""All findings about a machine, problems first."""
+"""All findings of `ullage doctor` about a machine; problems come first."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -20,7 +20,7 @@ SCHEMA: Final = 1
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(Answer):
-    """The facts about a machine and the findings that follow from them."""
+    """The facts about a machine, and the findings of `ullage doctor` that follow from these facts."""
 
     described_in: ClassVar[str] = "ullage.running.diagnosis.describe"
 
@@ -29,7 +29,7 @@ class Diagnosis(Answer):
 
     @property
     def problems(self) -> tuple[DiagnosisFinding, ...]:
-        """The findings that are problems, without notes."""
+        """The findings that are problems, without the findings that are notes."""
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
@@ -65,7 +65,10 @@ def diagnose(gpu: str | None = None) -> Diagnosis:
 
 
 def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
-    """Return the findings about facts: problems first, otherwise in the order allocator, variables, GPUs, host."""
+    """Return the findings that follow from the facts about a machine.
+
+    Problems come first; otherwise the order is allocator, variables, GPUs, host.
+    """
     found = [
         *findings_of_allocation(facts),
         *findings_of_variables(facts),

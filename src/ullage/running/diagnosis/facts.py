@@ -1,4 +1,4 @@
-"""The facts about a machine, and the findings about them, as plain data. A fact that could not be read is None."""
+"""The facts about a machine, and the findings about them, as plain data. The value of an unknown fact is None."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,7 +21,10 @@ class CardProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """A GPU as the driver describes it. Memory of processes that are not visible is included only in `used_bytes`."""
+    """A GPU as the driver describes it.
+
+    `used_bytes` includes the memory of processes that are not visible to this process.
+    """
 
     index: int
     name: str
@@ -32,7 +35,7 @@ class CardFacts:
     compute_mode: str | None = None
     """The compute mode: "default", "prohibited" or "exclusive"."""
     processes: tuple[CardProcess, ...] = ()
-    """The processes on the GPU that the driver lists for this process, without this process."""
+    """The processes that the driver lists for this GPU, except the process that asks the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """An installed PyTorch, as it describes itself."""
+    """The facts about an installed PyTorch, as reported by PyTorch itself."""
 
     version: str
     cuda: str | None = None
@@ -59,7 +62,7 @@ class Torch:
     pinned_bytes: int | None = None
     """The bytes of host memory that PyTorch has pinned in this process, including cached memory."""
     is_here: bool = False
-    """Whether PyTorch was examined in the user's own process instead of a child process."""
+    """Whether ullage examined PyTorch in the user's own process instead of a child process."""
     error: str | None = None
     """The error with which the import of torch fails; None if it succeeds."""
 
@@ -74,7 +77,9 @@ class Host:
     limit_bytes: int | None = None
     """The container's memory limit in bytes."""
     used_bytes: int | None = None
-    """The bytes of host memory that count towards the limit and cannot be reclaimed by the kernel."""
+    """The used host memory in bytes that counts towards the container's memory limit, without the memory that the
+    kernel can reclaim.
+    """
     shared_total_bytes: int | None = None
     """The size of /dev/shm in bytes."""
     shared_free_bytes: int | None = None
@@ -85,7 +90,7 @@ class MachineFacts:
     """All facts about a machine."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """The environment variables that affect PyTorch and CUDA."""
+    """The environment variables that affect PyTorch and CUDA, by name."""
     host: Host = field(default_factory=Host)
     driver: Driver | None = None
     cards: tuple[CardFacts, ...] = ()
@@ -99,7 +104,7 @@ class Weight(Enum):
     """The importance of a finding."""
 
     PROBLEM = "problem"
-    """A feature fails, a setting is not in force, or memory is wasted."""
+    """The level of a finding that needs action: a feature fails, a setting is not in force, or memory is wasted."""
     NOTE = "note"
     """A fact that may be intended."""
 
@@ -109,7 +114,7 @@ class DiagnosisFinding:
     """One finding about this machine: what was found, why it matters, and what to do."""
 
     name: str
-    """A stable identifier for programs, which stays the same when the texts change."""
+    """A stable identifier of the finding for programs. It stays the same when the texts change."""
     title: str
     seen: str
     why: str

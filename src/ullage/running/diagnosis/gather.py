@@ -1,4 +1,4 @@
-"""Collects the facts: from this process if it has imported torch, otherwise from a child process that imports torch."""
+"""Collect the facts about a machine: in this process if it has imported torch, otherwise in a child process."""
 
 import contextlib
 import importlib.metadata
@@ -67,8 +67,9 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
 
 
 def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ...], Torch | None]:
-    """Return the facts that a child process reports. If the child process fails, the facts it reported before are
-    kept.
+    """Return the facts that a child process reports.
+
+    If the child process fails, the facts that it reported before it failed are returned.
     """
     # The file is not run with -m, because Python would then import modules from the current folder, whoever wrote them.
     command = [*python_command("ullage.running.diagnosis.probe", with_flags=False), *([gpu] if gpu is not None else [])]
@@ -114,7 +115,7 @@ def _pair(numbers: list[int]) -> tuple[int, int]:
 
 
 def _torch_that_fails(error: str) -> Torch | None:
-    """Return the known facts about a PyTorch whose import fails; None if PyTorch is not installed."""
+    """Return what is known about a PyTorch installation whose import fails; None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     version = "unknown"

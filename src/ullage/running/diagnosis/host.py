@@ -1,4 +1,4 @@
-"""Facts about the host of the GPUs: its memory, the container's limit, shared memory, and whether it is WSL."""
+"""Facts about the host of the GPUs: its memory, the container's memory limit, shared memory, and whether it is WSL."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ _FILES: Final = {  # the files with the limit and the usage, and the part of the
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """Return the facts about the host; `root` is the root folder of its file system."""
+    """Return the facts about the host. `root` is the root folder of the host's file system."""
     limit, used = _container(root)
     total, free = _space_of(root / "dev/shm")
     return Host(
@@ -31,10 +31,10 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that programs can still allocate without swapping; None if the kernel does not report
-    them.
+    """Return the bytes of host memory that programs can still allocate without swapping.
 
-    This is the memory available on the host, or in the container if that is less.
+    The result is the memory available on the host, or in the container if that is less. It is None if the kernel does
+    not report the available memory.
     """
     limit, used = _container(root)
     left = [max(0, limit - used)] if limit is not None and used is not None else []
@@ -70,7 +70,7 @@ def _space_of(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _container(root: Path) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit of this process's control groups, and the memory in bytes that counts towards
+    """Return the lowest memory limit, in bytes, of this process's control groups, and the used bytes that count towards
     it.
     """
     found: list[tuple[int, int | None]] = []

@@ -16,8 +16,10 @@ from ullage.running.diagnosis.nvml import read_cards
 
 
 def read_torch(*, is_here: bool = False) -> Torch:
-    """Return the facts about PyTorch, which is imported if necessary. `is_here`: whether this is the user's own
-    process.
+    """Import torch if necessary, and return the facts about PyTorch.
+
+    Args:
+        is_here: whether this is the user's own process.
 
     Raises:
         ImportError: torch cannot be imported.
@@ -46,9 +48,10 @@ def read_torch(*, is_here: bool = False) -> Torch:
 
 
 def _settings(binding: Any) -> str | None:
-    """Return the settings text that the allocator has read; None if it is not available.
+    """Return the text of the settings that PyTorch's allocator has read; None if the text is not available.
 
-    It comes from `_accelerator_getAllocatorSettings` if PyTorch has it, otherwise from the allocator's snapshot.
+    The text comes from `_accelerator_getAllocatorSettings` if PyTorch has this function, otherwise from the allocator's
+    snapshot.
     """
     ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
     if ask is not None:
@@ -63,7 +66,10 @@ def _settings(binding: Any) -> str | None:
 
 
 def main() -> None:
-    """Print the facts about driver, GPUs and PyTorch as two lines of JSON; the argument may name a GPU to emulate."""
+    """Print two lines of JSON: the facts about driver and GPUs, and the facts about PyTorch.
+
+    The argument of the process may name a GPU to emulate.
+    """
     gpu = sys.argv[1] if len(sys.argv) > 1 else None
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # PyTorch's own output must not appear between the two lines

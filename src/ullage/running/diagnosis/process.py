@@ -1,6 +1,6 @@
 """Facts about a process from /proc: whether it is running, its name, its owner, and whether its parent has ended.
 
-Command lines and environments are not read. Processes of other containers are not visible here and have no name.
+ullage does not read command lines and environments. It cannot see the names of processes in other containers.
 """
 
 import os
@@ -15,7 +15,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_of(pid: int, used_bytes: int | None) -> CardProcess:
-    """Return the facts about the process with this id; `used_bytes` is the memory that it holds on a GPU."""
+    """Return the facts about the process with an id. `used_bytes` is the GPU memory that the process holds."""
     try:
         name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
         owner = (_PROC / str(pid)).stat().st_uid
@@ -51,8 +51,9 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
-    """Return whether this parent adopts orphaned processes. In a container, process 1 may also be the training
-    itself.
+    """Return whether a parent process is one that adopts orphaned processes.
+
+    In a container, the process with the id 1 may also be the training itself.
     """
     try:
         is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
@@ -62,11 +63,11 @@ def _is_reaper(parent: int, *, is_worker: bool) -> bool:
 
 
 def _parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the process ids of the parent and of the process group."""
+    """Return the process id of the parent process, and the id of the process group."""
     fields = _fields_of(pid)
     return int(fields[1]), int(fields[2])
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name, which may contain any character, also parentheses."""
+    """Return the fields of /proc/PID/stat that follow the process name. A process name may contain any character."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Checks of the host: the container's memory, shared memory, pinned memory, WSL."""
+"""Checks of the host in `ullage doctor`: the container's memory, shared memory, pinned memory, WSL."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +13,7 @@ _NOTABLE_PINNED_SHARE: Final = 0.5
 
 
 def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield findings about the host of the GPUs."""
+    """Yield the findings about the host of the GPUs."""
     yield from _shared(facts.host)
     yield from _limit(facts.host)
     yield from _pinned(facts)
@@ -22,9 +22,10 @@ def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             name="spill",
             title="This driver may move GPU memory into host memory",
             seen="WSL" if facts.host.is_wsl else "Windows",
-            why="When the GPU is full, the Windows driver may use system memory: programs do not fail, but are many "
+            why="When the GPU is full, the Windows driver may use host memory: programs do not fail, but become many "
             "times slower.",
-            cure="NVIDIA Control Panel, Manage 3D settings, CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback.",
+            cure="In the NVIDIA Control Panel, under Manage 3D settings, set CUDA - Sysmem Fallback Policy to Prefer "
+            "No Sysmem Fallback.",
             weight=Weight.NOTE,
         )
 
@@ -38,7 +39,7 @@ def _shared(host: Host) -> Iterator[DiagnosisFinding]:
             name="shared-memory-small",
             title=f"/dev/shm has {text_of_bytes(total)}",
             seen=f"{text_of_bytes(free)} of it are free",
-            why="DataLoader workers pass their batches through /dev/shm; when it is full they die with 'Bus error'.",
+            why="DataLoader workers pass batches through /dev/shm, and die with 'Bus error' when /dev/shm is full.",
             cure="Start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir with medium: Memory).",
         )
     elif free < min(_LITTLE_SHARED_BYTES, total // 4):
@@ -46,9 +47,9 @@ def _shared(host: Host) -> Iterator[DiagnosisFinding]:
             name="shared-memory-full",
             title=f"/dev/shm is nearly full: {text_of_bytes(free)} of {text_of_bytes(total)} are free",
             seen="files in /dev/shm",
-            why="DataLoader workers pass their batches through /dev/shm; when it is full they die with 'Bus error'.",
-            cure="List the files with ls -l /dev/shm; files named torch_PID_... whose process has ended can be "
-            "removed.",
+            why="DataLoader workers pass batches through /dev/shm, and die with 'Bus error' when /dev/shm is full.",
+            cure="List the files with ls -l /dev/shm. You can remove a file named torch_PID_... if the process PID has "
+            "ended.",
         )
 
 
@@ -59,8 +60,9 @@ def _limit(host: Host) -> Iterator[DiagnosisFinding]:
         name="container-full",
         title="The container has nearly reached its memory limit",
         seen=f"{text_of_bytes(host.used_bytes)} of {text_of_bytes(host.limit_bytes)}",
-        why="Beyond the limit, the kernel kills a process ('Killed', exit code 137), without a Python error.",
-        cure="Give the container more memory, or use fewer workers, less pinned memory, less offloading.",
+        why="Beyond the container's memory limit, the kernel kills a process ('Killed', exit code 137) without a "
+        "Python error.",
+        cure="Give the container more memory, or use fewer workers, less pinned memory or less offloading.",
     )
 
 
@@ -73,9 +75,8 @@ def _pinned(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
         name="pinned",
         title=f"PyTorch has pinned {text_of_bytes(pinned)} of host memory",
         seen=f"torch.cuda.host_memory_stats(), of {text_of_bytes(of)}",
-        why="Pinned memory cannot be swapped; blocks are rounded up to powers of two and kept after use. When the "
-        "host has "
-        "no more memory to pin, the error is called 'CUDA error: out of memory'.",
+        why="Pinned memory cannot be swapped; its blocks are rounded up to powers of two and kept after use. When the "
+        "host has no more memory to pin, PyTorch reports 'CUDA error: out of memory'.",
         cure="Use pin_memory=False, or free the cached part: torch._C._host_emptyCache()",
         weight=Weight.PROBLEM if pinned >= _NOTABLE_PINNED_SHARE * of else Weight.NOTE,
     )

@@ -1,4 +1,4 @@
-"""Checks of other environment variables that affect memory: what they cost, and which GPUs they hide."""
+"""Checks of environment variables in `ullage doctor`: the memory that they cost, and the GPUs that they hide."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _NCCL_BUFFER_BYTES: Final = 4 * MIB  # the default in NCCL's documentation of NC
 
 
 def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield findings about environment variables other than the allocator settings."""
+    """Yield the findings about environment variables, except those about the allocator settings."""
     yield from _visible_cards(facts)
     yield from _switches(facts.environment)
     yield from _workspaces(facts.environment)
@@ -73,7 +73,7 @@ def _visible_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
             name="cards-cut-off",
             title=f"CUDA_VISIBLE_DEVICES shows fewer GPUs than it names: {len(shown)}{count}",
             seen=f"CUDA_VISIBLE_DEVICES={text!r}: {reason}",
-            why="CUDA ends the list at the first name that is not a GPU; the GPUs after it are hidden too.",
+            why="CUDA ends the list of GPUs at the first name that is not a GPU, and hides all GPUs after that name.",
             cure=f"export CUDA_VISIBLE_DEVICES={','.join(map(str, shown))}, or correct the other names",
         )
     names = {card.name for card in facts.cards}
@@ -98,8 +98,7 @@ def _switches(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="no-caching",
             title="PyTorch's caching allocator is switched off",
             seen="PYTORCH_NO_CUDA_MEMORY_CACHING=1",
-            why="Every tensor costs a cudaMalloc and a cudaFree, which are slow, and all memory statistics of "
-            "PyTorch are 0.",
+            why="Every tensor needs a slow cudaMalloc and cudaFree, and all memory statistics of PyTorch are 0.",
             cure="unset PYTORCH_NO_CUDA_MEMORY_CACHING (it is meant for compute-sanitizer)",
         )
     elif caching not in (None, "0"):
@@ -116,7 +115,7 @@ def _switches(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="launch-blocking",
             title="The CPU waits for every kernel",
             seen=f"CUDA_LAUNCH_BLOCKING={environment['CUDA_LAUNCH_BLOCKING']}",
-            why="This setting is for debugging and slows training down; it does not use memory.",
+            why="CUDA_LAUNCH_BLOCKING is for debugging and slows training down; it does not use memory.",
             cure="unset CUDA_LAUNCH_BLOCKING",
             weight=Weight.NOTE,
         )
@@ -125,8 +124,8 @@ def _switches(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="eager-loading",
             title="All kernels of all libraries are loaded onto the GPU",
             seen=f"CUDA_MODULE_LOADING={environment['CUDA_MODULE_LOADING']}",
-            why="The CUDA context of each process then holds kernels that never run, hundreds of MiB with PyTorch's "
-            "libraries.",
+            why="With this setting, the CUDA context of each process contains kernels that never run: hundreds of MiB "
+            "with PyTorch's libraries.",
             cure="unset CUDA_MODULE_LOADING, or: export CUDA_MODULE_LOADING=LAZY",
         )
 
@@ -143,7 +142,8 @@ def _workspaces(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="workspace-unread",
             title="CUBLAS_WORKSPACE_CONFIG cannot be parsed",
             seen=f"CUBLAS_WORKSPACE_CONFIG={text!r}",
-            why="PyTorch warns and uses its default, so cuBLAS is not deterministic even if you requested that.",
+            why="PyTorch warns and uses its default workspace, so cuBLAS is not deterministic even if you requested "
+            "deterministic results.",
             cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (pairs of a size in KiB and a number of buffers)",
         )
         return
@@ -154,7 +154,7 @@ def _workspaces(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="workspace-large",
             title=f"cuBLAS gets a workspace of {text_of_bytes(n_bytes)} for each stream of each thread's handle",
             seen=f"CUBLAS_WORKSPACE_CONFIG={text}",
-            why=f"PyTorch's default is 8.1 MiB to {text_of_bytes(_USUAL_WORKSPACE_BYTES)}, depending on the GPU.",
+            why=f"PyTorch's default workspace has 8.1 MiB to {text_of_bytes(_USUAL_WORKSPACE_BYTES)}, by GPU model.",
             cure="export CUBLAS_WORKSPACE_CONFIG=:4096:8 (32.0 MiB), which is deterministic too",
         )
 
@@ -175,8 +175,8 @@ def _nccl(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="record-streams",
             title="TORCH_NCCL_AVOID_RECORD_STREAMS no longer has an effect",
             seen=f"TORCH_NCCL_AVOID_RECORD_STREAMS={environment['TORCH_NCCL_AVOID_RECORD_STREAMS']}",
-            why="PyTorch does this by default and reports the variable as deprecated from 2.8 on; 2.15 does not "
-            "read it.",
+            why="PyTorch avoids record_stream by default and reports the variable as deprecated from 2.8 on; 2.15 does "
+            "not read the variable.",
             cure="unset TORCH_NCCL_AVOID_RECORD_STREAMS",
             weight=Weight.NOTE,
         )

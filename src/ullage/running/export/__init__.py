@@ -1,1 +1,1 @@
-"""Exports of a run's memory samples and of recordings: CSV, Parquet, Prometheus, OTLP and SQLite."""
+"""Exports of the memory samples of `ullage run` (CSV, Parquet, Prometheus, OTLP) and of memory snapshots (SQLite)."""

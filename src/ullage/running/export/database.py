@@ -1,4 +1,4 @@
-"""Writes a recording as SQLite tables of events, blocks, segments and stacks, for users who query it with SQL."""
+"""Write a memory snapshot as SQLite tables of events, blocks, segments and stacks, for users who query it with SQL."""
 
 import errno
 import sqlite3
@@ -87,7 +87,9 @@ def _insert(database: sqlite3.Connection, table: str, columns: list[Iterable[Any
 
 
 def _values(column: Column, *, where: Column | None = None) -> list[Any]:
-    """Return a column's values as Python objects; None for negative values, or where `where` is False."""
+    """Return the values of a column as Python objects; None for negative values, and for rows in which `where` is
+    False.
+    """
     is_known = column >= 0 if where is None else where
     if is_known.all():
         found: list[Any] = column.tolist()
@@ -98,7 +100,7 @@ def _values(column: Column, *, where: Column | None = None) -> list[Any]:
 
 
 def _text(text: str) -> str:
-    """Return a text that can be written as UTF-8: lone surrogates, which a recording may contain, are replaced."""
+    """Return a text that can be written as UTF-8: lone surrogates, which a snapshot may contain, are replaced."""
     return text.encode(errors="replace").decode()
 
 

@@ -1,4 +1,7 @@
-"""The exports that the user requests: files of samples, endpoints. Each is updated once a second during the run."""
+"""The exports of `ullage run` that the user requests: files of memory samples, and endpoints for metrics.
+
+Each export is updated once a second during the run.
+"""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,18 +20,21 @@ class _Export(Protocol):
 
 
 class Exports:
-    """All exports of a run. If an export fails, one line reports it; the other exports and the run continue."""
+    """All exports that the user requested for a run of `ullage run`.
+
+    If one export fails, one line reports the failure; the other exports and the run continue.
+    """
 
     def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
         self._exports = exports
         self._notify = notify
 
     def update(self, folder: Path) -> None:
-        """Export the new samples in the folder of a run."""
+        """Export the new memory samples that processes have written into the folder of a run."""
         self._each(lambda export: export.update(folder))
 
     def finish(self, folder: Path) -> None:
-        """Export the remaining samples after the run has ended."""
+        """Export the memory samples that remain when the run has ended."""
         self._each(lambda export: export.finish(folder))
 
     def _each(self, do: Callable[[_Export], None]) -> None:

@@ -24,8 +24,9 @@ _OF_BLOCKS_BEFORE: Final = ("address", "size", "requested", "stack", "freed", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTable:
-    """All blocks as columns of equal length: first those the trace allocates, in order, then those allocated before
-    it.
+    """A table of all memory blocks of a recording, with columns of equal length.
+
+    Blocks that were allocated during the recording come first, in the order of their allocation. Older blocks follow.
     """
 
     address: Column
@@ -41,8 +42,9 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTable:
-    """All segments as columns of equal length; an expandable segment in the final state has one row for each mapped
-    range.
+    """A table of all segments of a recording, with columns of equal length.
+
+    An expandable segment that exists when the recording ends has one row for each mapped range.
     """
 
     address: Column
@@ -57,15 +59,15 @@ class SegmentTable:
 
 
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return the segments that existed before the trace, those that the trace allocates, and the expandable
-    segments.
+    """Return a table of all segments: those that existed before the recording, those allocated in it, and expandable
+    ones.
     """
     columns = np.array(list(_segment_rows(history, rebuilt)), np.int64).reshape(-1, len(SegmentTable.__slots__)).T
     return SegmentTable(**dict(zip(SegmentTable.__slots__, columns, strict=True)))
 
 
 def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[tuple[int, ...]]:
-    """Yield rows with the columns of `SegmentTable`, in their order."""
+    """Yield the rows of the table of segments, with the columns of `SegmentTable`, in their order."""
     for life in rebuilt.lives.lives:
         if not life.is_expandable or life.died >= 0:
             yield _row_of(history, life, life.begin, life.end)
@@ -85,17 +87,22 @@ def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """The events that free blocks, and those after which the memory can be reused; `NONE` if they were not recorded."""
+    """The events that free memory blocks, and the events after which their memory can be reused.
+
+    The event is `NONE` if it was not recorded.
+    """
 
     freed: Column
-    """The event that requests the free of a block, by the event that allocates it."""
+    """The number of the event that requests to free a block, by the number of the block's allocation event."""
     died: Column
     before: Mapping[int, tuple[int, int]]
-    """Both events of blocks that were allocated before recording began, by address."""
+    """The numbers of the free event and the reuse event of each block that was allocated before recording began, by the
+    block's address.
+    """
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
-    """Return all blocks: those that the trace allocates, and those that existed before it."""
+    """Return the table of all memory blocks: those allocated during the recording, and those that existed before it."""
     made = np.flatnonzero(history.action == Action.ALLOC)
     ends = _ends(history)
     older = np.array(list(_blocks_before(rebuilt, ends)), np.int64).reshape(-1, len(_OF_BLOCKS_BEFORE))
@@ -149,7 +156,7 @@ def _ends(history: History) -> _Ends:
 
 
 def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
-    """Yield each block that existed when recording began, as a row of `_OF_BLOCKS_BEFORE`."""
+    """Yield a row for each memory block that existed when recording began, with the columns of `_OF_BLOCKS_BEFORE`."""
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
@@ -160,7 +167,7 @@ def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
-    """Return, for each event that allocates, the bytes that its block takes in a replay of the run."""
+    """Return, for each allocation event, the bytes of the block that it gets in a replay of the run."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
         done = replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True)
@@ -173,7 +180,9 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
 
 
 def _with_sizes_at_end(history: History, address: Column, died: Column, size: Column) -> Column:
-    """Return the sizes in bytes, with those of blocks that exist at the end replaced by the sizes in the snapshot."""
+    """Return the block sizes in bytes. If a block exists when the recording ends, its size is read from the
+    snapshot.
+    """
     known = {
         block.address: block.size
         for segment in history.segments

@@ -19,22 +19,26 @@ from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
 _UNKNOWN_CAUSE: Final = "cannot_tell"
-"""The cause that is reported for evidence that cannot be read."""
+"""The cause that the metrics report for an out-of-memory error whose snapshot cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
 _LATEST: Final = 64
-"""The number of latest samples that are read for each process, enough to include every device of the process."""
+"""The number of latest memory samples that are read for each process: enough to include every device of the process."""
 _GAUGES: Final = (
     (
         "allocated",
         "allocated_bytes",
-        "Memory allocated to tensors at the latest sample, as PyTorch's allocator counts it.",
+        "GPU memory allocated to tensors at the latest sample, as PyTorch's allocator counts it.",
     ),
-    ("reserved", "reserved_bytes", "GPU memory that PyTorch's allocator has reserved, allocated or cached."),
-    ("inactive_split", "split_bytes", "Free parts of segments that are partly in use."),
-    ("step_peak_allocated", "peak_bytes", "Peak of allocated memory between the last two samples."),
+    (
+        "reserved",
+        "reserved_bytes",
+        "GPU memory that PyTorch's allocator has reserved: allocated memory and cached memory.",
+    ),
+    ("inactive_split", "split_bytes", "GPU memory in free parts of segments that are partly in use."),
+    ("step_peak_allocated", "peak_bytes", "Peak of allocated GPU memory between the last two samples."),
     ("driver_used", "used_bytes", "GPU memory used by all processes, as the driver reports it."),
 )
 
@@ -44,7 +48,7 @@ def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
 
     Args:
         folder: the folder of the run.
-        causes: the causes of out-of-memory errors, by the name of the folder of evidence.
+        causes: the causes of out-of-memory errors, by the name of the folder that was written at the error.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -71,28 +75,36 @@ class _Families:
             return kind(f"ullage_{name}", text, labels=labels, **unit)
 
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        left = "GPU memory the process can still reserve, after its reserved memory, CUDA contexts and other processes."
+        left = "GPU memory that remains for the process after reserved memory, CUDA contexts and other processes."
         self._limit = family(gauge, "limit", "GPU memory that the process may reserve.", unit="bytes")
         self._headroom = family(gauge, "headroom", left, unit="bytes")
-        self._peak = family(gauge, "peak_allocated", "Peak of allocated memory in the whole run.", unit="bytes")
+        self._peak = family(gauge, "peak_allocated", "Peak of allocated GPU memory in the whole run.", unit="bytes")
         self._retries = family(
-            counter, "alloc_retries", "Number of times that the allocator freed its cache and retried an allocation."
+            counter,
+            "alloc_retries",
+            "Number of times that PyTorch's allocator freed its cache and retried an allocation.",
         )
         self._steps = family(counter, "steps", "Number of completed steps.", _PROCESS)
         self._ooms = family(counter, "ooms", "Number of out-of-memory errors.", _PROCESS)
-        by_cause = "Number of out-of-memory errors by the cause that ullage explain reports."
+        by_cause = "Number of out-of-memory errors, by the cause that ullage explain reports."
         self._causes = family(counter, "ooms_by_cause", by_cause, _CAUSED)
         self._seconds = family(gauge, "step", "Median duration of the latest steps.", _PROCESS, unit="seconds")
         roles = (*_PROCESS, "role")
         self._role = family(
-            gauge, "role", "Memory by its role (parameters, gradients, ...), over all devices.", roles, unit="bytes"
+            gauge,
+            "role",
+            "GPU memory by its role (parameters, gradients, ...), summed over all devices.",
+            roles,
+            unit="bytes",
         )
         growing = "1 if memory grows from step to step or becomes fragmented, otherwise 0."
         self._growing = family(gauge, "growing", growing, _PROCESS)
         self._state = family(StateSetMetricFamily, "state", "State of the process.", _PROCESS)
 
     def add(self, facts: RunFacts, latest: dict[int, Sample], causes: Mapping[str, str]) -> None:
-        """Add a process with the latest sample of each of its devices and the causes of its out-of-memory errors."""
+        """Add the metrics of a process: the latest sample of each device, and the causes of its out-of-memory
+        errors.
+        """
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
         is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
         state = facts.state if is_here or facts.state != "runs" else "gone"
@@ -133,18 +145,20 @@ class _Families:
 
 
 class OomCauses:
-    """The causes of out-of-memory errors, for every folder of evidence of a run, read while the run continues.
+    """The causes of all out-of-memory errors of a run, read while the run continues.
 
-    They are read in a separate thread, because reading a snapshot takes time in which signals must still be handled.
+    A separate thread reads the snapshots, because reading takes time in which signals must still be handled.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The causes of out-of-memory errors that are known so far, by the name of the folder of evidence."""
+        """The causes of out-of-memory errors that are known so far, by the name of the folder that was written at the
+        error.
+        """
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:
-        """Start reading new evidence, unless a thread is already reading."""
+        """Start to read the snapshots of new out-of-memory errors, unless a thread is already reading."""
         if self._reading is not None and self._reading.is_alive():
             return
         new = [path for path in folder.glob("oom-*/snapshot.pickle") if path.parent.name not in self.known]
@@ -153,7 +167,7 @@ class OomCauses:
             self._reading.start()
 
     def finish(self, folder: Path) -> None:
-        """Read all remaining evidence."""
+        """Read the snapshots of all out-of-memory errors that were not read yet."""
         if self._reading is not None:
             self._reading.join()
         self.look(folder)

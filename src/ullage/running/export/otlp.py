@@ -1,4 +1,4 @@
-"""Metrics over OTLP: sends the metrics of the Prometheus endpoint to a collector every few seconds.
+"""Send the metrics of the Prometheus endpoint to an OpenTelemetry collector over OTLP, every few seconds.
 
 The OpenTelemetry exporter does the encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and similar).
 """
@@ -34,11 +34,14 @@ PERIOD_SECONDS: Final = 10.0
 _PATH: Final = "/v1/metrics"
 _UNITS: Final = {"bytes": "By", "seconds": "s", "": "1"}
 _LAST_SECONDS: Final = 5.0
-"""The time limit in seconds for sending the last samples after the command has ended."""
+"""The time limit in seconds for sending the last samples after the user's command has ended."""
 
 
 class OtlpSender:
-    """A sender of metrics, active from the first `update` on. If a collector does not respond, one line reports it."""
+    """A sender of metrics to an OpenTelemetry collector. It starts at the first call of `update`.
+
+    If the collector does not respond, one line reports this.
+    """
 
     def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
         """Check the URL; nothing is sent yet.
@@ -63,7 +66,7 @@ class OtlpSender:
         self._thread = threading.Thread(target=self._send_always, name="ullage-otlp", daemon=True)
 
     def update(self, folder: Path) -> None:
-        """Send the current metrics of a folder periodically from now on."""
+        """Start to send the current metrics of the processes in a run's folder every few seconds."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
@@ -101,7 +104,7 @@ class OtlpSender:
 
 
 def data_of(families: list[Metric], *, run: str) -> MetricsData:
-    """Return metrics in the data model of OTLP.
+    """Return Prometheus metrics as metrics in the data model of OTLP.
 
     Args:
         families: metric families of prometheus_client.
@@ -115,7 +118,10 @@ def data_of(families: list[Metric], *, run: str) -> MetricsData:
 
 
 def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
-    """Yield the OTLP metrics of a family. The creation time of a counter becomes the start time of its data points."""
+    """Yield the OTLP metrics of a Prometheus metric family.
+
+    The creation time of a counter becomes the start time of its data points.
+    """
     is_counter = family.type == "counter"
     created = {
         tuple(sorted(sample.labels.items())): int(sample.value * 1e9)

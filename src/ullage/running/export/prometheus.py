@@ -1,4 +1,6 @@
-"""An endpoint for Prometheus: returns the memory of a run's processes, read from their live files at every scrape."""
+"""An endpoint for Prometheus that returns the memory of a run's processes. It reads their live files at every
+scrape.
+"""
 
 import socket
 import socketserver
@@ -19,7 +21,10 @@ _LOCAL: Final = "127.0.0.1"
 
 
 class Endpoint(Collector):
-    """A server that answers scrapes. It binds its port when it is created, and answers from the first `update` on."""
+    """A server that answers scrapes of Prometheus.
+
+    It binds its port when it is created, and answers after the first call of `update`.
+    """
 
     def __init__(self, address: str) -> None:
         """Bind the port.
@@ -53,14 +58,14 @@ class Endpoint(Collector):
         return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
 
     def update(self, folder: Path) -> None:
-        """Answer scrapes from now on with the current metrics of a folder."""
+        """Start to answer Prometheus scrapes with the current metrics of the processes in a run's folder."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
 
     def finish(self, folder: Path) -> None:
-        """Do nothing: the endpoint stays available until this process ends, while the run is being explained."""
+        """Do nothing. The endpoint stays available while ullage explains the run, until this process ends."""
 
     def close(self) -> None:
         """Release the port."""
@@ -69,7 +74,7 @@ class Endpoint(Collector):
         self._server.server_close()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics with their current values."""
+        """Yield all metrics of the run with their current values."""
         if self._folder is not None:
             yield from metrics_of(self._folder, self._causes.known)
 
@@ -85,7 +90,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """Ignore clients that have disconnected."""
 
     def server_bind(self) -> None:
-        """Bind the port without the host name lookup over the network that `http.server` does."""
+        """Bind the port without looking up the host name over the network, which `http.server` does."""
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -94,10 +99,10 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
-    """The time limit for a client's request in seconds."""
+    """The time limit in seconds for the request of a client."""
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: standard error belongs to the user's script."""
+        """Write no log, because standard error belongs to the user's script."""
 
 
 def _address_of(text: str) -> tuple[str, int]:

@@ -21,49 +21,49 @@ from ullage.running.run_files.live import SUFFIX, Live, LiveFileError, read_live
 
 _NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)(?:-\w+)?")
 _GROUP_ROWS: Final = 1 << 14
-"""The number of rows in a Parquet row group. Rows are kept in memory until the group is full."""
+"""The number of rows in a row group of the Parquet file. Rows stay in memory until their group is full."""
 
 
 class SampleRow(NamedTuple):
-    """One sample: the memory of one process on one device."""
+    """One memory sample: the GPU memory of one process on one device at one time."""
 
     time: float
-    """The time of the sample, in seconds since 1970."""
+    """The time of the memory sample, in seconds since 1970."""
     rank: int | None
     pid: int
     device: int
-    """PyTorch's index of the device in the process."""
+    """The index of the device, as PyTorch numbers devices in this process."""
     gpu: str
-    """The name of the GPU; "" if the process was killed before it wrote its facts."""
+    """The name of the GPU; "" if the process was killed before it wrote the name."""
     step: int
-    """The step in which the sample was taken, counted from 1."""
+    """The training step in which the memory sample was taken, counted from 1."""
     is_step_end: bool
-    """Whether the sample was taken at the end of the step; long steps also have a sample every second."""
+    """Whether the memory sample was taken at the end of a training step. Long steps also have a sample every second."""
     allocated_bytes: int
     reserved_bytes: int
     peak_allocated_bytes: int
     """The peak of allocated bytes since the previous row of the same process and device."""
     inactive_split_bytes: int
     driver_used_bytes: int | None
-    """The bytes used by all processes on the GPU; None if the driver was not queried."""
+    """The bytes of the GPU that all processes use; None if ullage did not query the driver."""
     limit_bytes: int | None
-    """The bytes that the process may reserve; None if it was killed before it wrote its facts."""
+    """The bytes that the process may reserve on the GPU; None if the process was killed before it wrote this limit."""
     alloc_retries: int
     ooms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position up to which a process's live file has been read."""
+    """The position up to which a reader has read the memory samples in the file of a process."""
 
     samples: int = 0
     lost: int = 0
     steps: dict[int, int] = field(default_factory=dict)
-    """The number of completed steps of the process at the last sample of each device."""
+    """The number of training steps that the process had completed at the last sample of each device."""
 
 
 class Drain:
-    """A reader of new samples in the live files of a folder."""
+    """A reader of the new memory samples in the files of a run's processes."""
 
     def __init__(self) -> None:
         self._positions: dict[Path, _Position] = {}
@@ -71,11 +71,14 @@ class Drain:
 
     @property
     def lost(self) -> dict[str, int]:
-        """The number of samples that were overwritten before they were read, by process ("rank3-4711")."""
+        """The number of samples that the process overwrote before this reader read them, by process ("rank3-4711")."""
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
     def rows(self, folder: Path) -> list[SampleRow]:
-        """Return the new rows, process by process. The same rows are returned again until `commit` is called."""
+        """Return the new rows of all processes, one process after another.
+
+        The same rows are returned again until `commit` is called.
+        """
         self._next = {}
         rows: list[SampleRow] = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -91,14 +94,15 @@ class Drain:
         return rows
 
     def commit(self) -> None:
-        """Mark the rows returned last as written, so that they are not returned again."""
+        """Mark the rows of the last call of `rows` as written, so that they are not returned again."""
         self._positions |= self._next
 
 
 def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
-    """Yield the rows of a live file.
+    """Yield the memory samples in a process's live file as rows.
 
-    Each sample has the number of completed steps. The first sample with a number was taken at the end of that step.
+    Each sample has the number of completed training steps. The first sample with a new number was taken at the end of
+    that step.
     """
     facts = RunFacts.from_json(live.facts)
     rank, pid = _who(live.path, facts)
@@ -127,7 +131,10 @@ def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
 
 
 def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
-    """Return the rank and id of a process; if it has not written its facts yet, those in the name of its file."""
+    """Return the rank and the process id of a process.
+
+    Both are read from the name of the process's file if the process has not written them into the file yet.
+    """
     found = _NAME.fullmatch(path.stem)
     if facts.pid or found is None:
         return facts.rank, facts.pid
@@ -138,7 +145,7 @@ class File(Protocol):
     """A file into which rows are written."""
 
     def add(self, rows: list[SampleRow]) -> None:
-        """Add all of these rows, or none of them if writing fails.
+        """Add all of the given rows, or none of them if writing fails.
 
         Raises:
             OSError: the rows cannot be written.
@@ -153,10 +160,13 @@ class File(Protocol):
 
 
 class SampleTable:
-    """A file with the samples of a folder. If writing fails, this is reported once, and the next update tries again."""
+    """A CSV or Parquet file with the memory samples of a run.
+
+    If writing fails, one line reports this, and the next update tries again.
+    """
 
     def __init__(self, path: Path, make: Callable[[Path], File], notify: Callable[[str], Any]) -> None:
-        """Set the path of the file, which is created at the first update."""
+        """Set the path of the CSV or Parquet file. The file is created at the first update."""
         self._path = path.absolute()
         self._name = path
         self._make = make
@@ -175,7 +185,7 @@ class SampleTable:
             self._fail(error)
 
     def finish(self, folder: Path) -> None:
-        """Write the remaining rows, and report the number of missing samples."""
+        """Write the rows that remain, and report the number of samples that are missing in the file."""
         self.update(folder)
         try:
             if self._file is not None:
@@ -192,10 +202,10 @@ class SampleTable:
 
 
 class CsvFile:
-    """A CSV file to which whole lines are appended."""
+    """A CSV file of memory samples. Only whole lines are appended to it."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file; an existing file is replaced.
+        """Create the CSV file; an existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -224,7 +234,9 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file that is written in row groups under a temporary name, and can be read after it was closed."""
+    """A Parquet file of memory samples. It has a temporary name while it is written, and can be read after it is
+    closed.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create the temporary file in the folder of the final file.

@@ -1,1 +1,1 @@
-"""Records memory inside the processes of a run: samples, and evidence when a process runs out of memory."""
+"""Record the GPU memory inside the processes of `ullage run`: memory samples, and snapshots at out-of-memory errors."""

@@ -63,7 +63,7 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
 
 
 def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
-    """Write a snapshot to the file while it is pickled, so that a large history of the user's is not in memory
+    """Write a memory snapshot to a file while it is pickled, so that a large history is not held in host memory
     twice.
     """
     with folder.whole_file(SNAPSHOT) as file:
@@ -71,7 +71,7 @@ def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
 
 
 def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
-    """Append the failed request to the history, as PyTorch does when history is recorded."""
+    """Append the failed request to the memory history, as PyTorch does when it records the history."""
     trace = snapshot["device_traces"][device]
     if trace and trace[-1]["action"] == "oom":
         return
@@ -88,8 +88,9 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and name of the running Python functions, innermost first, without functions of this
-    package.
+    """Return file, line and name of the running Python functions, innermost first.
+
+    Functions of the package ullage are left out.
     """
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _MOST_FRAMES:

@@ -1,4 +1,6 @@
-"""Reads the memory of every GPU in use at the end of a step: samples, and the peaks of the run."""
+"""Read the memory of every GPU that the process uses, when a training step ends: memory samples and peaks of the
+run.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,24 +17,26 @@ from ullage.running.run_files.live import Sample
 from ullage.training.ownership.block import line_of
 
 _NEW_PEAK_RATIO: Final = 1.01
-"""The ratio between a new peak and the last peak whose line was searched, from which on the line is searched again."""
+"""The ratio of a new memory peak to the last searched peak above which ullage searches for the new peak's source
+line.
+"""
 _MOST_SOUGHT: Final = 4
 IN_BACKWARD: Final = "in backward"
-"""The line reported for allocations without Python frames: in nearly all programs these are made by backward's
-threads.
+"""The source line that is reported for allocations without Python stack frames. In nearly all programs, threads of
+`backward` make these allocations.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The largest number of allocated bytes in the history of a device."""
+    """The largest number of allocated bytes in the memory history of a device, and the source line that reached it."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the largest number of allocated bytes in each device's history, and the line whose allocation reached it.
+    """Return the largest number of allocated bytes in the memory history of each device, and the line that reached it.
 
     The history is walked backwards from its end, where the allocated bytes are known. It takes about a second for 10^5
     entries.
@@ -60,20 +64,20 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """A reader of GPU memory statistics. Only one thread may use it, except for `ask_driver`."""
+    """A reader of GPU memory statistics. Only one thread may use an object of this class, except for `ask_driver`."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The share of the fullest GPU that was in use at its peak since the previous sample."""
+        """The largest share of a GPU's memory that was in use at a peak since the previous sample, over all GPUs."""
         self.allocations = 0
-        """The number of allocations on all GPUs since the previous sample."""
+        """The number of allocations on all GPUs since the previous memory sample."""
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
-        """The bytes of each GPU in use, beyond those this process had reserved, at the last query to the driver."""
+        """The bytes of each GPU that are in use but not reserved by this process, when the driver was last queried."""
         self._limits: dict[int, int] = {}
-        """The limit of each GPU in bytes, read together with the driver's count: scripts set it once, and reading it
-        takes a tenth of the time of a sample.
+        """The memory limit of this process on each GPU, in bytes. It is read only when the driver is queried, because
+        scripts set the limit once, and reading it takes a tenth of the time of a sample.
         """
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
@@ -81,11 +85,11 @@ class Gauge:
         self._times_sought = 0
 
     def install(self) -> None:
-        """Start measuring; call this right after CUDA was initialised."""
+        """Start to measure GPU memory. Call this function right after CUDA was initialised."""
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
-        """Yield a sample of every GPU that the process uses.
+        """Yield a memory sample of every GPU that the process uses.
 
         Args:
             step: the number of the last completed step.
@@ -124,7 +128,7 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the latest statistics of a device that were read, with the highest peak of the run."""
+        """Return the statistics of a device that were read last, with the highest peak of the run as their peak."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
@@ -137,7 +141,7 @@ class Gauge:
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak has no line yet and whose line is worth a search."""
+        """The devices whose highest peak has no source line yet, and is high enough to search for its source line."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
@@ -150,7 +154,9 @@ class Gauge:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up the lines that reached the peaks in PyTorch's history; the lines of older peaks stay unknown."""
+        """Look up in PyTorch's memory history the source lines that reached the peaks. Older peaks stay without a
+        source line.
+        """
         devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
@@ -164,8 +170,9 @@ class Gauge:
                 self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
-        """Query NVML, without creating a CUDA context, for the memory used on each GPU, and PyTorch for the memory
-        limits.
+        """Query NVML for the memory that is used on each GPU, and PyTorch for the memory limits.
+
+        This function does not create a CUDA context.
         """
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
@@ -186,12 +193,12 @@ class Gauge:
 
 @cache
 def cards() -> tuple[RunCard, ...]:
-    """Return the GPUs that PyTorch sees, without creating a CUDA context."""
+    """Return the GPUs that PyTorch sees in this process, without creating a CUDA context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 
 def limit_bytes(card: RunCard) -> int:
-    """Return the bytes of a GPU that the process may reserve; a script can change this limit."""
+    """Return the bytes of a GPU that the process may reserve. A script can change this limit."""
     fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
     return int(card.total_bytes * fraction(card.index))
 

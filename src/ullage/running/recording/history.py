@@ -19,34 +19,40 @@ from ullage.running.run_files.facts import Arming
 
 FIRST_STEPS: Final = 5
 NEAR: Final = 0.85
-"""The share of a GPU's memory in use from which on memory is considered short."""
+"""The share of a GPU's memory in use above which memory counts as short."""
 _NEAR_UNTIL: Final = 0.75
 _CALM_STEPS: Final = 200
-"""Memory is no longer considered short after this number of steps in which less than `_NEAR_UNTIL` of it is in use."""
+"""The number of training steps after which memory no longer counts as short. In each step, less than `_NEAR_UNTIL` of
+the memory has to be in use.
+"""
 _COST_SECONDS: Final = 2e-6
-"""The time in seconds that history adds to one allocation and its free, with Python stacks (`make bench` measures
-it).
+"""The seconds that memory history adds to one allocation and its free, if it records Python stacks. `make bench`
+measures this time.
 """
 _CHEAP_SHARE = 0.01
-"""The largest share of a step's time that history may cost if it is not needed."""
+"""The largest share of a training step's time that memory history may take if the history is not needed."""
 _ENTRY_BYTES: Final = 400
 _FRAME_BYTES: Final = 16
-"""The host memory of one stack frame in bytes; `_ENTRY_BYTES` is that of one entry of PyTorch's ring buffer with its
-own stack (tests/running/recording/test_history.py).
+"""The host memory of one stack frame in the memory history, in bytes.
+
+`_ENTRY_BYTES` is the host memory of one entry of PyTorch's ring buffer with a stack that no other entry has
+(tests/running/recording/test_history.py).
 """
 _USUAL_DEPTH: Final = 64
 _COMPARED_STEPS: Final = 20
-"""The number of steps with history, and without it, whose durations are compared."""
+"""The number of training steps with memory history whose durations are compared with those of as many steps without
+it.
+"""
 
 
 class MemoryHistory:
-    """A switch for PyTorch's memory history. If the user's script controls the history itself, it is left unchanged."""
+    """A switch for PyTorch's memory history. If the user's script controls the history, the switch does nothing."""
 
     def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
         self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
         self._mode = mode
         self.is_users = False
-        """Whether the user's script records memory history itself."""
+        """Whether the user's script itself records PyTorch's memory history."""
         self._original: Any = None
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
@@ -54,7 +60,7 @@ class MemoryHistory:
         self._last_step = 0
 
     def install(self) -> None:
-        """Start recording; call this right after CUDA was initialised."""
+        """Start to record PyTorch's memory history. Call this function right after CUDA was initialised."""
         try:
             self.is_users = bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError as error:  # raised by allocators without history, such as cudaMallocAsync
@@ -67,14 +73,14 @@ class MemoryHistory:
             self._switch(is_on=True, why="the first steps", step=0)
 
     def remove(self) -> None:
-        """Restore PyTorch's own function; the recorded history is kept."""
+        """Restore PyTorch's own function for memory history. The recorded history is kept."""
         if self._original is not None:
             torch._C._cuda_record_memory_history = self._original
             self._original = None
 
     @property
     def is_on(self) -> bool:
-        """Whether PyTorch records a history, no matter whether ullage or the user's script switched it on."""
+        """Whether PyTorch records a memory history, no matter whether ullage or the user's script switched it on."""
         try:
             return bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError:
@@ -82,11 +88,11 @@ class MemoryHistory:
 
     @property
     def is_ours(self) -> bool:
-        """Whether PyTorch records the history that this class switched on, which is limited in size."""
+        """Whether PyTorch records the memory history that this class switched on. That history is limited in size."""
         return self.arming.is_on and not self.is_users
 
     def update(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
-        """Decide at the end of a step whether history is recorded from now on.
+        """Decide at the end of a training step whether memory history is recorded from now on.
 
         Args:
             step: the number of the step.
@@ -134,7 +140,9 @@ class MemoryHistory:
 
     @property
     def cost(self) -> float | None:
-        """The median duration of a step with history, divided by that of a step without history; None if unknown."""
+        """The median duration of a training step with memory history, divided by that of a step without; None if
+        unknown.
+        """
         with_it, without = self._durations[True], self._durations[False]
         if min(len(with_it), len(without)) < _COMPARED_STEPS // 2:
             return None
@@ -142,7 +150,7 @@ class MemoryHistory:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median duration of the latest steps in seconds; None before the first step."""
+        """The median duration in seconds of the latest training steps; None before the first step."""
         latest = self._durations[self.is_on] or self._durations[not self.is_on]
         return median(latest) if latest else None
 

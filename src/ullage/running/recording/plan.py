@@ -1,4 +1,4 @@
-"""The recording plan of a run, passed to its processes in one environment variable, which child processes inherit."""
+"""The plan of `ullage run` for recording its processes: one environment variable, which child processes inherit."""
 
 import json
 import os
@@ -17,24 +17,28 @@ VARIABLE: Final = "ULLAGE_RECORDING"
 
 
 class HistoryMode(StrEnum):
-    """The mode of PyTorch's memory history: when it is recorded."""
+    """The mode of `ullage run --history`: when PyTorch's memory history is recorded."""
 
     AUTO = "auto"
-    """History is recorded in the first steps; later if memory is short or grows, or if history costs almost nothing."""
+    """The mode that records memory history in the first training steps, and later only if memory is short or grows, or
+    if the history costs almost nothing.
+    """
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """The folder for the files of a run, and the settings of the recording."""
+    """The plan for recording: the folder for the files of a run, and the settings of the recording."""
 
     folder: Path
     inode: int | None = None
-    """The inode number of the folder when it was created, so that no other folder is written to; None if unknown."""
+    """The inode number that the folder had when it was created; None if unknown. A different folder at the same path is
+    not written to.
+    """
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
-    """The largest host memory in bytes that the history of one process may take."""
+    """The largest host memory in bytes that the memory history of one process may take."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
         """Make every Python process that is started with this environment record its memory."""
@@ -44,7 +48,7 @@ class RecordingPlan:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the plan in an environment; None if the environment has no plan.
+        """Return the recording plan in an environment; None if the environment does not contain a plan.
 
         Raises:
             UsageError: the variable is set and cannot be parsed.
@@ -65,12 +69,14 @@ class RecordingPlan:
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this process's live file, which includes the rank if the process has one."""
+    """Return the name of the file to which this process writes its memory samples. It contains the rank, if there is
+    one.
+    """
     rank = environment.get("RANK", "")
     return f"rank{rank}-{os.getpid()}.live" if rank.isdecimal() else f"process-{os.getpid()}.live"
 
 
 def report_trouble(what: str, error: BaseException) -> None:
-    """Print on standard error that recording is incomplete; the user's script continues."""
+    """Print on standard error that the recording is incomplete. The user's script continues."""
     with suppress(OSError, ValueError, AttributeError):  # the disk is full, or the stream is closed or missing
         sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script continues without it\n")

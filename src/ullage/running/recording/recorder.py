@@ -33,15 +33,19 @@ from ullage.training.ownership.storage import owned_bytes
 
 _FACTS_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
-"""The largest number of evidence folders of a process. Further out-of-memory errors are only counted."""
+"""The largest number of out-of-memory errors of a process for which a folder is written. Further errors are only
+counted.
+"""
 _ROLES_EVERY: Final = 50
 _DECISION_STRIDE: Final = 2
-"""The number of steps between two decisions about history, and between two samples of the monitor."""
+"""The number of training steps between two decisions about memory history, and between two samples of the `Monitor`."""
 _MOST_FAILURES: Final = 3
 
 
 class Recorder:
-    """The recorder of this process: writes its samples, facts and evidence."""
+    """The recorder of this process: it writes memory samples, facts about the process, and snapshots at out-of-memory
+    errors.
+    """
 
     def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
@@ -51,8 +55,8 @@ class Recorder:
         self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
         self._lock = threading.Lock()
-        """The lock of the gauge and the writer. The end of a step waits for it for a limited time only: losing a sample
-        is harmless.
+        """The lock that protects the gauge and the writer. The end of a training step waits only a limited time for
+        this lock, because a lost memory sample is harmless.
         """
         self._writer: LiveWriter | None = None
         self._pid = os.getpid()
@@ -61,13 +65,13 @@ class Recorder:
         self._sampled = monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
-        """The device, the requested bytes and the free bytes of an out-of-memory error that has no evidence folder
+        """The device, the requested bytes and the free bytes of an out-of-memory error that does not have a folder
         yet.
         """
         self._facts = _facts_of_process()
 
     def install(self) -> None:
-        """Start recording. The parts that need CUDA start when the user's script initialises CUDA."""
+        """Start to record this process. The parts that need CUDA start when the user's script initialises CUDA."""
         self._step_watch.install()
         torch.cuda._lazy_call(self._on_cuda)
 
@@ -124,7 +128,7 @@ class Recorder:
             self._write_evidence()
 
     def _write_evidence(self) -> None:
-        """Write evidence of the latest out-of-memory error."""
+        """Write the folder of the latest out-of-memory error: the snapshot, the stack and the environment."""
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
@@ -162,11 +166,11 @@ class Recorder:
             self.stop()
 
     def _stop_in_fork(self) -> None:
-        """Stop recording in a forked process: the file belongs to its parent."""
+        """Stop recording in a forked process, because the file of memory samples belongs to the parent process."""
         self._is_over = True
 
     def stop(self) -> None:
-        """Stop recording and remove all hooks, except the out-of-memory observer, which PyTorch cannot detach."""
+        """Stop recording and remove all hooks. The out-of-memory observer stays, because PyTorch cannot detach it."""
         self._is_over = True
         self._step_watch.stop()
         with suppress(Exception):
@@ -175,7 +179,7 @@ class Recorder:
 
     @contextmanager
     def _trouble(self, what: str, *, is_end: bool = True) -> Iterator[None]:
-        """Report an error in one line instead of raising it in the user's script."""
+        """Report an error of the recorder in one line, instead of raising it in the user's script."""
         try:
             yield
         except Exception as error:

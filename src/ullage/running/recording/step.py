@@ -1,4 +1,4 @@
-"""Detects the end of a training step: a call of `step` of the script's first optimizer, whatever code calls it."""
+"""Detect the end of a training step: a call of the `step` method of the script's first optimizer, from any code."""
 
 import weakref
 from collections.abc import Callable
@@ -22,12 +22,13 @@ class StepWatch:
         self._is_over = False
 
     def install(self) -> None:
-        """Install the hook."""
+        """Install PyTorch's global optimizer hook."""
         optimizers.register_optimizer_step_post_hook(self._after)
 
     def stop(self) -> None:
-        """Stop calling the function. The hook itself is kept, because PyTorch may be iterating over its hooks right
-        now.
+        """Stop calling the function at the end of steps.
+
+        The hook itself stays in place, because PyTorch may be iterating over its hooks right now.
         """
         self._is_over = True
 

@@ -1,1 +1,4 @@
-"""The files of a recorded run, and how they are written and read: samples, facts, evidence. Does not import torch."""
+"""The files that `ullage run` records: memory samples, facts about processes, and folders of out-of-memory errors.
+
+This package reads and writes the files. It does not import torch.
+"""

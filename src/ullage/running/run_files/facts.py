@@ -1,44 +1,46 @@
-"""The facts that a process writes about itself in addition to samples: its identity, GPUs, peaks and findings."""
+"""The facts that a process writes about itself in addition to memory samples: its identity, GPUs, peaks and
+findings.
+"""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, get_args, get_type_hints
 
 MOST_BYTES: Final = 1 << 50
-"""A number of bytes that is larger than any GPU's memory; a file with a larger size is damaged or not written by
-ullage.
-"""
+"""A number of bytes that no GPU has. A file with a larger size is damaged, or was not written by ullage."""
 _MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """A GPU as PyTorch sees it in the process; `index` is PyTorch's device index."""
+    """A GPU as PyTorch sees it in one process. `index` is PyTorch's device index."""
 
     index: int
     name: str
     uuid: str
     total_bytes: int
     limit_bytes: int
-    """The bytes of the GPU that the process may reserve (`torch.cuda.set_per_process_memory_fraction`); by default the
-    total.
+    """The bytes of the GPU that the process may reserve: by default the total, or less after
+    `torch.cuda.set_per_process_memory_fraction`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeak:
-    """The peak of allocated memory on one device."""
+    """The peak of allocated memory on one device in a run."""
 
     bytes: int
     device: int
     step: int
-    """The step in which the peak was reached, counted from 1."""
+    """The training step in which the memory peak was reached, counted from 1."""
     line: str | None = None
-    """The line of the user's code whose allocation reached the peak, such as "train.py:33"; None without a history."""
+    """The line of the user's code that reached the memory peak, such as "train.py:33"; None without a memory
+    history.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arming:
-    """The state of PyTorch's memory history: whether it is recorded, why, and what that costs."""
+    """The state of PyTorch's memory history: whether it is recorded, for which reason, and at which cost."""
 
     is_on: bool
     why: str
@@ -46,12 +48,12 @@ class Arming:
     entries: int
     budget_bytes: int
     cost: float | None = None
-    """The ratio of a step's time with history to its time without; None if it was not measured."""
+    """The ratio of a training step's time with memory history to its time without; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts of a process: all data about it that changes rarely."""
+    """The facts about a process of a run: all recorded data about the process that changes rarely."""
 
     pid: int
     command: tuple[str, ...]
@@ -59,7 +61,7 @@ class RunFacts:
     started: float
     """The time at which the process started, in seconds since 1970."""
     told: float
-    """The time at which these facts were written, in seconds since 1970."""
+    """The time at which the process wrote these facts, in seconds since 1970."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -69,18 +71,18 @@ class RunFacts:
     """The state of the process: "runs", "ended", "failed" (an exception ended it) or "out of memory"."""
     steps: int = 0
     step_seconds: float | None = None
-    """The median duration of the latest steps in seconds."""
+    """The median duration of the latest training steps, in seconds."""
     cards: tuple[RunCard, ...] = ()
     peaks: tuple[RunPeak, ...] = ()
     """The peaks, one for each device."""
     roles: dict[str, int] = field(default_factory=dict)
-    """The bytes of parameters, gradients and optimizer state, over all devices."""
+    """The bytes of parameters, gradients and optimizer state, by role, summed over all devices."""
     arming: Arming | None = None
     growth: tuple[str, ...] = ()
     """The findings of `Monitor`, as sentences."""
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The names of the evidence folders next to this file, one for each recorded out-of-memory error."""
+    """The names of the folders that were written at out-of-memory errors, one for each recorded error."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as plain data."""
@@ -88,7 +90,9 @@ class RunFacts:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the facts in a file; missing and malformed facts get their defaults."""
+        """Return the facts about a process from the content of its file. Missing and malformed facts get their
+        defaults.
+        """
         known = {name: data[name] for name, kinds in _PLAIN.items() if _is_plain(data.get(name), kinds)}
         known |= {
             "pid": _int(data.get("pid")),
@@ -112,11 +116,13 @@ _PLAIN: Final[dict[str, tuple[type, ...]]] = {
     "is_emulated": (bool,),
     "step_seconds": (float, int),
 }
-"""The facts that are plain values, with their allowed types."""
+"""The names of the facts about a process that are plain values, with their allowed types."""
 
 
 def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether a value has one of the types; a number must be in the range of counters and not be NaN."""
+    """Return whether a value has one of the given types. A number also has to be in the range of counters, and not
+    NaN.
+    """
     return type(value) in kinds and (not isinstance(value, int | float) or 0 <= value <= _MOST)
 
 
@@ -133,7 +139,7 @@ def _float(value: Any) -> float:
 
 
 def _fits(kind: type, value: Any) -> bool:
-    """Return whether a dictionary has the fields of a class, each with its annotated type."""
+    """Return whether a dictionary has the fields of a class, and each value has the annotated type of its field."""
     if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
         return False
     if not all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items()):

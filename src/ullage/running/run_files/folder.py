@@ -1,4 +1,4 @@
-"""The folder of a run on disk, during the run and after it: the live files of its processes, and evidence folders."""
+"""The folder of a run of `ullage run`: the files of its processes, and a folder for each out-of-memory error."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SNAPSHOT: Final = "snapshot.pickle"
 ENVIRONMENT: Final = "environment.json"
 REPORT: Final = "report.txt"
 PAGE: Final = "report.html"
-"""The name of the HTML page in an evidence folder, next to the three files named above."""
+"""The file name of the HTML report in the folder of an out-of-memory error."""
 _MOST_JSON_BYTES: Final = 16 << 20
 
 
@@ -30,32 +30,32 @@ class RunProcess:
 
     @property
     def name(self) -> str:
-        """The name of the process: "rank 3", or "process 4711"."""
+        """The name of the process in reports: "rank 3", or "process 4711" for a process without a rank."""
         return f"process {self.facts.pid}" if self.facts.rank is None else f"rank {self.facts.rank}"
 
     @property
     def told_steps(self) -> int:
-        """The number of steps when the process last wrote its facts, which include memory growth; `facts.steps` may be
-        larger.
+        """The number of completed training steps when the process last wrote its facts, which include memory growth.
+        The number in `facts.steps` may be larger.
         """
         return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak of allocated memory on one of its devices, in bytes."""
+        """The highest peak of allocated memory of this process on any of its devices, in bytes."""
         return max((peak.bytes for peak in self.facts.peaks), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
-    """The folder that was written at an out-of-memory error."""
+    """The folder that a process wrote when an out-of-memory error occurred in it."""
 
     folder: Path
     surroundings: dict[str, Any]
 
     @property
     def snapshot(self) -> Path | None:
-        """The path of the allocator's snapshot; None if it was not written completely."""
+        """The path of the allocator's snapshot; None if the snapshot was not written completely."""
         path = self.folder / SNAPSHOT
         return path if path.is_file() else None
 
@@ -73,40 +73,41 @@ class OomEvidence:
 
     @property
     def device(self) -> int | None:
-        """The index of the device that ran out of memory; None if it is unknown."""
+        """The index of the device that ran out of memory; None if the index is unknown."""
         return self._told("device", int)
 
     @property
     def torch(self) -> str | None:
-        """The version of torch; None if it is unknown."""
+        """The version of torch that the process used; None if the version is unknown."""
         return self._told("torch", str)
 
     @property
     def step(self) -> int | None:
-        """The step in which memory ran out, counted from 1; None if it is unknown."""
+        """The training step in which memory ran out, counted from 1; None if the step is unknown."""
         return self._told("step", int)
 
     @property
     def line(self) -> str | None:
-        """The line of the user's code that requested memory or called backward, such as "train.py:33"; None if it is
+        """The line of the user's code that requested memory or called `backward`, such as "train.py:33"; None if it is
         unknown.
         """
         return self._told("line", str)
 
     @property
     def is_in_backward(self) -> bool:
-        """Whether memory ran out in backward, which `line` called."""
+        """Whether memory ran out in a call of `backward`. The attribute `line` is the line of this call."""
         return self._told("is_in_backward", bool) or False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that affect memory, as far as they were recorded."""
+        """The environment variables of the process that affect memory, as far as they were recorded."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 
     def _told(self, name: str, *kinds: type[T]) -> T | None:
-        """Return a value that the process wrote; None if it is missing or has another type because the file was
-        changed.
+        """Return a value that the process wrote at the out-of-memory error.
+
+        The result is None if the value is missing, or if it has another type because the file was changed.
         """
         value = self.surroundings.get(name)
         return cast(T, value) if type(value) in kinds else None
@@ -118,13 +119,15 @@ class RunFolder:
 
     folder: Path
     processes: tuple[RunProcess, ...]
-    """The processes that have used a GPU, sorted by rank."""
+    """The processes of the run that have used a GPU, sorted by rank."""
     evidence: tuple[OomEvidence, ...]
-    """The evidence folders, oldest first."""
+    """The folders of out-of-memory errors, oldest first."""
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Return the content of a run's folder, or of an evidence folder in it; incomplete files are skipped.
+    """Return the content of a run's folder, or of the folder of an out-of-memory error in it.
+
+    Incomplete files are skipped.
 
     Raises:
         UsageError: the folder is not that of a run.
@@ -155,7 +158,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder looks like that of a run, judged by file names and sizes: no file is opened."""
+    """Return whether a folder looks like the folder of a run. File names and file sizes decide; no file is opened."""
     with os.scandir(folder) as entries:
         return any(
             (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
@@ -166,7 +169,7 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(live: Live) -> RunFacts:
-    """Return the facts of a process, updated from its samples if these are newer.
+    """Return the facts about a process, updated from its memory samples if the samples are newer.
 
     A process that is killed, crashes or calls os._exit does not write facts at its end; its samples include its last
     step.
@@ -184,7 +187,7 @@ def facts_of(live: Live) -> RunFacts:
 
 
 def shown(path: Path) -> Path:
-    """Return a path for display: relative to the current folder if it is inside of it."""
+    """Return a path as text for reports: relative to the current folder if the path is inside the current folder."""
     try:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     except FileNotFoundError:  # the current folder was deleted

@@ -20,7 +20,7 @@ from ullage.running.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
 RECENT: Final = 4096
-"""The number of samples in the ring buffer."""
+"""The number of memory samples in the ring buffer of a process's live file."""
 BINS: Final = 2048
 """The number of bins in the overview."""
 _MAGIC: Final = b"ULLAGE\x01\n"
@@ -35,34 +35,36 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
-"""The size of every live file in bytes, which never changes."""
+"""The size in bytes of every live file (the file of a process's memory samples). The size never changes."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
-"""Upper limits of plausible values: the number of steps, the number of GPUs, and the time in seconds since 1970."""
+"""Upper limits of plausible values: the number of training steps, the number of GPUs, and the seconds since 1970."""
 _READS: Final = 8
-"""The number of attempts to read a file that is being written."""
+"""The number of attempts to read a process's file of memory samples while the process may be writing it."""
 
 
 class LiveFileError(UsageError):
-    """Raised for a file that is not a live file of a run."""
+    """An error that is raised for a file that is not a process's file of memory samples."""
 
 
 class Sample(NamedTuple):
-    """The memory of one device at the end of a step."""
+    """A memory sample: the memory of one device at the end of a training step."""
 
     step: int
     time: float
-    """The time of the sample, in seconds since 1970."""
+    """The time of the memory sample, in seconds since 1970."""
     device: int
     allocated_bytes: int
     reserved_bytes: int
     peak_bytes: int
-    """The peak of allocated bytes since the previous sample."""
+    """The peak of allocated bytes since the previous memory sample."""
     used_bytes: int
-    """The reserved bytes, plus the other used bytes on the GPU at the last query to the driver; -1 without a query."""
+    """The bytes reserved by the process, plus the other used bytes on the GPU when the driver was last queried; -1 if
+    the driver was not queried.
+    """
     split_bytes: int
     """The bytes in free parts of segments that are partly in use (`inactive_split_bytes`)."""
     retries: int
-    """The number of times that the allocator emptied its cache and retried (`num_alloc_retries`)."""
+    """The number of times that the allocator emptied its cache and retried an allocation (`num_alloc_retries`)."""
     ooms: int
     """The number of out-of-memory errors (`num_ooms`)."""
 
@@ -76,21 +78,23 @@ class Live:
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The whole run as bins, sorted by their start, each for one device. A bin is the sample with the highest peak of
-    its time span, combined with the highest `reserved_bytes` of that span.
+    """The overview of the whole run as time spans, sorted by their start, each for one device. Each span has the memory
+    sample with its highest peak, combined with its highest `reserved_bytes`.
     """
     samples: int
-    """The number of samples that the process has written."""
+    """The number of memory samples that the process has written."""
     first: int
-    """The number of the first sample in `recent`, counted from 0 over the whole run."""
+    """The number of the first memory sample in `recent`, counted from 0 since the run began."""
     damaged: int
-    """The number of implausible samples in `recent` and `overview`, which no process can have written; they were
-    removed.
+    """The number of memory samples that were removed from `recent` and `overview` because no process can have written
+    them.
     """
 
 
 class LiveWriter:
-    """A writer for the live file of this process. Only one thread may use it at a time."""
+    """A writer for the live file of this process, which holds its memory samples. Only one thread may use it at a
+    time.
+    """
 
     def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
         """Create the file.
@@ -115,7 +119,7 @@ class LiveWriter:
         self._bins = 0
         self._width = 1
         self._latest: dict[int, tuple[int, int]] = {}
-        """The index of the latest bin of each device, and the number of samples in this bin."""
+        """The index of the latest bin of each device in the overview, and the number of memory samples in this bin."""
         self._head()
 
     def add(self, sample: Sample) -> None:
@@ -137,7 +141,9 @@ class LiveWriter:
         self._head()
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Replace the facts; if they do not fit, the longest facts are removed."""
+        """Replace the facts about the process in the live file. If the facts are too long, the longest facts are
+        removed.
+        """
         text = json.dumps(facts, default=str).encode()
         while len(text) > _FACTS_BYTES:
             longest = max(facts, key=lambda name: len(json.dumps(facts[name], default=str)))
@@ -168,14 +174,16 @@ class LiveWriter:
         self._map[place : place + _SAMPLE.size] = _SAMPLE.pack(*sample)
 
     def _is_full(self, device: int) -> bool:
-        """Return whether a device needs a new bin for its next sample."""
+        """Return whether the next memory sample of a device needs a new bin in the overview."""
         return device not in self._latest or self._latest[device][1] >= self._width
 
     def _halve(self) -> None:
-        """Merge every two neighbouring bins of a device into one; an unpaired last bin stays unchanged."""
+        """Merge every two neighbouring bins of a device in the overview into one bin. A last bin without a pair stays
+        unchanged.
+        """
         bins: list[Sample] = []
         begun: dict[int, int] = {}
-        """The index of each device's bin that is still to be merged with the next bin."""
+        """The index of each device's bin that still has to be merged with the next bin."""
         latest: dict[int, int] = {}
         for one in self.overview():
             place = begun.pop(one.device, None)
@@ -242,12 +250,12 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 
 def is_live(descriptor: int) -> bool:
-    """Return whether an open file is a live file."""
+    """Return whether an open file is a live file of `ullage run`: the file of a process's memory samples."""
     return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
-    """Return the samples with the numbers from `first` to `end`, at most as many as the ring buffer has."""
+    """Return the memory samples with the numbers from `first` to `end`, at most as many as the ring buffer has."""
     samples: list[Sample] = []
     while first < end:
         place = first % RECENT
@@ -263,7 +271,10 @@ def _samples(content: bytes) -> list[Sample]:
 
 
 def _is_possible(sample: Sample) -> bool:
-    """Return whether a process can have written a sample; otherwise the file is damaged or not written by ullage."""
+    """Return whether a memory sample is plausible.
+
+    If it is not, the live file is damaged or was not written by ullage.
+    """
     sizes = (
         sample.allocated_bytes,
         sample.reserved_bytes,
@@ -294,7 +305,9 @@ def _merged(first: Sample, second: Sample) -> Sample:
 
 
 def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
-    """Create the file with its full size; return its memory map, and its path, which may have got a suffix."""
+    """Create a live file with its full size. Return its memory map, and its path with a suffix if the name was
+    taken.
+    """
     with OwnFolder.open(path.parent, inode=inode) as folder:
         descriptor, path = folder.new_file(path.name)
         try:

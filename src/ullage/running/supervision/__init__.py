@@ -1,1 +1,1 @@
-"""The process of `ullage run`: it starts the command, waits for it, and reports on it."""
+"""The supervision of a user's command by `ullage run`: start the command, wait for it, and report on it."""

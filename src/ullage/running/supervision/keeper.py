@@ -16,7 +16,10 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Wait until `ullage run` has ended, and kill the command, with its process group if that is a separate group."""
+    """Wait until `ullage run` has ended, and kill the user's command.
+
+    If the command has a separate process group, kill that group.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     descriptor = int(sys.argv[1])
     os.chdir("/")

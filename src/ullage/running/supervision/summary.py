@@ -1,4 +1,4 @@
-"""The summary in a few lines that `ullage run` prints at the end."""
+"""The summary of a few lines that `ullage run` prints when the user's command has ended."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
@@ -12,8 +12,9 @@ from ullage.training.monitor.finding import ENOUGH_STEPS
 
 
 def summary_of(run: RunFolder) -> list[str]:
-    """Return the lines on a run: on its only process, or on the differences between ranks and on the rank with most
-    memory.
+    """Return the summary of a run as lines.
+
+    The lines describe the only process, or the differences between ranks and the rank with the most memory.
     """
     if not run.processes:
         return ["no process of the run has used a CUDA device"]
@@ -22,8 +23,9 @@ def summary_of(run: RunFolder) -> list[str]:
 
 
 def differences_of(run: RunFolder) -> list[str]:
-    """Return sentences on the differences between the ranks of a run and their reasons; none for fewer than two
-    ranks.
+    """Return sentences on the memory differences between the ranks of a run, and on the reasons for them.
+
+    Return no sentences for fewer than two ranks.
     """
     ranks = [process for process in run.processes if process.facts.rank is not None]
     if len(ranks) < 2:
@@ -151,7 +153,9 @@ def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> flo
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Return the range of the steps' durations in seconds, without the longest and the shortest tenth."""
+    """Return the shortest and the longest training step in seconds, without the shortest tenth and the longest tenth of
+    steps.
+    """
     tenths = quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] - tenths[0]
 

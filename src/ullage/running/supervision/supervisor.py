@@ -39,24 +39,26 @@ _STANDARD_ERROR: Final = 2
 _REST_SECONDS: Final = 0.1  # waits for a signal to the group that follows the signal that ended the command
 _TICK_SECONDS: Final = 1.0
 _SI_KERNEL: Final = 0x80
-"""The `si_code` of signals from the kernel (asm-generic/siginfo.h), such as the terminal's signals to our whole
-group.
-"""
+"""The `si_code` of a signal that the kernel sent (asm-generic/siginfo.h), such as a signal of the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a command: its exit code, or the signal that ended it."""
+    """The way in which the user's command ended: with an exit code, or by a signal."""
 
     exit_code: int
-    """The exit code that a shell reports: 128 plus the number of the signal if a signal ended the command."""
+    """The exit code that a shell would report for the command: 128 plus the signal's number if a signal ended the
+    command.
+    """
     signal: int | None = None
     is_of_terminal: bool = False
-    """Whether the signal came from the terminal, such as Ctrl-C, so that our parent would have received it too."""
+    """Whether the terminal sent the signal, as for Ctrl-C, so that the parent process of `ullage run` received it
+    too.
+    """
 
 
 def environment_as_given() -> dict[str, str]:
-    """Return the environment with which `ullage run` was started, as the command would get it without `ullage run`."""
+    """Return the environment that the user's command would have if it were started without `ullage run`."""
     environment = dict(os.environ)
     with suppress(OSError):  # /proc may not exist
         given = {entry.partition(b"=")[0] for entry in Path("/proc/self/environ").read_bytes().split(b"\0")}
@@ -85,7 +87,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
 
         def begin(beside: int) -> None:
-            """Prepare the new process before it executes the command."""
+            """Prepare the new child process before it executes the user's command."""
             if leads_session and not terminal.is_there:
                 os.setsid()  # our parent, such as a container, also started us as the leader of a session
             elif not terminal.is_shared:
@@ -118,8 +120,9 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
 
 
 def end_alike(ending: Ending) -> NoReturn:
-    """End this process as the command ended: by the same signal, without a second core file, or with the same exit
-    code.
+    """End this process in the way in which the user's command ended: with the same exit code, or by the same signal.
+
+    If a signal ended the command, no second core file is written.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the stream is full or closed
@@ -146,7 +149,9 @@ def _wait(
     on_tick: Callable[[], None],
     handed_on: set[int],
 ) -> int:
-    """Wait for the end of a process and forward the signals that we receive; record them in `handed_on`."""
+    """Wait until the user's command ends, and forward the signals that `ullage run` receives; add them to
+    `handed_on`.
+    """
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
@@ -185,8 +190,8 @@ def _wait(
 
 
 def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, seconds: float) -> None:
-    """Forward signals that arrive while the command ends: processes that it left behind get those sent to a whole
-    group.
+    """Forward signals that arrive while the user's command ends. Processes that the command left behind get the signals
+    that were sent to a whole process group.
 
     A program that ends a command, such as `timeout`, may send a signal first to the command and then to its group.
     """
@@ -197,7 +202,10 @@ def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, sec
 
 
 class _Terminal:
-    """The controlling terminal of `ullage run`, whatever standard input is, and whether we are in its foreground."""
+    """The controlling terminal of `ullage run`, even if standard input is a file.
+
+    It reports whether `ullage run` is in the foreground of the terminal.
+    """
 
     def __enter__(self) -> "_Terminal":
         return self
@@ -212,22 +220,23 @@ class _Terminal:
             self._file = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         self.is_ours = self._is_in_front()
         self.is_shared = self.is_ours and any(map(_is_pipe, (0, 1)))
-        """Whether the command stays in our process group, as part of a pipeline."""
+        """Whether the user's command stays in the process group of `ullage run`, as in a pipeline."""
 
     @property
     def is_there(self) -> bool:
-        """Whether our session has a terminal."""
+        """Whether the session of `ullage run` has a terminal."""
         return self._file >= 0
 
     @property
     def is_given(self) -> bool:
-        """Whether the command's process group has the terminal instead of ours."""
+        """Whether the process group of the user's command has the terminal, instead of the group of `ullage run`."""
         return self.is_ours and not self.is_shared
 
     def stop_with(self, group: int) -> None:
-        """Stop as the command has stopped (by Ctrl-Z, or by reading the terminal from the background), until continued.
+        """Stop `ullage run` when its command has stopped (by Ctrl-Z, or by reading the terminal from the background).
 
-        Our whole group stops, as the terminal would do it, so that the other programs of a pipeline stop too.
+        The whole process group of `ullage run` stops, as the terminal would do it, so that the other programs of a
+        pipeline stop too. It runs again when it gets SIGCONT.
         """
         if self._file < 0 or os.getpgrp() == os.getsid(0):
             return  # no shell would continue us
@@ -253,7 +262,7 @@ class _Terminal:
         return False
 
     def hand_over(self, group: int) -> None:
-        """Put a process group in the foreground of the terminal, if the command is to have the terminal."""
+        """Put a process group into the foreground of the terminal, if the user's command is to have the terminal."""
         if not self.is_given:
             return
         # A process in the background that changes the foreground group is stopped by SIGTTOU unless it ignores that
@@ -273,8 +282,9 @@ def _is_pipe(file: int) -> bool:
 
 
 def _inherited_files() -> tuple[int, ...]:
-    """Return the inherited file descriptors other than the standard streams, so that the command can inherit them
-    too.
+    """Return the file descriptors that this process has inherited, except the standard streams.
+
+    The user's command inherits them too.
     """
     found = []
     with suppress(FileNotFoundError):  # /proc may not exist
@@ -287,14 +297,16 @@ def _inherited_files() -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _SignalsBefore:
-    """The signal settings that our parent gave us and that stay when a process executes another program."""
+    """The signal settings that the parent of `ullage run` chose, as far as an executed program keeps them."""
 
     mask: frozenset[int]
     hears_children: bool
     alarm: tuple[float, float]
 
     def restore(self) -> None:
-        """Restore these settings; called in the command's process."""
+        """Restore the signal settings of the parent process. The child process calls this before it executes the
+        command.
+        """
         if not self.hears_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         if self.alarm[0]:
@@ -304,7 +316,8 @@ class _SignalsBefore:
 
 @contextmanager
 def _signals_held() -> Iterator[_SignalsBefore]:
-    """Block signals until they are waited for, so that none is handled at a bad time; an alarm comes once a second.
+    """Block signals until `ullage run` waits for signals, so that none arrives at a bad time. An alarm comes once a
+    second.
 
     Signals stay blocked after the command has ended: see `interruptible`.
     """
@@ -322,7 +335,7 @@ def _signals_held() -> Iterator[_SignalsBefore]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Unblock the signals that end us, for work after the command has ended that takes a while."""
+    """Unblock the signals that end `ullage run`, for long work after the user's command has ended."""
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -355,8 +368,9 @@ def _group_beside_ours() -> Iterator[int]:
 
 
 class _Keeper:
-    """The helper process that kills the command if we are killed, and detects signals that were sent to our whole
-    group.
+    """The helper process that kills the user's command if `ullage run` is killed.
+
+    It also detects which signals were sent to the whole process group of `ullage run`.
     """
 
     def __init__(self) -> None:
@@ -382,21 +396,23 @@ class _Keeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the helper process: processes that the command left behind may continue."""
+        """End the helper process. Processes that the user's command has left behind may continue."""
         self._process.kill()
         self._process.wait()
         os.close(self._writing)
 
     def tell(self) -> None:
-        """Report the process, and its group if that is not ours, to be killed with us; called in the command's
-        process.
+        """Tell the helper process to kill this process when `ullage run` is killed. The child process calls this.
+
+        If this process has a separate process group, the helper process kills the group.
         """
         group = os.getpgrp()
         os.write(self._writing, f"{os.getpid()} {group if group != self._ours else 0}\n".encode())
 
     def has_heard(self, number: int) -> bool:
-        """Return whether a received signal was sent to our whole group: it is then also pending in the helper
-        process.
+        """Return whether a received signal was sent to the whole process group.
+
+        Such a signal is also pending in the helper process.
         """
         with suppress(OSError, ValueError):
             status = Path(f"/proc/{self._process.pid}/status").read_text()

@@ -1,5 +1,5 @@
-"""The verdict on a run that ran out of memory: explains its evidence, and writes the report into the evidence
-folder.
+"""The explanation of a run that ran out of memory. It is written as a report into the folder of the out-of-memory
+error.
 """
 
 import io
@@ -53,9 +53,9 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the evidence of the error that ended the run: the last one of the first process that ran out of memory.
+    """Return the out-of-memory error that ended the run: the last error of the first process that ran out of memory.
 
-    If no process ended with an out-of-memory error, the first evidence of the run is returned.
+    If no process ended with an out-of-memory error, return the first out-of-memory error of the run.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}
@@ -65,7 +65,8 @@ def fatal_evidence(run: RunFolder) -> OomEvidence | None:
 def explain_evidence(
     evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
 ) -> Explanation | None:
-    """Return the explanation of the snapshot in an evidence folder; None if the snapshot is not complete.
+    """Return the explanation of the snapshot that was written at an out-of-memory error; None for an incomplete
+    snapshot.
 
     Raises:
         UllageError: the snapshot cannot be read.
@@ -86,7 +87,9 @@ def explain_evidence(
 
 
 def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *, beside: int = 0) -> Explanation:
-    """Return an explanation with the facts of its run added; `beside` is the number that `find_run` returns."""
+    """Return an explanation with the facts about its run added. `beside` is the number of runs that `find_run`
+    returns.
+    """
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
     where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
     step = f"step {evidence.step}" if evidence.step is not None else "step unknown"
@@ -106,7 +109,7 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
 
 
 def write_report(place: OwnFolder, report: Report) -> None:
-    """Write a report as text and as an HTML page into the evidence folder.
+    """Write a report as text and as an HTML page into the folder of an out-of-memory error.
 
     Raises:
         OSError: the disk is full, or a file cannot be written.

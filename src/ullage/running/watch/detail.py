@@ -1,4 +1,6 @@
-"""The lower part of the screen, as lines of a given width: one process, all GPUs with their processes, or the help."""
+"""The lower part of the screen of `ullage watch`, as lines of text: one process, all GPUs with their processes, or
+help.
+"""
 
 import itertools
 import socket
@@ -40,7 +42,7 @@ _LEAST_PLOT: Final = 4
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """Return a text broken into lines; words that are longer than a line are split, and nothing is left out."""
+    """Return a text broken into lines of a given width. Words that are longer than a line are split."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         while line.cell_len > width:
@@ -60,7 +62,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Return the lines about one process, at least `height` lines if a plot can fill them."""
+    """Return the lines about one process. A plot of the process's memory takes the lines that remain up to `height`."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]
@@ -73,7 +75,7 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Return the lines about all GPUs with all processes on them."""
+    """Return the lines about all GPUs, with all processes that use each GPU."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
         texts.append(Text.assemble((f"GPU {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
@@ -89,7 +91,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Return the lines of the help: keys and terms."""
+    """Return the lines of the help of `ullage watch`: its keys and its terms."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -97,7 +99,7 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Return a remark on a GPU that is emulated, or known only from the live files of processes."""
+    """Return a remark for a GPU that is emulated, or that only the files of processes report."""
     return " (emulated)" if card.is_emulated else " (as reported by its processes)" if card.is_hearsay else ""
 
 
@@ -117,7 +119,7 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Join pieces into a text whose line breaks are only between pieces."""
+    """Join pieces of text into one text that can be broken into lines only between the pieces."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -192,7 +194,7 @@ def _of_holder(holder: CardHolder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return the number of characters that fit on a line; some characters take two cells."""
+    """Return the number of characters of a text that fit on a line. Some characters take two cells of the terminal."""
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1
@@ -240,7 +242,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Return whether the limit is close enough to the levels to be drawn."""
+    """Return whether the memory limit is close enough to the plotted values that the plot shows it."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

@@ -1,4 +1,4 @@
-"""Draws a view as the lines of a screen of a given size. It handles neither keys nor the terminal."""
+"""Draw the screen of `ullage watch` as lines of text, for a given size. Keys and the terminal are handled elsewhere."""
 
 import time
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _COLUMNS: Final = (  # heading, width; if the screen is too narrow, the last col
 
 
 class Page(Enum):
-    """The page in the lower part of the screen."""
+    """The page that the lower part of the screen shows: a process, all GPUs, or help."""
 
     PROCESS = "process"
     CARDS = "cards"
@@ -45,12 +45,12 @@ class Page(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """The user's choices of how the view is shown."""
+    """The user's choices for the screen of `ullage watch`, such as the selected process."""
 
     width: int
     height: int
     chosen: int = 0
-    """The index of the selected process in the view."""
+    """The index of the selected process in the list of processes."""
     page: Page = Page.PROCESS
     is_whole: bool = False
     is_paused: bool = False
@@ -63,11 +63,11 @@ class ScreenPicture:
 
     lines: tuple[Text, ...]
     most_scroll: int
-    """The number of lines by which the lower part can be scrolled."""
+    """The number of lines by which the lower part of the screen can be scrolled."""
 
 
 def draw(view: View, display: Display) -> ScreenPicture:
-    """Draw a view on exactly `display.height` lines, none of them wider than `display.width`."""
+    """Draw the screen of `ullage watch` with exactly `display.height` lines. No line is wider than `display.width`."""
     width = max(1, display.width)
     head = [_head(view, display, width), *_cards(view, display, width), *_processes(view, display, width)]
     foot = Text(next((one for one in _FOOTERS if len(one) <= width), "q quit"[:width]), style="reverse")
@@ -119,7 +119,7 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """Return the length of a GPU's bar next to its name; a name that leaves no space for a bar is shortened."""
+    """Return the length in characters of the bar next to a GPU's name. The name is shortened if it leaves no space."""
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 
@@ -208,7 +208,7 @@ def _mark(scroll: int, room: int, count: int, width: int) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text without its middle if it is too long: names differ mostly at their ends."""
+    """Return a text without its middle if the text is too long, because names differ mostly at their ends."""
     if len(text) <= width:
         return text
     if width < 3:

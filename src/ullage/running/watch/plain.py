@@ -1,4 +1,4 @@
-"""The view without a terminal: a line for every GPU and process, and each finding once; or JSON, one line per view."""
+"""The output of `ullage watch` without a terminal: a line for every GPU and process, or one JSON object per second."""
 
 import json
 import time
@@ -13,7 +13,9 @@ _NAMED: Final = 3
 
 
 class PlainText:
-    """Text lines for users and logs. Notes, growth and evidence are printed once."""
+    """The text output of `ullage watch`, for users and logs. Notes, memory growth and out-of-memory errors are printed
+    once.
+    """
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int, str]] = set()
@@ -41,7 +43,7 @@ class PlainText:
 
 
 class JsonLines:
-    """The view as one JSON object per line; docs/watch.md describes its fields."""
+    """The JSON output of `ullage watch`: one object per line. docs/watch.md describes the fields of the object."""
 
     def lines_of(self, view: View) -> Iterator[str]:
         """Yield the line of one view."""

@@ -1,4 +1,4 @@
-"""The live view on a terminal, with textual: keys, sizes and signals. `draw` creates its lines."""
+"""The screen of `ullage watch` on a terminal, with textual: keys, sizes and signals. `draw` creates the lines."""
 
 import asyncio
 import os
@@ -22,7 +22,9 @@ from ullage.running.watch.view import View
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIZES: Final = ("COLUMNS", "LINES")
-"""The variables that textual uses instead of the terminal's size; if exported, they do not change on a resize."""
+"""The environment variables from which textual reads the terminal's size. If they are exported, textual does not notice
+a resize.
+"""
 
 
 def show(poll: Callable[[], View], *, seconds: float) -> int:
@@ -49,7 +51,7 @@ def show(poll: Callable[[], View], *, seconds: float) -> int:
 
 
 class LiveView(App[None]):
-    """The application's only widget, which shows all lines."""
+    """The only widget of the application. It shows all lines of the screen."""
 
     CSS = "Screen { background: ansi_default; } #all { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
@@ -108,17 +110,17 @@ class LiveView(App[None]):
             self._chosen_process = (chosen.folder, chosen.pid)
 
     def action_move(self, by: int) -> None:
-        """Scroll the lower part by almost its height."""
+        """Scroll the lower part of the screen by almost its height."""
         step = max(1, self._wanted.height // 3)
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
     def action_page(self, name: str) -> None:
-        """Show a page in the lower part, or the process again."""
+        """Show a page in the lower part of the screen. If the page is already shown, show the process again."""
         page = Page(name)
         self._draw(page=Page.PROCESS if self._wanted.page is page else page, scroll=0)
 
     def action_whole(self) -> None:
-        """Switch between the whole run and its latest steps."""
+        """Switch the plot between the whole run and the latest training steps."""
         self._draw(is_whole=not self._wanted.is_whole)
 
     def action_pause(self) -> None:
@@ -152,7 +154,7 @@ class LiveView(App[None]):
         self._draw()
 
     def _check_size(self) -> None:
-        """Detect a resize whose signal was lost because it came before textual handled signals."""
+        """Detect a resize of the terminal whose signal was lost, because it came before textual handled signals."""
         with suppress(OSError):
             if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
                 os.kill(os.getpid(), signal.SIGWINCH)

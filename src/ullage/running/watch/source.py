@@ -1,6 +1,6 @@
-"""Gathers a `View` from the driver's GPUs and the live files of runs, and matches their processes.
+"""Collect the data that `ullage watch` shows: GPUs from the driver, and processes from the files that they write.
 
-It changes nothing: no CUDA context is created, and the watched processes are not affected.
+This module creates no CUDA context, and it does not affect the watched processes.
 """
 
 import math
@@ -26,11 +26,16 @@ from ullage.running.watch.target import FoundRuns, Target, find
 from ullage.running.watch.view import CardHolder, CardRow, Inside, View
 
 _READ_SECONDS: Final = 0.25
-"""The time limit in seconds for reading the files of one view; eight processes take half of it."""
+"""The time limit in seconds for reading the files of all processes before the screen is drawn. Eight processes take
+half of this time.
+"""
 
 
 class ViewSource:
-    """A source of views: each call of `poll` gathers one. Processes that have ended stay in the view."""
+    """A source of the data that `ullage watch` shows. Each call of `poll` collects the current data.
+
+    Processes that have ended stay in the data.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -78,10 +83,10 @@ class ViewSource:
         return replace(cast(View, without_control_characters(view)), processes=insides)
 
     def _read(self) -> None:
-        """Read the files again, the least recently read files first; files beyond the time limit wait for the next
-        view.
+        """Read the files of all processes again. The files that were read least recently come first.
 
-        The file of a process that has ended is read once more.
+        When the time limit is reached, the remaining files wait for the next call. The file of a process that has ended
+        is read once more.
         """
         began = time.monotonic()
         paths = (path for folder in self._folders for path in folder.glob(f"*{SUFFIX}"))
@@ -132,11 +137,11 @@ class ViewSource:
 
 
 def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield a view at once and then periodically; the last view is gathered after the end of all watched processes.
+    """Yield the data that `ullage watch` shows, at once and then periodically, until all watched processes have ended.
 
     Args:
-        poll: gathers a view.
-        seconds: the time from one view to the next.
+        poll: gathers the data.
+        seconds: the time from one result to the next.
     """
     due = time.monotonic()
     while True:
@@ -156,7 +161,10 @@ def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the GPUs that only the files of runs report: emulated, on another machine, or without a driver here."""
+    """Yield the GPUs that the driver does not report. They are known from the files of processes.
+
+    Such a GPU is emulated, on another machine, or without a driver on this machine.
+    """
     rows: dict[tuple[str, str, str], CardRow] = {}
     for live, inside in pairs:
         facts = RunFacts.from_json(live.facts)
@@ -191,8 +199,9 @@ def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
 
 
 def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
-    """Add a process to its GPU. Used memory is the process's own figure on an emulated GPU, the driver's on a real
-    GPU.
+    """Add a process to its GPU.
+
+    On an emulated GPU, the used memory is the figure of the process; on a real GPU, it is the driver's figure.
     """
     if not inside.is_alive or used_bytes is None:
         return row
@@ -206,8 +215,9 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Return whether process ids here are the host's, as in the driver: only on the host is process 2 a kernel
-    thread.
+    """Return whether this process sees the process ids of the host, which the driver reports.
+
+    Only on the host is process 2 a kernel thread.
     """
     try:
         return (root / "proc/2/comm").read_text().strip() == "kthreadd"

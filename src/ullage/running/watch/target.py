@@ -16,7 +16,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The user's choice of the target: a process, a folder, or everything if neither is set."""
+    """The user's choice of what `ullage watch` shows: a process, a folder, or everything if neither is set."""
 
     pid: int | None = None
     folder: Path | None = None
@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """The folders and processes that a target has at the moment."""
+    """The folders of runs, and the processes, that the target of `ullage watch` has at the moment."""
 
     folders: tuple[Path, ...] = ()
     """The folders of runs."""
@@ -35,7 +35,7 @@ class FoundRuns:
 
 
 def target_of(text: str | None) -> Target:
-    """Return the target that an argument of the command line names.
+    """Return the target that an argument of `ullage watch` names: a process id, or the folder of a run.
 
     Raises:
         UsageError: the process or folder does not exist, or the folder has no file of a run.
@@ -71,7 +71,7 @@ def find(target: Target) -> FoundRuns:
 
 
 def runs_here() -> dict[Path, list[int]]:
-    """Return the folders of runs that processes of this user belong to, with the ids of these processes."""
+    """Return the folders of all runs that have running processes of this user, with the ids of these processes."""
     found: dict[Path, list[int]] = {}
     for pid in _numbers():
         folder = _folder_of(pid)
@@ -103,7 +103,10 @@ def _of_process(pid: int) -> FoundRuns:
 
 
 def _folder_of(pid: int) -> Path | None:
-    """Return the folder of a process's run, read from its environment; None if it has none or it cannot be read."""
+    """Return the folder of the run that a process belongs to, read from the environment of the process.
+
+    The result is None if the process does not belong to a run, or if its environment cannot be read.
+    """
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None

@@ -1,4 +1,4 @@
-"""The content of a live view at one point in time, as plain data, independent of its sources and of drawing."""
+"""The data that `ullage watch` shows at one point in time, as plain data, independent of its sources and of drawing."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -11,17 +11,17 @@ GONE: Final = "gone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHolder:
-    """A process that holds GPU memory, as the driver reports it."""
+    """A process that holds GPU memory, as NVIDIA's driver reports it."""
 
     pid: int
     name: str
-    """The name of the process; empty if it is not visible from here."""
+    """The name of the process; empty if this user or container cannot see the process."""
     used_bytes: int | None
-    """The used bytes; None if the driver does not report them."""
+    """The GPU memory in bytes that the process uses; None if the driver does not report it."""
     is_ours: bool
     """Whether the process belongs to the user who runs `ullage watch`."""
     is_watched: bool = False
-    """Whether `ullage run` records this process, so that the view has its own figures too."""
+    """Whether `ullage run` records this process, so that ullage also has figures from inside the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,19 @@ class CardRow:
     name: str
     total_bytes: int
     used_bytes: int
-    """The bytes used by all processes, including their CUDA contexts."""
+    """The used bytes of the GPU: those of all processes, including their CUDA contexts."""
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether only the files of runs report this GPU: it is emulated, on another machine, or has no driver here."""
+    """Whether this GPU is known only from the files of processes: it is emulated, on another machine, or without a
+    driver on this machine.
+    """
 
     @property
     def hidden_bytes(self) -> int:
-        """The used bytes that do not belong to a visible process: CUDA contexts, other containers, other users."""
+        """The used bytes of the GPU that do not belong to a visible process: CUDA contexts, other containers, other
+        users.
+        """
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
@@ -49,30 +53,34 @@ class DeviceRow:
     """A process's memory on one device, as PyTorch's allocator in that process reports it."""
 
     index: int
-    """PyTorch's index of the device, which may differ from the driver's."""
+    """The index of the device in PyTorch, which may differ from the index in the driver."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
     """The bytes that the process may reserve."""
     headroom_bytes: int
-    """The GPU's total (or the limit) minus the highest reserved bytes, CUDA contexts and other processes."""
+    """The total memory of the GPU, or the process's limit, minus the highest reserved bytes, CUDA contexts and other
+    processes.
+    """
     peak_bytes: int
-    """The peak of allocated bytes since the run began."""
+    """The peak of allocated bytes on the device since the run began."""
     peak_step: int
     peak_line: str | None
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest steps in bytes, oldest first; of each second in a script without steps."""
+    """The peak of each of the latest training steps in bytes, oldest first. In a script without steps: the peak of each
+    second.
+    """
     peak_steps: tuple[int, ...]
-    """The step of each element of `peaks`; all elements are equal in a script without steps."""
+    """The number of the training step for each element of `peaks`. In a script without steps, all numbers are equal."""
     overview: tuple[int, ...]
-    """The peaks over the whole run in bytes, each over a span of the same number of steps."""
+    """The peaks in bytes over the whole run. Each peak covers the same number of training steps."""
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes that are reserved but not allocated."""
+        """The bytes of GPU memory that the allocator has reserved but not allocated."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
@@ -88,41 +96,45 @@ class Inside:
     rank: int | None
     world_size: int | None
     state: str
-    """The state that the process has written ("runs", "ended", "failed", "out of memory"), or `GONE`."""
+    """The state that the process has written into its file ("runs", "ended", "failed", "out of memory"), or `GONE`."""
     is_alive: bool
     steps: int
     step_seconds: float | None
     quiet_seconds: float | None
-    """The seconds since the process last wrote its file; None if it never did."""
+    """The number of seconds since the process last wrote its file of memory samples; None if it never wrote the
+    file.
+    """
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """The bytes by role over all devices, largest first; together with "the rest" they sum to the allocated memory."""
+    """The bytes of each role (such as parameters) over all devices, largest first. Their sum with the role "the rest"
+    is the allocated memory.
+    """
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The evidence folders, as paths for `ullage explain`."""
+    """The paths of the folders of out-of-memory errors, for `ullage explain`."""
     recording: str = ""
-    """The state of PyTorch's memory history: whether it is recorded, and why."""
+    """The state of PyTorch's memory history: whether it is recorded, and for which reason."""
     is_emulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All data that the live view shows at one point in time."""
+    """All data that `ullage watch` shows at one point in time."""
 
     time: float
-    """The time of the view, in seconds since 1970."""
+    """The time at which the data was collected, in seconds since 1970."""
     subject: str
-    """A description of the target that is watched."""
+    """A description of the target of `ullage watch`."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences on what cannot be seen from here, and why."""
+    """Sentences that say which data `ullage watch` cannot see, and why."""
     is_over: bool = False
     """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the view as plain data, with only the latest peak of each device."""
+        """Return the data as plain data for JSON, with only the latest peak of each device."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes
