@@ -126,7 +126,7 @@ def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[
         cure = f"Put all options into one variable, and: unset {' '.join(ignored)}"
     elif torch is not None and torch.is_here:
         why = (
-            "The allocator reads its environment variable once, and the variable or setting was changed after that. "
+            "The allocator reads the variable once, and a program changed the variable or the setting after that. "
             f"{_CHANGED_BY_PROGRAM}"
         )
         cure = "Set the environment variable before the process starts, or before the first `import torch`."
