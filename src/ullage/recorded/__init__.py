@@ -1,3 +1,3 @@
-"""Readers for PyTorch's memory recordings and out-of-memory messages. Also a model of PyTorch's allocator, which
-replays recordings.
+"""Readers for PyTorch's memory recordings and out-of-memory messages, and a model of PyTorch's allocator, which replays
+the recordings.
 """

@@ -45,8 +45,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:
-    """All distinct stacks that a recording contains. Stack n has the rows `frames[starts[n]:starts[n + 1]]` of
-    `table`.
+    """All distinct stacks that a recording contains. The frames of stack n are the rows `frames[starts[n]:starts[n +
+    1]]` of `table`.
     """
 
     starts: Column
@@ -61,7 +61,7 @@ class RecordedStacks:
 
 
 PENDING: Final = ("active_pending_free", "active_awaiting_free")
-"""The names of a freed block that other streams may still use. PyTorch's Python code and C++ code use different
+"""The names of a freed block that other streams may still use. PyTorch's Python code and its C++ code use different
 names.
 """
 
@@ -73,8 +73,8 @@ class SnapshotBlock:
     address: int
     size: int
     requested: int
-    """The bytes that were requested for the block. For a free block, the bytes that were requested when it was last
-    allocated.
+    """The bytes that were requested for the block. For a free block, these are the bytes that were requested when it
+    was last allocated.
     """
     state: str
     """PyTorch's name for the state of the block: active_allocated, inactive, or one of `PENDING`."""
@@ -115,8 +115,8 @@ class Labels:
     """
 
     metadata: Column = field(default_factory=_nothing)
-    """The label that the user set with torch.cuda.memory._set_memory_metadata, as an index into `texts`. It is -1
-    without a label.
+    """The label that the user set with torch.cuda.memory._set_memory_metadata, as an index into `texts`. It is -1 if
+    the user set no label.
     """
     context: Column = field(default_factory=_nothing)
     """The torch.compile region that made the allocation, as an index into `texts`. It is -1 if no region made it."""
@@ -156,8 +156,8 @@ class History:
         return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
 
     def without_trace(self) -> "History":
-        """Return a history with nothing but the allocator's state at the end. If this history has no trace entries,
-        return it itself.
+        """Return a history with nothing but the allocator's state at the end. A history without trace entries is
+        returned unchanged.
         """
         if not len(self):
             return self
@@ -172,7 +172,7 @@ class History:
 
 
 def without_trace(to_do: str) -> str:
-    """Return the error text for a recording without a trace of allocations, which cannot be replayed.
+    """Return the error text for a recording that cannot be replayed because it has no trace of allocations.
 
     Args:
         to_do: a verb that says what the command does with a recording.

@@ -1,5 +1,5 @@
-"""The class `Program`, which is a list of allocator operations, stored as columns. The results of the operations are in
-a `Replay`.
+"""The class `Program`, a list of allocator operations, stored as columns. The results of the operations are in a
+`Replay`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ UNMAPPED_KEY: Final = -2
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return, for each element of an array, whether it is one of a few values. For so few values, this is ten times as
-    fast as `np.isin`.
+    """Return, for each element of an array, whether it is one of a few values. This is ten times as fast as `np.isin`
+    if the values are so few.
     """
     found = np.zeros(len(values), np.bool_)
     for kind in kinds:
@@ -122,8 +122,8 @@ class ProgramWriter:
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Add an operation that starts to route allocations to a private pool. It applies to allocations of the given
-        streams, or of all streams if `streams` is None.
+        """Add an operation that starts to route allocations to a private pool. `streams` says which streams'
+        allocations are routed; None means all streams.
         """
         route = -1
         if streams is not None:

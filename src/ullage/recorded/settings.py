@@ -24,8 +24,8 @@ LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
 """The unit in bytes to which the allocator rounds up the size of every block (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
-"""The largest request in bytes that the allocator serves from its small pool (kSmallSize). In the large pool, the rest
-of a block is split off only if it is larger than this (DeviceCachingAllocator::should_split).
+"""The largest request in bytes that the allocator serves from its small pool (kSmallSize). Also a limit in the large
+pool: the rest of a block is split off only if it is larger (DeviceCachingAllocator::should_split).
 """
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
 """The size in bytes of a segment of the small pool (kSmallBuffer). A page of an expandable segment in the small pool
@@ -59,8 +59,8 @@ class Tie(IntEnum):
     ADDRESS = 0
     """The allocator chooses the free block at the lower address."""
     BLOCK = 1
-    """The allocator chooses the free block that was created first, at any address. A split creates a new block at the
-    front and keeps the rest.
+    """The allocator chooses the free block that was created first, at any address. If a block is split, the front is a
+    new block and the rest is the old block.
     """
     SEGMENT = 2
     """The allocator chooses the free block with the oldest segment, at any address."""
@@ -111,8 +111,8 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments_reserve": (2, 15),
     "expandable_segments_reserve_by_class": (2, 15),
 }
-"""The first PyTorch version that knows each allocator option. Older versions would abort. The versions were read from
-the libraries of torch 2.8 to 2.15.
+"""The first PyTorch version that knows each allocator option. Older versions abort if the option is set. The versions
+were read from the libraries of torch 2.8 to 2.15.
 """
 
 
@@ -133,15 +133,15 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """The number of rounding steps between two powers of two. There is one number for requests from each of 1 MiB, 2
-    MiB, ... 64 GiB on. 0 and 1 mean no rounding.
+    """The number of rounding steps between two powers of two. There are separate numbers for requests from 1 MiB on,
+    from 2 MiB on, ... and from 64 GiB on. 0 and 1 mean no rounding.
     """
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
     reserve: tuple[str, float] | None = None
-    """The address space that an expandable segment reserves. It is ("fraction", of the GPU's memory) or ("bytes", n).
-    None means the default, 9/8 of the GPU's memory.
+    """The address space that an expandable segment reserves. It is ("fraction", a fraction of the GPU's memory) or
+    ("bytes", n). None means the default, 9/8 of the GPU's memory.
     """
     backend: str = "native"
 
@@ -214,8 +214,8 @@ def recorded_settings(recorded: Mapping[str, object]) -> str | None:
 
 
 def line_to_paste(text: str) -> str:
-    """Return the shell line that sets exactly these allocator settings for processes started after it. The line's
-    variable has precedence over other variables that the shell may have set.
+    """Return a shell line that sets exactly these allocator settings for processes started after it. The line sets the
+    variable that has precedence over all other variables of the shell.
     """
     if not text:
         return f"unset {' '.join(reversed(VARIABLES))}"
@@ -229,8 +229,8 @@ def split_options(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_options(text: str, more: str) -> str:
-    """Return a text of allocator settings with the options of `more` added. If both set an option, the value in `more`
-    is used.
+    """Return a text of allocator settings with the options of `more` added. If both texts set an option, the value in
+    `more` is used.
     """
     options = dict(split_options(text)) | dict(split_options(more))
     return ",".join(f"{name}:{value}" for name, value in options.items())
@@ -277,7 +277,7 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
 
 
 def text_of_settings(settings: Settings) -> str:
-    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF. It has the options that differ from their
+    """Return the value of PYTORCH_CUDA_ALLOC_CONF for allocator settings. It has the options that differ from their
     defaults. The memory fraction of the process is left out.
     """
     default = Settings(semantics=settings.semantics)

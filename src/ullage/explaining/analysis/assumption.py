@@ -50,8 +50,8 @@ class Assumptions:
     """
 
     semantics: str | None = None
-    """The allocator version, a key of `settings.SEMANTICS`. None means the default version; no other version reproduces
-    the recording more closely.
+    """The allocator version, a key of `settings.SEMANTICS`. None means the default version. It is used unless another
+    version reproduces the recording more closely.
     """
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
@@ -158,7 +158,7 @@ class _Guessed:
     order: tuple[int, int]
     unrecorded: Unrecorded
     has_all_places: bool
-    """Whether the recording contains addresses, and every address in the replay equals the recorded address."""
+    """Whether every address in the replay equals the recorded address. False if the recording contains no addresses."""
     recording: Recording
 
 
@@ -194,13 +194,13 @@ class _ReplayWithGuesses:
 
 @dataclass(slots=True, kw_only=True)
 class _AssumptionSearch:
-    """The search for the unrecorded properties of a run. It changes the assumed values to correct one difference
-    between replay and recording after another.
+    """The search for the unrecorded properties of a run. It changes the assumed values and so corrects the differences
+    between replay and recording, one by one.
     """
 
     rebuilder: Rebuilder
     semantics: str | None
-    """The allocator version. None means the default version, which a note of the report then names."""
+    """The allocator version. None means the default version. A note of the report then names this version."""
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
@@ -360,7 +360,8 @@ class _AssumptionSearch:
 
     def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
         """Yield private pools for the segments that a request returned to the driver in the recording, but not in the
-        replay. When memory is short, the allocator returns only cached segments of the request's own pool.
+        replay. The pool explains this: when memory is short, the allocator returns only cached segments of the
+        request's own pool.
         """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
@@ -395,8 +396,8 @@ class _AssumptionSearch:
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
-        """Return whether a segment was returned to the driver after the trace entry `since`. The driver calls that
-        directly follow the entry `row` are the last ones that count.
+        """Return whether a segment was returned to the driver in a range of trace entries. The range begins after the
+        entry `since`. It ends with the driver calls that directly follow the entry `row`.
         """
         moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)

@@ -76,7 +76,7 @@ def _failure(recording: Recording) -> str:
 
 def _times(recording: Recording) -> Column:
     """Return the time of each allocator operation, in microseconds since the first operation. Return an empty array if
-    a time is missing in the recording.
+    the recording does not have all times.
     """
     if not len(recording.history):
         return np.zeros(0, np.int64)
@@ -182,7 +182,8 @@ def _pool_of_rows(recording: Recording) -> Column:
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
     """Return the roles of blocks as a property by which the picture can colour them. The roles that hold the most
-    memory at the failed request come first. If no request failed, the peak counts instead.
+    memory at the failed request come first. If no request failed, those that hold the most memory at the peak come
+    first.
     """
     held = [share.role for share in role_shares(recording, roles)]
     order = [*held, *(role for role in ROLES if role not in held)]
@@ -298,7 +299,7 @@ def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
 
 class _Naming:
     """A function object that names the kind of a segment. The name contains the size of the segment's blocks. It also
-    contains the private pool and the stream if they are not 0.
+    contains the private pool if this is not 0, and the stream if this is not 0.
     """
 
     def __init__(self, recording: Recording) -> None:

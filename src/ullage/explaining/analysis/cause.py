@@ -15,13 +15,13 @@ Evidence = dict[str, int]
 """The figures of an explanation, by name. Values are in bytes unless the name says otherwise."""
 _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
-"""A limit in bytes on the memory that would be free if all blocks were packed without gaps. A GPU counts as full if
-less than this would be free. It must also be less than the share `_FULL_SHARE` of the capacity.
+"""A limit in bytes for the decision whether a GPU is full. Imagine that all blocks are packed without gaps. The GPU is
+full if the remaining free memory is less than this limit and less than the share `_FULL_SHARE` of the capacity.
 """
 
 _LEAST_KEPT_BLOCKS: Final = 100
-"""A number of blocks that one source line keeps. From this number on, the cause of the failure is growing memory, even
-if memory is fragmented.
+"""A number of blocks. If one source line keeps at least this many, growing memory is the cause of the failure, even if
+memory is fragmented.
 """
 
 
@@ -31,7 +31,9 @@ class Cause(StrEnum):
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Memory was fragmented. The free blocks of one single segment would be large enough together."""
+    """Memory was fragmented. The free blocks of one segment add up to the requested size, but no single block is large
+    enough.
+    """
     LEAK = "leak"
     ACCUMULATION = "accumulation"
     """A loop allocates blocks at one line and keeps them all. The loop need not be a training loop."""
@@ -69,8 +71,8 @@ _HEADINGS: Final = {
 
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Return whether a GPU counts as full. `left_bytes` is the memory that would be free if all blocks were packed
-    without gaps. It must be only a very small part of the capacity.
+    """Return whether a GPU counts as full. It does if `left_bytes` is only a very small part of the capacity.
+    `left_bytes` is the memory that would be free if all blocks were packed without gaps.
     """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 

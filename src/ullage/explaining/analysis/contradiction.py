@@ -18,8 +18,8 @@ from ullage.recorded.rebuild.ranges import Ranges
 _MOST_ENTRIES: Final = 300_000
 """The largest number of trace entries for which the check for overlapping blocks is made."""
 _ROUNDING_BYTES: Final = 20 * MIB
-"""The largest accepted difference in bytes between the sizes in the trace entries of an allocation and its free. The
-sizes may differ, because one entry can have the requested size and the other the size of the block.
+"""A limit in bytes. The sizes in the trace entries of an allocation and its free may differ by at most this much. They
+can differ because one entry has the requested size and the other the size of the block.
 """
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 

@@ -132,8 +132,8 @@ def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
 
 
 def _sureness(share: RoleShare) -> str:
-    """Return a text that says how certain the role of some memory is. If the degrees differ, the text has the number of
-    bytes for each degree.
+    """Return a text that says how certain the role of some memory is. If parts of the memory have different degrees of
+    certainty, the text has the number of bytes for each degree.
     """
     if share.role is Role.UNKNOWN:
         return "not known"
@@ -248,8 +248,8 @@ def _helps(explanation: Explanation) -> Table:
 
 
 def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
-    """Yield sentences about the changes that the table of remedies leaves out. They have the number and the names of
-    the changes that help, and of those that do not.
+    """Yield sentences about the changes that the table of remedies leaves out. They name the changes that help and
+    those that do not help, and say how many there are.
     """
     others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
     if others:
@@ -260,7 +260,7 @@ def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[st
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Return the names of remedies, separated by commas. Values of the same setting are joined by "|"."""
+    """Return the names of remedies, separated by commas. If one setting has several values, they are joined by "|"."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")

@@ -36,7 +36,7 @@ SCHEMA: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The part of an explanation that describes a run which `ullage run` recorded."""
+    """The part of an explanation that describes a run recorded by `ullage run`."""
 
     name: str
     """The name of the run folder."""
@@ -91,7 +91,9 @@ class Explanation(Answer):
     """
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates at one source line and keeps. None if memory grows from step to step instead."""
+    """The blocks that a loop allocates at one source line and keeps. None if the memory grows from one training step to
+    the next instead.
+    """
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
@@ -101,7 +103,7 @@ class Explanation(Answer):
     device: int | None = None
     """The device index of the GPU that is explained; None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All GPUs of the snapshot that were used. Empty if there is only one."""
+    """All GPUs of the snapshot that were used. Empty if the run used only one GPU."""
     roles: tuple[RoleShare, ...] = ()
     """The memory of each role at the failed request or at the peak, largest first. Empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
@@ -237,8 +239,8 @@ def explain(
 
 
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Return the comparison of the recording with a replay. The replay has the run's own capacity, because it would
-    differ from the recording with any other capacity.
+    """Return the comparison of the recording with a replay that has the run's own capacity. With any other capacity,
+    the two would differ.
     """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)

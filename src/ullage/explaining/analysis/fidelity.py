@@ -23,9 +23,7 @@ class Fidelity:
     """The result of comparing a recording with its replay: how many figures were compared, and how many differ."""
 
     operations: int
-    """The number of operations that call the driver or fail. An operation counts if it does so in the recording, in the
-    replay, or in both.
-    """
+    """The number of operations that call the driver or fail, in the recording or in the replay."""
     departures: int
     """The number of operations that differ between the recording and the replay. Either their driver calls differ, or
     only one of the two fails.
@@ -39,8 +37,8 @@ class Fidelity:
     segment.
     """
     address_ties: int
-    """The number of times that the allocator had to choose between free blocks of equal size by their address, but the
-    recording does not contain this address (torch up to 2.11).
+    """The number of times that the allocator chose between free blocks of equal size by an address that the recording
+    does not contain. This happens in torch up to 2.11.
     """
 
     @property

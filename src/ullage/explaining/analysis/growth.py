@@ -29,12 +29,13 @@ _LEAST_SHARE_OF_ALLOCATED: Final = 0.5
 bytes.
 """
 _TIMES_OTHER_BLOCKS: Final = 10
-"""A threshold for a leak in a loop. The loop must keep at least this many times as many blocks as all other code,
-without optimizer state. One training step of a net keeps at most about five blocks for each parameter.
+"""A threshold for a leak in a loop. The number of blocks that the loop keeps, divided by the number that all other code
+keeps, must be at least this. Optimizer state does not count. One training step of a net keeps at most about five blocks
+for each parameter.
 """
 _TIMES_FREED_BLOCKS: Final = 3
-"""A threshold for a leak in a loop. A source line must keep at least this many times as many blocks as it ever freed at
-one time.
+"""A threshold for a leak in a loop. The number of blocks that a source line keeps, divided by the largest number that
+it freed at one time, must be at least this.
 """
 _MOST_LINES_TRIED: Final = 3
 _SECTIONS: Final = 4
@@ -42,7 +43,7 @@ _KEEP_ONE_IN: Final = 8
 _LEAST_FREED_BLOCKS: Final = 8
 """A number of blocks. If a source line has freed at least this many at one time, its code does free its blocks."""
 _MADE_ONCE: Final = re.compile(r"^(__init__|_apply|_?load_.*|from_pretrained|to_empty|reset_parameters)$")
-"""The functions that create or move parameters or load data once. Blocks allocated in them are meant to stay."""
+"""The functions that create or move parameters, or that load data once. Blocks allocated in them are meant to stay."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _OF_THE_LEVEL: Final = 200
 """A divisor. Growth over the run is ignored if it is less than the memory in use divided by this number. Such small
@@ -53,7 +54,7 @@ growth explains no failure.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
     """The blocks that a loop allocates at one source line and keeps, and the blocks that other lines allocated in the
-    same loop. Sizes are in bytes, rounded as the allocator does.
+    same loop. Sizes are in bytes after the allocator's rounding.
     """
 
     line: str
@@ -81,8 +82,8 @@ class Accumulation:
 
     @property
     def round_bytes(self) -> int:
-        """The average number of bytes that the loop allocates for each block of `line`. The allocations of all source
-        lines count.
+        """The average number of bytes that the loop allocates for each block of `line`. The bytes of all source lines
+        in the loop count.
         """
         return (self.bytes + self.other_bytes) // self.blocks
 
@@ -266,7 +267,7 @@ class StepGrowth:
     steps: int
     line: str
     line_bytes_per_step: int
-    """The part of the bytes kept by every step that the source line `line` allocated."""
+    """The bytes that the source line `line` allocates in every step and that the step keeps."""
     line_blocks: int
     """The number of blocks that `line` allocated and that are alive at the failed request or at the peak. Blocks from
     before the recording count if their source line is known.

@@ -21,8 +21,8 @@ _OF_BACKWARD: Final[Mapping[Sureness, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineHolder:
-    """A source line, and the memory that it held at the failed request or at the peak. Sizes are in bytes, rounded as
-    the allocator does.
+    """A source line, and the memory that it held at the failed request or at the peak. Sizes are in bytes after the
+    allocator's rounding.
     """
 
     line: str

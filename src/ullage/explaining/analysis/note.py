@@ -55,7 +55,9 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Yield a sentence that says how many driver calls and addresses were compared, and whether they agree."""
+    """Yield a sentence that says how many driver calls and addresses were compared, and whether the replay agrees with
+    the recording.
+    """
     if not len(recording.history):
         yield (
             "the recording has no memory requests, only the final state: call "

@@ -85,8 +85,8 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the smallest part of the given blocks that must be freed for the request to succeed. A replay without each
-    block, the largest first, decides whether the block must be freed.
+    """Return the smallest part of the given blocks that must be freed for the request to succeed. A replay for each
+    block, the largest first, shows whether the block must be freed.
     """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
@@ -97,8 +97,8 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in the stretch of a segment that is cheapest to free. The stretch has at least `wanted`
-    bytes, and the fewest bytes in live blocks.
+    """Return the live blocks in one stretch of a segment. The stretch has at least `wanted` bytes. Of all such
+    stretches, it has the fewest bytes in live blocks.
     """
     best: list[HeldBlock] = []
     best_cost: int | None = None
@@ -130,8 +130,8 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of the segments that must be returned to the driver to free `wanted` bytes. Segments with
-    the smallest share of live bytes are chosen first.
+    """Return the live blocks of some segments. If these blocks did not exist, the driver would get `wanted` bytes back.
+    Segments with the smallest share of live bytes are chosen first.
     """
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
     chosen: list[HeldBlock] = []

@@ -117,7 +117,7 @@ class Recording:
     history: History
     rebuilt: Rebuilt
     program: Program
-    """The operations of the program up to the last failed request, which is included. If no request failed, all
+    """The operations of the program up to and including the last failed request. If no request failed, all
     operations.
     """
     failing_op: int | None
@@ -269,7 +269,7 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def pool_of_ops(self) -> Column:
-        """Return the private pool from which a request in each operation would be served; 0 is the default pool."""
+        """Return the private pool that serves requests at each operation; 0 is the default pool."""
         program = self.program
         begins = program.op == Op.BEGIN_POOL
         last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
@@ -294,7 +294,7 @@ def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *,
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:
-    """Return the number of bytes that an allocator without cached memory requests from the driver for one request."""
+    """Return the number of bytes that an empty allocator requests from the driver to serve one request."""
     one = np.array([requested], np.int64)
     zero = np.zeros(1, np.int64)
     program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
@@ -311,7 +311,7 @@ def _fails(done: Replay, op: int) -> bool:
 
 
 def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
-    """Return whether the first request that fails in a replay failed in the recording as well. If the given capacity is
+    """Return whether the first request that fails in a replay also failed in the recording. If the given capacity is
     too small, a different request fails first.
     """
     first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))

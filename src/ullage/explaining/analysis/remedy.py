@@ -78,7 +78,7 @@ class _RemedyTrial:
 
 class RemedySearch:
     """A search that replays a run with one change at a time. Two replays run in parallel while the caller analyses the
-    recording. The end of the `with` block cancels replays that have not started.
+    recording. Replays that have not started are cancelled at the end of the `with` block.
     """
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
@@ -249,8 +249,8 @@ def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return the remedies that a replay cannot prove. They say by how much the run must reduce its memory, or the size
-    of the failed request.
+    """Return the remedies that a replay cannot prove. They say by how much the run must reduce its memory, or by how
+    much the failed request must be smaller.
     """
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):

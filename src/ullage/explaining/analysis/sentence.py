@@ -121,8 +121,8 @@ def sentence_of(
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Return whether enough memory was free, but could not be used for the request. It is either a free block of
-    another stream or pool, or the cached memory of other pools.
+    """Return whether enough memory was free, but could not be used for the request. Such memory is either a free block
+    of another stream or pool, or the cached memory of other pools.
     """
     if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
         return True

@@ -47,8 +47,8 @@ def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
 
 
 def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return one operation for each optimizer step. Consecutive allocations with an optimizer's `step` on the stack are
-    one such step; its last allocation is returned.
+    """Return the last allocation of each optimizer step. Consecutive allocations with an optimizer's `step` on the
+    stack belong to the same optimizer step.
     """
     table = history.stacks.table
     steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
@@ -129,7 +129,7 @@ def _own_step(program: Program, step_of: Column) -> Column:
 
 
 def _sizes_of(program: Program, own: Column, steps: int) -> list[int]:
-    """Return, for each step, the peak of the requested bytes in the blocks that the step allocates."""
+    """Return, for each step, the peak of the requested bytes. Only blocks that the step itself allocates count."""
     sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     allocations = program.op == Op.ALLOCATE
     sizes[program.key[allocations]] = program.size[allocations]

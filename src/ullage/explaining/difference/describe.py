@@ -25,8 +25,8 @@ def describe(difference: Difference) -> Report:
 
 
 def _headline(difference: Difference) -> str:
-    """Return a sentence that says how much memory grew or shrank. It compares memory allocated at the end, reserved at
-    the end, and allocated at the peak.
+    """Return a sentence that says how much memory grew or shrank. It compares three figures: memory allocated at the
+    end, memory reserved at the end, and memory allocated at the peak.
     """
     if not any(level.after - level.before for level in difference.overall):
         return "AS MUCH AS BEFORE"

@@ -51,8 +51,8 @@ class LineChange:
     """
 
     name: str
-    """The name of the source line in the second run. If the line holds memory only in the first run, its name in the
-    first run.
+    """The name of the source line in the second run. If the line holds memory only in the first run, it is the name in
+    the first run.
     """
     function: str
     kind: ChangeKind
@@ -95,7 +95,7 @@ class Difference(Answer):
     """The allocator's totals at the time that is compared: allocated, pending, cached, reserved, segments."""
     overall: tuple[Level, ...]
     """Totals that do not depend on `moment`. They are the allocated and reserved bytes at the end of each run, and the
-    allocated bytes at each peak. The peaks are missing if a run cannot be replayed, or if neither run has a trace.
+    allocated bytes at its peak. The peaks are missing if a run cannot be replayed, or if neither run has a trace.
     """
     notes: tuple[str, ...]
 

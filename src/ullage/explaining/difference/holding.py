@@ -47,8 +47,8 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentHolding:
-    """The memory that is allocated at one time, for each line and for each annotation. Also has the allocator's totals.
-    All sizes are in bytes.
+    """The memory that is allocated at one time, for each line and for each annotation. It also has the allocator's
+    totals. All sizes are in bytes.
     """
 
     places: dict[Place, HeldBytes]
@@ -185,7 +185,7 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the innermost open named range, for each time at which it changes."""
+    """Return pairs of a time and a named range. At this time, the range becomes the innermost open one."""
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -1,3 +1,3 @@
 """The comparison of the memory snapshots of many ranks. It shows which ranks are alike, and how the others differ. It
-explains the rank that uses the most memory.
+also explains the rank that uses the most memory.
 """

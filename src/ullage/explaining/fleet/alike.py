@@ -22,15 +22,17 @@ GAP: Final = 0.01
 this fraction of the larger one.
 """
 _MOST_KINDS: Final = 16
-"""The largest number of groups into which ranks with equal peaks are divided. Such ranks are divided if different
-source lines hold their memory.
+"""The largest number of groups into which ranks with equal peaks are divided. They are divided if different source
+lines hold their memory.
 """
 _LINES_SHARE: Final = 0.05
 """The largest difference in memory, summed over source lines, between two ranks of one group. It is a fraction of the
 allocated memory.
 """
 _KIND_SHARE: Final = 0.05
-"""A fraction of all ranks. A group that is smaller than this is not usual, and its ranks are reported as different."""
+"""A fraction of all ranks. A group counts as usual if it has at least this fraction. The ranks of smaller groups are
+reported as different.
+"""
 _WORTH: Final = 0.2
 """A fraction of a difference in memory. A report names a source line or a role only if it causes at least this
 fraction.
@@ -51,8 +53,8 @@ class RankGroup:
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to count as usual. An example is the group of all ranks of a pipeline stage.
-    The ranks of smaller groups are reported as different.
+    """Whether the group is large enough to count as usual, such as the group of all ranks of a pipeline stage. The
+    ranks of smaller groups are reported as different.
     """
 
     @property
@@ -90,8 +92,8 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return the properties that all ranks of a group must share. They are whether the last request failed, the cause,
-    the growing line, the settings and the cuBLAS workspace.
+    """Return the properties that all ranks of a group must share. They are the cause, the growing line, the settings,
+    the cuBLAS workspace, and whether the last request failed.
     """
     return (
         summary.failed,

@@ -20,8 +20,8 @@ _MORE = (
 
 
 def describe(fleet: FleetExplanation) -> Report:
-    """Return the report on many ranks. The ranks that differ come first. Then the fullest rank is explained, as by
-    `ullage explain`.
+    """Return the report on many ranks. The ranks that differ come first. The explanation of the fullest rank follows;
+    it is the same as that of `ullage explain`.
     """
     total = sum(len(group.ranks) for group in fleet.groups)
     fullest = describe_explanation(fleet.fullest) if fleet.fullest is not None else None
@@ -121,8 +121,8 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 
 def _numbers(group: RankGroup) -> str:
-    """Return the ranks of a group as text, such as "0 to 255, 512". If rank IDs are unknown, return the names of the
-    first two.
+    """Return the ranks of a group as text, such as "0 to 255, 512". If the ranks are not known, return the names of the
+    first two files.
     """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):

@@ -1,5 +1,5 @@
-"""The explanation of a folder with the snapshots of many ranks. It has the groups of ranks, the ranks that differ and
-why, and a full explanation of the fullest rank.
+"""The explanation of a folder with the snapshots of many ranks. It has the groups of ranks, and the reasons why some
+ranks differ. It also has a full explanation of the fullest rank.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ class FleetExplanation(Answer):
     groups: tuple[RankGroup, ...]
     """Groups of ranks that use memory alike, largest first."""
     different: tuple[DifferentRank, ...]
-    """The ranks outside all usual groups. Ranks that ran out of memory come first; the rest is ordered by reserved
+    """The ranks outside all usual groups. Ranks that ran out of memory come first. The others are ordered by reserved
     memory.
     """
     fullest: Explanation | None

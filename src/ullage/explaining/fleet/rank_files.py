@@ -20,8 +20,8 @@ from ullage.base.errors import UsageError
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A pattern for a local rank in a file name. Local ranks are unique only within one machine. The files of two machines
-may therefore have the same one.
+"""A pattern for a local rank in a file name. Local ranks are unique only within one machine, so the files of two
+machines may have the same one.
 """
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?<![a-z])(?:iteration|iter|global[-_]?step|step|epoch)[-_=]?(\d+)", re.IGNORECASE)
@@ -39,8 +39,8 @@ class RankFile:
     path: Path
     rank: int | None
     name: str
-    """The name of the rank in a report, such as "rank 3". If the rank is not known, it is the path of the file below
-    the folder, without suffix.
+    """The name of the rank in a report, such as "rank 3". If the rank is not known, the name is the file's path below
+    the folder, without the suffix.
     """
     size_bytes: int
     older: int = 0
@@ -87,8 +87,8 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
 
 
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return the files with a name for each rank. Files with the same rank, for example of two machines, get no
-    rank.
+    """Return the files with a name for each rank. If several files have the same rank, for example files of two
+    machines, these files get no rank.
     """
     files = list(files)
     count = Counter(file.rank for file in files)

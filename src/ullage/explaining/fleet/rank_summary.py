@@ -44,7 +44,7 @@ class RankSummary:
     requested_bytes: int | None
     """The size in bytes of the last request that failed; None if no request failed."""
     room_bytes: int | None
-    """The bytes that the allocator could reserve; None if the file does not record them."""
+    """The bytes that the allocator could reserve. None if the file does not record them."""
     failing_line: str | None
     retries: int
     growth_bytes: int
@@ -74,7 +74,7 @@ class RankSummary:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the figures of a rank from the data that `to_json` returned."""
+        """Return the figures of a rank, made from the data that `to_json` returned."""
         return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
 
 

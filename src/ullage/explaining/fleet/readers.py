@@ -16,8 +16,8 @@ from ullage.explaining.fleet.rank_summary import RankSummary
 MOST_WORKERS: Final = 8
 _PIECES_A_WORKER: Final = 4
 _MOST_IN_A_PIECE: Final = 64
-"""The largest number of ranks in one task for an execution engine. A larger task needs fewer starts of processes on the
-engine's workers.
+"""The largest number of ranks in one task for an execution engine. An engine's workers start a process for each task,
+so small tasks would need many starts.
 """
 _BUDGET_BYTES: Final = 1 << 30
 """The memory in bytes that all reader processes together may use. A file that needs more is read alone."""
@@ -125,8 +125,8 @@ class _Reader:
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
         self.is_broken = False
-        """Whether the reader process ended without a response. The kernel may report this slightly after it closes the
-        pipe.
+        """Whether the reader process ended without a response. The kernel may report the end slightly after it closes
+        the pipe.
         """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:

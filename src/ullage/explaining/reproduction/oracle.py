@@ -21,8 +21,8 @@ _PAGES_TRIED: Final = 100
 
 def as_a_script_sets_them(settings: Settings) -> Settings:
     """Return the allocator settings that a generated script uses for a run. A script always sets a memory limit, and
-    PyTorch with a limit collects garbage in its cache. If the run had no limit, garbage collection is therefore
-    switched off.
+    with a limit PyTorch collects garbage in its cache. If the run had no limit, this garbage collection is switched
+    off.
     """
     collects = settings.per_process_memory_fraction < 1
     return replace(
@@ -116,7 +116,9 @@ class Oracle:
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with another replay. Both replays end at the request that failed in the recording."""
+        """Return the recording with the given replay in place of the recording's replay. Both replays end at the
+        request that failed in the recording.
+        """
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 

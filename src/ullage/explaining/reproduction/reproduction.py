@@ -66,8 +66,8 @@ class Reproduction:
     """Whether expandable segments prevent the failure, in the run and in the generated script."""
     trials: int
     finished: bool
-    """Whether the search for a shorter script ended before the time limit. Then no single allocation can be left out of
-    the script.
+    """Whether the search for a shorter script ended before the time limit. If it did, no single allocation can be left
+    out of the script.
     """
     notes: tuple[str, ...]
 
@@ -287,7 +287,7 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield the blocks of a segment in address order. A free part of the segment is yielded as a temporary block."""
+    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as a temporary block."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

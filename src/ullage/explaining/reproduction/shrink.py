@@ -26,8 +26,8 @@ _PROGRESS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A list of allocator operations: ALLOCATE, FREE and EMPTY_CACHE. The last operation is the request that fails;
-    each of the others can be left out. A key identifies an allocation and its free, or one EMPTY_CACHE.
+    """A list of allocator operations: ALLOCATE, FREE and EMPTY_CACHE. The last operation is the request that fails.
+    Each of the others can be left out. A key identifies either an allocation and its free, or one EMPTY_CACHE.
     """
 
     op: Column
@@ -90,7 +90,7 @@ class Shrunk:
     trials: int
     """The number of lists of operations that the search tested."""
     finished: bool
-    """Whether the search ended before the time limit. Then no single allocation can be left out of the list."""
+    """Whether the search ended before the time limit. If it did, no single allocation can be left out of the list."""
 
 
 def shrink(
@@ -165,8 +165,8 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out operations, first in large chunks, then in chunks of half the size, and so on down to single
-        operations. At the end, the failure needs every remaining allocation.
+        """Leave out operations, first in large chunks, then in chunks of half the size, and finally one by one. At the
+        end, every remaining allocation is needed for the failure.
         """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:

@@ -171,7 +171,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
     """Return three things: the script's lines for all operations but the last, the line for the last operation, and the
-    number of streams.
+    number of streams that the script needs.
     """
     sketch = reproduction.sketch
     names: dict[int, str] = {}

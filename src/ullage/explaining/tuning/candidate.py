@@ -20,19 +20,19 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""The values that are tried for each option, in this order. The search also tries to leave the option out."""
+"""The values that are tried for each option, in this order. The search also tries to omit the option."""
 _LARGE_STEP: Final = 2  # In MiB; the driver maps memory in pages of 2 MiB.
 _SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A set of allocator options for the start of a process. It has the options that the search varies, and the run's
-    other options, which stay the same.
+    """A set of allocator options for the start of a process. Some of them are varied by the search. The others are the
+    run's other options, which stay the same.
     """
 
     options: tuple[tuple[str, str], ...] = ()
-    """The allocator options that the search varies, as (name, value). They are in the order of `_CHOICES`."""
+    """The allocator options that the search varies, as (name, value), in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -107,8 +107,8 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return the allocator settings of a run as a candidate. It has the options that the search varies, and the options
-    that stay the same.
+    """Return the allocator settings of a run as a candidate. It has both the options that the search varies and the
+    options that stay the same.
     """
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}

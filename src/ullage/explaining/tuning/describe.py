@@ -52,8 +52,8 @@ def _tone(tuning: Tuning) -> Tone:
 
 
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Return whether the best settings leave almost no memory free when the failed request succeeds. The step had not
-    ended at this point and may need more memory.
+    """Return whether the best settings leave almost no memory free at the request that failed in the recording. The
+    training step had not ended there and may need more memory.
     """
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
@@ -173,8 +173,8 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the replays that the report shows. They are those with the best and the present settings, those that no
-    other replay beats in both bytes and driver calls, and other improvements.
+    """Return the replays that the report shows. They are the replays with the best and the present settings, and
+    replays that no other one beats in both bytes and driver calls. Other improvements follow.
     """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)

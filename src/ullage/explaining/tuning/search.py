@@ -24,8 +24,8 @@ _GAIN_ENOUGH_BYTES: Final = GIB // 2
 hide a useful saving.
 """
 _GAINS_PER_OPTION: Final = 2
-"""The least saving that justifies one more allocator option, as a multiple of the smallest useful saving. It equals 2 %
-of the reserved bytes, but at most 1 GiB.
+"""A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
+This is 2 % of the reserved bytes, but at most 1 GiB.
 """
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
@@ -57,7 +57,7 @@ class SettingsSearch:
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Replay the run with each option alone. Then vary the best candidates in one option at a time until nothing
+        """Replay the run with each option alone. Then change one option of the best candidates at a time, until nothing
         improves.
         """
         self.try_all(self.space.alone())
@@ -122,8 +122,8 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return a sort key for replays. Replays without failed requests come first. Among them, those without many
-        additional driver calls come first, and then those with the fewest reserved bytes.
+        """Return a sort key for replays. Replays without failed requests come first. Of these, the replays without many
+        additional driver calls come first. The rest is ordered by reserved bytes.
         """
         assert self.present is not None
         if not trial.fits:
@@ -138,8 +138,8 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a replay makes far more driver calls than the replay with the present settings. It must make
-        over twice as many, and more than one additional call per 100 requests.
+        """Return whether a replay makes far more driver calls than the replay with the present settings. This means
+        more than twice as many, and more than one additional call per 100 requests.
         """
         assert self.present is not None
         now = self.present.driver_calls
@@ -182,8 +182,8 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return the replay whose settings are recommended. It fits while the present settings do not, or it saves
-        bytes or driver calls. Return None if no replay does.
+        """Return the replay whose settings are recommended. It fits while the run with the present settings does not,
+        or it saves bytes or driver calls. Return None if no replay does.
         """
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
@@ -210,8 +210,8 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the replays without a failure that no other replay beats in both bytes and driver calls. If replays are
-    equal, the one with the fewest options is returned.
+    """Return the replays without a failure that no other replay beats in both bytes and driver calls. Of equal replays,
+    the one with the fewest options is returned.
     """
     order = sorted(
         (trial for trial in trials if trial.fits),

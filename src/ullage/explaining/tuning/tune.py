@@ -1,5 +1,5 @@
-"""The search, by replay, for the best allocator settings of a recorded run and for the least capacity that it needs.
-The results are proved for this run only.
+"""The search for the best allocator settings of a recorded run, and for the least capacity that the run needs. The run
+is replayed, so the results are proved for this run only.
 """
 
 import time
@@ -37,7 +37,7 @@ class LeastRoom:
     room_bytes: int
     is_exact: bool
     """Whether a replay proves that the next smaller capacity is too small. It is False if the time limit ended the
-    search before.
+    search earlier.
     """
 
 
@@ -64,12 +64,12 @@ class Tuning(Answer):
     trials: tuple[Trial, ...]
     """All replays that the search made, best first."""
     in_any_room: tuple[Trial, ...]
-    """Replays with the same settings and an unlimited capacity. They are made only if the run fits with no settings."""
+    """Replays with the same settings and an unlimited capacity. They are made only if no settings let the run fit."""
     frontier: tuple[Trial, ...]
     """The replays that no other replay beats in both bytes and driver calls, in the order of driver calls."""
     needs: tuple[LeastRoom, ...]
-    """The least capacity of the run with the present settings, followed by that with the best settings. An unknown
-    capacity is left out.
+    """The least capacity of the run with the present settings, followed by the least capacity with the best settings.
+    An unknown capacity is left out.
     """
     is_complete: bool
     """Whether the search for settings ended before the time limit."""
@@ -168,7 +168,7 @@ def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search for the settings with which the run reserves the least memory at unlimited capacity."""
+    """Search for the settings with which the run reserves the least memory if the capacity is unlimited."""
     assert search.present is not None
     search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text

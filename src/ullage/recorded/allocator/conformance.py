@@ -33,7 +33,9 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The words for kinds of driver calls in files of recorded sequences. Each is followed by the figures given here."""
+"""The word for each kind of driver call in files of recorded sequences, and the names of the figures that follow this
+word.
+"""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -42,7 +44,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence at which ullage's allocator model gives another result than the
+    """The first operation of a recorded sequence for which ullage's allocator model gives a different result than the
     recording.
     """
 
@@ -104,8 +106,8 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which ullage's allocator model gives another result than the recording. Return None
-    if there is none.
+    """Return the first operation for which ullage's allocator model gives a different result than the recording. Return
+    None if all results are equal.
     """
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"

@@ -30,8 +30,8 @@ and WSL are far lower.
 
 
 def placement_of(program: Program) -> str:
-    """Return the rule for segment addresses of the recorded system, inferred from the recorded addresses. It is "linux"
-    if the program contains no addresses.
+    """Return the rule by which the recorded system chose addresses for segments. It is inferred from the recorded
+    addresses. Without addresses, it is "linux".
     """
     known = [*program.recorded_addresses, *(segment.address for segment in program.start)]
     return "windows" if known and max(known) < _LINUX_FROM else "linux"

@@ -172,8 +172,8 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return the whole number that a text contains. It must be within a range, because a `Program` contains signed
-    64-bit numbers.
+    """Return the whole number that a text contains. It must be within the given range, because a `Program` contains
+    signed 64-bit numbers.
     """
     number = int(word)
     if not least <= number < below:

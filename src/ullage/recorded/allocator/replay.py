@@ -40,7 +40,7 @@ class State(IntEnum):
 
     FREE = 0
     WAITING = 1
-    """A block that was freed, but that another stream may still use."""
+    """A block that was freed but that another stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
     """Reserved addresses of an expandable segment to which no memory is mapped."""
@@ -52,15 +52,15 @@ class ImpossibleStartError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
-    """The GPU of a replay. It has a memory size in bytes, a part that other processes use, and a rule for the addresses
-    of segments.
+    """The GPU of a replay. It has a memory size in bytes, the bytes that other processes use, and a rule for the
+    addresses of segments.
     """
 
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`. If it is None, the rule is inferred from the addresses in the `Program`.
-    With "linux" and "windows", recorded addresses are used first.
+    """The rule for the addresses of segments, a key of `allocator.placement.PLACEMENTS`. None means that the rule is
+    inferred from the addresses in the `Program`. With "linux" and "windows", recorded addresses are used first.
     """
 
     @classmethod
@@ -73,7 +73,7 @@ class ReplayDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevels:
-    """The allocator's byte counts at one time. They are named `<name>.all` in torch.cuda.memory_stats()."""
+    """The allocator's byte counts at one time. torch.cuda.memory_stats() calls them `<name>.all`."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -101,8 +101,8 @@ class Places:
 
     address: Column
     segment: Column
-    """The index of the cudaMalloc call that created the segment. For an expandable segment, ~n (bitwise not), where n
-    is the index of its address reservation.
+    """The index of the cudaMalloc call that created the segment. For an expandable segment, it is ~n (bitwise not),
+    where n is the index of its address reservation.
     """
     offset: Column
     size_bytes: Column
@@ -152,7 +152,9 @@ class Replay:
     """The result of a replay. It has the results of all allocator operations and the final state of the allocator."""
 
     done: int
-    """The number of allocator operations that were run. It is less than all if the replay stopped early."""
+    """The number of allocator operations that were run. If the replay stopped early, these are the operations before
+    the stop.
+    """
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int
@@ -162,7 +164,7 @@ class Replay:
     """The indices of the operations whose requests were rejected because of the option `throw_on_cudamalloc_oom`."""
     skipped_ops: Column
     retries: int
-    """The number of times that the allocator freed its cached memory to satisfy a request. PyTorch has it in
+    """The number of times that the allocator freed its cached memory to satisfy a request. PyTorch reports it as
     torch.cuda.memory_stats()["num_alloc_retries"].
     """
     synchronizations: int
@@ -186,8 +188,8 @@ class Replay:
 
     @property
     def driver_calls(self) -> int:
-        """The number of driver calls that take time on a real GPU. They are cudaMalloc, cudaFree, and the mapping and
-        unmapping of pages.
+        """The number of driver calls that take time on a real GPU. These are calls of cudaMalloc and cudaFree, and
+        calls that map or unmap pages.
         """
         slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
         return sum(self.call_counts[call] for call in slow)

@@ -76,7 +76,7 @@ class CountedMessages:
 
     def rest(self) -> Unread:
         """Return the number of out-of-memory messages that were only counted. The true number may be higher. One
-        message may match two beginnings, so only the beginning with the most messages counts.
+        message may match two beginnings, so the counts of different beginnings are not added.
         """
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():

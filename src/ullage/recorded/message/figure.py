@@ -24,7 +24,7 @@ def bytes_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Return the number in a text such as "0.95". A period at the end of a sentence may follow, as in "0.95."."""
+    """Return the number in a text such as "0.95". The period of a sentence's end may follow, as in "0.95."."""
     return float(_plain(text))
 
 

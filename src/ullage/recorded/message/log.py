@@ -91,7 +91,7 @@ _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""Matches an unfinished piece of markup at the end of a piece of text. It is an escape sequence, a tag, an entity, or
+"""Matches markup that is cut off at the end of a piece of text. The markup is an escape sequence, a tag, an entity, or
 Markdown emphasis around a figure.
 """
 _LONGEST_MARKUP: Final = 320
@@ -131,7 +131,7 @@ class FoundMessage:
     statement: str | None = None
     """The source code of the innermost line of the user's code in the traceback."""
     context: tuple[str, ...] = ()
-    """Names of `_SIGNS` for the program that wrote the log and what it was doing. They are derived from the lines
+    """Names of `_SIGNS`. They say which program wrote the log and what it was doing. They are derived from the lines
     before the message.
     """
     server: ServerMemory | None = None
@@ -140,8 +140,8 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory. It is used for texts without a known out-of-memory
-    message.
+    """The first place in a text that mentions running out of memory. It is used only if the text has no known
+    out-of-memory message.
     """
 
     row: int
@@ -213,7 +213,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory message that can be read only if lines are joined that a terminal has cut."""
+    """Return the first out-of-memory message that can be read only after lines that a terminal has cut are joined."""
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -251,8 +251,8 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
 
 
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text of a log without markup. Markup is a terminal's color codes, a page's tags and entities, and
-    Markdown emphasis. If the end of a piece cuts markup in two, it is kept until the next piece arrives.
+    """Yield the text of a log without markup: color codes of a terminal, tags and entities of a web page, and Markdown
+    emphasis. If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
     """
     rest = ""
     for piece in pieces:

@@ -42,8 +42,8 @@ _EDGE: Final = re.compile(
     r"|[\s>|]"
     r")*|\s+"
 )
-"""Matches other white space or the end of a line. A log may put a rank or a time at the start of the next line, which
-is matched with the end.
+"""Matches other white space or the end of a line. If the log puts a rank or a time at the start of the next line, this
+is matched as well.
 """
 
 
@@ -126,7 +126,7 @@ def hits_of(
     text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
 ) -> Iterator[Hit]:
     """Yield the out-of-memory messages that begin between `begin` and `until`, in order and without overlap. If
-    `counted` says that enough messages of a kind were read, more messages of this kind are only counted.
+    `counted` already has enough messages of a kind, more messages of this kind are only counted.
     """
     until = len(text) + 1 if until is None else until
     found = sorted(
@@ -242,7 +242,7 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return the position of the end of the last whole word in a part of a text."""
+    """Return the position at which the last whole word in a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)

@@ -17,7 +17,7 @@ def is_notebook(beginning: str) -> bool:
 
 
 def printed_by(content: str) -> str | None:
-    """Return the printed output of the cells of a Jupyter notebook, with errors. Return None if the text is not a
+    """Return the printed output of the cells of a Jupyter notebook, including errors. Return None if the text is not a
     complete notebook.
     """
     if is_far_larger_in_memory(content):

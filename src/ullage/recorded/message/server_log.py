@@ -10,8 +10,8 @@ from typing import Any, Final
 from ullage.recorded.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
-"""The largest number of lines with memory figures that are read from a model server's log. When a server starts, it
-logs fewer lines than this.
+"""The largest number of lines with memory figures that are read from a model server's log. A server that starts logs
+fewer such lines.
 """
 _LONGEST: Final = 1200
 
@@ -38,7 +38,7 @@ class ServerMemory:
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
     """The bytes of the KV cache that vLLM logs. The number is negative if everything else needs more memory than vLLM
-    may use.
+    is allowed to use.
     """
     kv_cache_set_bytes: int | None = None
     """The bytes of the KV cache if the user set them (vLLM's `kv_cache_memory_bytes`). Then gpu_memory_utilization has

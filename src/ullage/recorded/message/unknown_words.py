@@ -43,8 +43,8 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Matches names of the driver and its functions. An error with such a name means that the driver refused GPU memory,
-not a memory pool.
+"""Matches names of the driver and its functions. An error with such a name means that the driver itself refused GPU
+memory.
 """
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
@@ -101,8 +101,8 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which a line with an out-of-memory error contains at least one. They are searched first, because a plain
-text search is fast.
+"""Words of which a line with an out-of-memory error contains at least one. They are searched first because this search
+is fast.
 """
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE

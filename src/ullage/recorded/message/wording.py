@@ -33,7 +33,7 @@ class MessageKind(StrEnum):
     ON_CHIP = "on_chip"
     """Too little shared memory on the GPU for a kernel's thread block. The GPU's main memory did not run out."""
     WARNING = "warning"
-    """A memory request that failed, but that the program repeats in another way. The program continues."""
+    """A memory request that failed. The program repeats it in another way and continues."""
     PROGRAM = "program"
     """Another program's message about its own GPU memory. `Message.backend` names the program."""
 
@@ -113,8 +113,8 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""Matches the end of a line whose figures are on the next line. A log may put a rank or a time at the start of the next
-line, which is matched with the end.
+"""Matches the end of a line whose figures are on the next line. If the log puts a rank or a time at the start of the
+next line, this is matched as well.
 """
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"

@@ -1,5 +1,5 @@
-"""The state of the allocator when recording began: its segments, and the blocks in them. These blocks are freed later
-or exist at the end, but their allocation is not recorded.
+"""The state of the allocator when recording began: its segments, and the blocks in them. The allocation of these blocks
+is not recorded. They are freed later or exist at the end.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,13 +25,13 @@ an expandable segment reserves addresses for 9/8 of its GPU's memory.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain. By default, there are none. They are chosen so that a
-    replay matches the recording better.
+    """Assumptions about facts that a recording does not contain. By default, nothing is assumed. An assumption is made
+    if it lets a replay match the recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """The sizes in bytes of some blocks that are older than the recording, by address. The rest of the memory was not
-    split off these blocks.
+    """The sizes in bytes of some blocks that are older than the recording, by address. These blocks are larger than
+    requested, because the allocator did not split off the rest.
     """
     beyond_room_bytes: int = 0
     """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
@@ -41,9 +41,7 @@ class Unrecorded:
     oom_pool: int = 0
     """The private pool that the failed requests of a recording belong to; 0 is the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were freed during a recording. The key is the index of the segment's
-    lifetime.
-    """
+    """The private pools of segments that were freed during a recording, by the index of the segment's lifetime."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
     """The assumed reason, by trace entry, why the cache was emptied before an allocation: True if the program called
     `empty_cache`, False if the allocator needed the memory. Without an assumption, the allocator did it if the request
@@ -97,14 +95,14 @@ class _AliveBlock:
     requested: int
     stack: int
     freed_row: int
-    """The index of the trace entry from which on the block's memory can be reused. It is the length of the history if
-    the block is never freed.
+    """The index of the trace entry after which the block's memory can be reused. It is the length of the history if the
+    block is never freed.
     """
     is_pending: bool
     """Whether the block was freed before recording began, but other streams still used it."""
     is_exact: bool
-    """Whether `size` is the block's real size, as in the final state. A trace entry that frees a block may record only
-    the requested size.
+    """Whether `size` is the block's real size, as in the final state. It is False if only the requested size is known,
+    from a trace entry that frees the block.
     """
 
 
@@ -173,8 +171,8 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return, for each segment, the index of its lifetime at the beginning of the recording. It is -1 if there is
-    none.
+    """Return, for each segment, the index of its lifetime at the beginning of the recording. It is -1 if the segment
+    did not exist then.
     """
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
@@ -243,9 +241,8 @@ class _Holes:
         return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
-        """Return the address of the first allocation between two addresses, if it was made before the given trace
-        entry. Otherwise, return None. The allocator places such an allocation at the beginning of the only free
-        block there.
+        """Return the address of the first allocation in an address range, if it was made before the given trace entry.
+        Otherwise, return None. The allocator places such an allocation at the beginning of the only free block there.
         """
         addresses, rows = self._by_address()
         low, high = np.searchsorted(addresses, (start, stop)).tolist()
@@ -312,8 +309,8 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return the end address of a block of which only the requested size is known. The rest of the memory may not
-        have been split off. A small gap after the block belongs to the block.
+        """Return the end address of a block of which only the requested size is known. A small gap after the block
+        belongs to the block, because the allocator may not have split off the rest.
         """
         if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
             return following  # Blocks above max_split_size_mb are never split.

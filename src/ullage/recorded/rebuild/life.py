@@ -15,8 +15,8 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The trace entries that allocate or free blocks. Each has the previous entry at the same address, which determines
-    its meaning.
+    """The trace entries that allocate or free blocks. Each entry comes with the previous entry at the same address,
+    which determines what the entry means.
     """
 
     row: Column

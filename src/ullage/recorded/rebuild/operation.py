@@ -26,7 +26,7 @@ _OTHER_STREAM: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """The columns of a reconstructed `Program`, the trace entry of each operation, and the driver calls of each
-    operation. The trace entry is -1 if there is none.
+    operation. The trace entry is -1 for an operation without one.
     """
 
     op: Column
@@ -146,8 +146,8 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add operations for blocks that are used on other streams. The number of streams is the largest number of freed
-    blocks that wait for other streams at the same time.
+    """Add operations for blocks that are used on other streams. There are only as many such streams as freed blocks
+    wait for other streams at the same time.
     """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
@@ -242,8 +242,9 @@ def whole_pages(size: Any) -> Any:
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many driver calls before a request come from the script's own `empty_cache`. Return 0 if the allocator
-    needed the memory for the request. `is_own` says whether the script called `empty_cache`, if that is known.
+    """Return how many driver calls before a request come from the script's own `empty_cache`. The result is 0 if the
+    allocator needed the memory for the request. `is_own` says whether the script called `empty_cache`, if that is
+    known.
     """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:

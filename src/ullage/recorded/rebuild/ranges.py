@@ -1,4 +1,4 @@
-"""A sorted collection of address ranges without overlap. Memory is added and removed in pieces."""
+"""A sorted collection of address ranges without overlap, for memory that is added and removed in pieces."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class Ranges(Generic[T]):
         return ((start, *self._rest[start]) for start in self._starts)
 
     def put(self, start: int, stop: int, value: T) -> None:
-        """Add an address range. Parts of earlier ranges that it overlaps are removed."""
+        """Add an address range. If it overlaps earlier ranges, the overlapping parts of these are removed."""
         self.cut(start, stop)
         self._starts.insert(bisect_left(self._starts, start), start)
         self._rest[start] = stop, value

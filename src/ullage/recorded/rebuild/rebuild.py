@@ -48,8 +48,8 @@ class Rebuilt:
     room_bytes: int
     """The most bytes of GPU memory that the allocator can reserve. It is `UNBOUNDED_BYTES` if this is unknown."""
     beyond_room_bytes: int
-    """The bytes of GPU memory that the allocator is assumed not to be able to reserve. CUDA contexts and other
-    processes use them.
+    """The bytes of GPU memory that CUDA contexts and other processes are assumed to use. The allocator cannot reserve
+    them.
     """
     room_is_known: bool
     """Whether the allocator's capacity is known from a request that failed. It is then the reserved bytes plus the
@@ -65,8 +65,8 @@ class Rebuilt:
     size_of_key: Column
     """The requested bytes of each block."""
     recorded_calls: Mapping[int, tuple[tuple[str, int], ...]]
-    """The recorded driver calls of each operation. Each is "take" or "give" and a size in bytes: the driver gave this
-    memory ("take") or got it back ("give").
+    """The recorded driver calls of each operation, with sizes in bytes. The name "take" means memory from the driver,
+    "give" means memory that the driver got back.
     """
     is_whole: bool
     """Whether recording began before the process's first allocation."""

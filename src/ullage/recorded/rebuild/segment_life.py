@@ -106,7 +106,9 @@ class SegmentLives:
 
 
 class LifeFinder:
-    """Finds the lifetime of a segment by address and time. The parts that do not depend on these are computed once."""
+    """Finds the lifetime of a segment by address and time. Everything that does not depend on the address and the time
+    is computed once.
+    """
 
     def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
         self._begin, self._end, self._born, self._died = begin, end, born, died
@@ -241,8 +243,9 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return the lifetime of a segment, with its private pool. The pool is read from trace entries. If they do not
-    record it, it is the pool of the final segments, whose addresses are `starts`.
+    """Return the lifetime of a segment, with its private pool. The pool is the one in the trace entries. If they do not
+    record a pool, it is the pool of the final segment at the same address. `starts` has the addresses of the final
+    segments.
     """
     labels = history.labels.pool
     if len(labels):
@@ -259,7 +262,7 @@ def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """A period in which all allocations went to the same private pool. It lies between two allocating trace entries."""
+    """A period between two allocating trace entries. All allocations in it went to the same private pool."""
 
     pool: int
     first_row: int
@@ -284,8 +287,8 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the periods of a recording in which allocations went to a private pool, in order. A period ends when
-    memory is returned to the driver, because `empty_cache` frees nothing while allocations go to a private pool.
+    """Return the periods of a recording in which allocations went to a private pool, in order. During such a period,
+    `empty_cache` frees nothing. A period therefore ends when memory is returned to the driver.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]

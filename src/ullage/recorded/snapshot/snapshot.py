@@ -37,7 +37,7 @@ _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 """Control characters, which could change a terminal's state. Names in a snapshot do not need them."""
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""A size in bytes. For every failed request of at least this size, this size is stored."""
+"""The size in bytes that is stored for every failed request of at least this size."""
 _MOST_FREE_LISTS: Final = 1 << 14
 """The largest number of pairs of stream and private pool. PyTorch itself creates about 200 streams for each device."""
 
@@ -114,7 +114,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """Return, for each device that has a trace, which of the file's trace entries belong to it."""
+    """Return, for each device that has a trace, the rows of its entries among the trace entries of the file."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
@@ -171,16 +171,16 @@ def _history_of(
 
 
 def _sizes_of(action: Column, size: Column) -> Column:
-    """Return the sizes of trace entries in bytes. For a failed request of at least 2^62 bytes (unsigned), the stored
-    size is 2^62.
+    """Return the sizes of trace entries in bytes. A failed request of 2^62 bytes or more is stored as 2^62. Its size is
+    first read as an unsigned number.
     """
     is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
     return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
 
 def _check_pools(history: History) -> None:
-    """Raise ValueError if a snapshot has too many pairs of stream and private pool. A replay has lists for each pair,
-    and their number is limited.
+    """Raise ValueError if a snapshot has too many pairs of stream and private pool. A replay has lists for each pair
+    and can hold only a limited number.
     """
     streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
     pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
@@ -254,8 +254,8 @@ def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
 
 
 def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
-    """Raise ValueError if stack frames share very long names. The text of each frame repeats the names and would take
-    far more memory than the file.
+    """Raise ValueError if stack frames share very long names. The text of each frame repeats the names, so all texts
+    would take far more memory than the file.
     """
     letters = np.array([len(text) for text in texts], np.int64)
     made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())

@@ -161,8 +161,8 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a group also
-        ends before a repeated stack or a new source line.
+        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a repeated
+        stack or a new source line starts a new group.
         """
         found: list[list[int]] = []
         is_open = False
@@ -196,7 +196,9 @@ class _OperationStack:
     names: frozenset[str]
     """The names of the forward operations on the stack."""
     backward: str
-    """The name of the operation whose backward function is on the stack. It is empty if there is none."""
+    """The name of the operation whose backward function is on the stack. It is empty if the stack has no such
+    function.
+    """
     is_engines: bool
     """Whether the autograd engine runs the operation in C++."""
     place: Frame | None

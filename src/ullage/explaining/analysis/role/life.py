@@ -47,7 +47,7 @@ class Passes:
     backward_ends: Column
     """The last allocating operation of each backward pass."""
     after_backward: Column
-    """The first allocating operation after each backward pass. It is `NEVER` if there is none."""
+    """The first allocating operation after each backward pass. It is `NEVER` if no allocation follows."""
     has_modules: bool
     """Whether an nn.Module ran forward in the recording."""
 
@@ -94,15 +94,15 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
 
 def next_of(moments: Column, at: Column) -> Column:
-    """Return, for each element of `at`, the next larger element of the sorted array `moments`. It is `NEVER` if there
-    is none.
+    """Return, for each element of `at`, the next larger element of the sorted array `moments`. It is `NEVER` if no
+    element is larger.
     """
     return np.append(moments, NEVER)[np.searchsorted(moments, at, side="right")]
 
 
 def previous_of(moments: Column, at: Column) -> Column:
     """Return, for each element of `at`, the last element of the sorted array `moments` that is not larger. It is -1 if
-    there is none.
+    all elements are larger.
     """
     return np.insert(moments, 0, -1)[np.searchsorted(moments, at, side="right")]
 
@@ -159,7 +159,9 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of two blocks with the same stack and size. The second is the last freed block before the first."""
+    """Yield pairs of two blocks with the same stack and size. The second block is the latest one that was allocated
+    before the first and that was freed.
+    """
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

@@ -41,7 +41,7 @@ class Makers:
     part: Column
     """The `Pass` of each stack."""
     begins_backward: Mask
-    """Whether this stack allocates the gradient of the loss. It is the first gradient of a backward pass."""
+    """Whether this stack allocates the gradient of the loss. This gradient is the first one of a backward pass."""
     is_gradient: Mask
     """Whether PyTorch's C++ code for parameter gradients is on the stack."""
     is_parameter: Mask

@@ -26,8 +26,8 @@ _CUBLAS_BYTES: Final = 8_519_680
 9.0.
 """
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
-"""Two workspace sizes in bytes: that of cuBLASLt, and that of cuBLAS and cuBLASLt from compute capability 9.0 on. A
-tensor can have one of these sizes by chance.
+"""Two workspace sizes in bytes. The first is that of cuBLASLt. The second is that of cuBLAS and cuBLASLt from compute
+capability 9.0 on. A tensor can have one of these sizes by chance.
 """
 
 
@@ -306,8 +306,8 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """Return the oldest of the chosen blocks. For each size in bytes, as many blocks are returned as there are
-        parameters of this size without a gradient.
+        """Return the oldest of the chosen blocks. The number of blocks of each size is the number of parameters of this
+        size that have no gradient yet.
         """
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
@@ -318,8 +318,8 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first of the given blocks. For each size, at most as many blocks are returned as the counter
-        `left` allows. The counter is reduced by the returned blocks.
+        """Return the first of the given blocks. The counter `left` says how many blocks of each size may be returned.
+        It is reduced by the returned blocks.
         """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):

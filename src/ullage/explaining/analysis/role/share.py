@@ -1,5 +1,5 @@
-"""The memory of each role at the failed request or at the peak, and how certain the roles are. Advice says how to
-reduce the largest role.
+"""The memory of each role at the failed request or at the peak, and how certain the roles are. Also has advice on how
+to reduce the largest role.
 """
 
 from collections import Counter

@@ -36,7 +36,7 @@ class Account:
     processes.
     """
     own_number: int | None = None
-    """The process ID that the driver's list has for the failing process itself. None if the process does not run in a
+    """The failing process's own ID in the driver's list of processes. None if the process does not run in a
     container.
     """
     spilt_bytes: int = 0
@@ -52,7 +52,8 @@ class Account:
 
 def account_of(message: Message) -> Account | None:
     """Return the parts of a GPU's memory that an error message shows. Return None if the total, the free or the
-    allocated bytes are missing. Figures that contradict each other or that another program wrote also give None.
+    allocated bytes are missing. Also return None if the figures contradict each other or were written by another
+    program than PyTorch.
     """
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:

@@ -228,8 +228,8 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict that memory outside PyTorch is the cause. The result is None if this memory is smaller than
-    the request. With `most`, it must also be more than PyTorch's own memory.
+    """Return the verdict that memory outside PyTorch is the cause. Return None if this memory would not have been
+    enough for the request. With `most`, also return None if it is less than PyTorch's own memory.
     """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN

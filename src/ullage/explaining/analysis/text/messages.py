@@ -35,7 +35,7 @@ class Messages:
     """The last warning of the same allocator before the message that is explained."""
     failures: int = 0
     repeated: int = 0
-    """The number of failures with the same message as the first one."""
+    """The number of failures whose message is the same as the first one."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
     """The message that is explained for each rank. The key is the label on the rank's lines in the log."""
@@ -144,8 +144,8 @@ class Messages:
 
 
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with its traceback from the log. Some allocators first log an error without a traceback, and
-    raise it afterwards. The message is then repeated, and the lines before the repetition are the traceback.
+    """Return a message with the traceback that the log shows later. Some allocators log an error without a traceback
+    and then raise it. The log then has the message twice, and the traceback is directly before the second one.
     """
     if first.context or first.place is not None:
         return first
@@ -153,8 +153,8 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Return whether a found message should be explained instead of the current one. Either the current one is a
-    warning, or only the found one is certain.
+    """Return whether a found message should be explained instead of the current one. It should if the current one is a
+    warning, or if only the found one is certain.
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True

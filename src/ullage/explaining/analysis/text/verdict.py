@@ -32,7 +32,7 @@ def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
 
     Args:
         allocated_bytes: the memory that the run held.
-        missing_bytes: the memory that was missing. It is 0 or less if rounding in the message hides it.
+        missing_bytes: the memory that was missing. If rounding in the message hides it, this is 0 or less.
     """
     if missing_bytes <= 0:
         return estimate(

@@ -80,8 +80,8 @@ def libraries_bytes(found: FoundMessage) -> int:
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Return the verdict on an error of PyTorch, CUDA or a library. If a known program wrote the log, the remedies are
-    settings of that program.
+    """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
+    are settings of this program.
     """
     if found.message.kind not in _OF_THE_CARD:
         return verdict

@@ -138,7 +138,7 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on FlashInfer's own allocator. It allocates from a workspace of fixed size."""
+    """Return the verdict on FlashInfer's own allocator, which uses a workspace of fixed size."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "the requested memory"
     return TextVerdict(
         cause=Cause.LIMIT,
