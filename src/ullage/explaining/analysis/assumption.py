@@ -28,19 +28,17 @@ from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
-"""The largest number of replays that one search for unrecorded properties of a run may make."""
+"""The largest number of replays in one search for unrecorded properties of a run."""
 _MOST_ENTRIES: Final = 2_000_000
 """A limit on the search for unrecorded properties of a run. All replays of one search together may not have more trace
 entries than this. The search always makes at least one replay.
 """
 _MOST_ENTRIES_BACK: Final = 4
-"""The largest number of recorded returns of memory to the driver that the search tries to explain. The search begins at
-the first trace entry at which the replay differs from the recording. From there, it goes backwards.
+"""The search tries to explain at most this many recorded returns of memory to the driver. It begins at the first trace
+entry at which the replay differs from the recording, and goes backwards.
 """
 _MOST_POOLS: Final = 8
-"""The largest number of private pools that the search for unrecorded properties tries for one request or one
-segment.
-"""
+"""The largest number of private pools that the search tries for one request or one segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

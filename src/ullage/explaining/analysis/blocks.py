@@ -129,7 +129,7 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Yield pairs (block, operation) for the blocks that several streams used. After the operation, no other stream
+    """Yield pairs (block, operation) for the blocks that several streams used. After this operation, no other stream
     uses the block.
     """
     program = recording.program

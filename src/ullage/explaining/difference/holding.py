@@ -185,7 +185,9 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return pairs of a time and a named range. At this time, the range becomes the innermost open one."""
+    """Return the times at which the innermost open named range changes, and the name of this range from each time
+    on.
+    """
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -122,7 +122,7 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 def _numbers(group: RankGroup) -> str:
     """Return the ranks of a group as text, such as "0 to 255, 512". If the ranks are not known, return the names of the
-    first two files.
+    first two.
     """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):

@@ -25,7 +25,7 @@ hide a useful saving.
 """
 _GAINS_PER_OPTION: Final = 2
 """A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
-This is 2 % of the reserved bytes, but at most 1 GiB.
+The product is 2 % of the reserved bytes, but at most 1 GiB.
 """
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8

@@ -56,7 +56,7 @@ class Tuning(Answer):
     start_bytes: int
     """The bytes reserved before recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a failed request. Then the memory that the run needs later is unknown."""
+    """Whether the recording ends with a failed request. If it does, the memory that the run needs later is unknown."""
     present: Trial
     best: Trial | None
     line: str | None

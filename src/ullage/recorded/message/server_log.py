@@ -41,8 +41,8 @@ class ServerMemory:
     is allowed to use.
     """
     kv_cache_set_bytes: int | None = None
-    """The bytes of the KV cache if the user set them (vLLM's `kv_cache_memory_bytes`). Then gpu_memory_utilization has
-    no effect.
+    """The bytes of the KV cache if the user set them (vLLM's `kv_cache_memory_bytes`). If they are set,
+    gpu_memory_utilization has no effect.
     """
     available_bytes: int | None = None
     """The bytes of GPU memory that were free after SGLang had loaded the weights."""
