@@ -19,23 +19,23 @@ from ullage.base.public import public
 from ullage.base.units import GIB, MIB
 
 UNLIMITED: Final = (1 << 64) - 1
-"""The value of `max_split_bytes` with which the allocator splits blocks of any size (PyTorch's SIZE_MAX)."""
+"""The value of `max_split_bytes` with which the allocator splits blocks of every size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
 """The unit in bytes to which the allocator rounds up the size of every block (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
-"""The largest request in bytes that the allocator serves from its small pool (kSmallSize). In the large pool, a
-remainder up to this size is not split off a block (DeviceCachingAllocator::should_split).
+"""The largest request in bytes that the allocator serves from its small pool (kSmallSize). Also a limit in the large
+pool: the rest of a block is split off only if it is larger (DeviceCachingAllocator::should_split).
 """
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
-"""The size in bytes of a segment of the small pool, and of a page of an expandable segment in the small pool
-(kSmallBuffer).
+"""The size in bytes of a segment of the small pool (kSmallBuffer). A page of an expandable segment in the small pool
+has the same size.
 """
 DRIVER_PAGE_BYTES: Final = 2 * MIB
-"""The size in bytes of a driver page; the driver gives memory in multiples of this size."""
+"""The size in bytes of a driver page. The driver gives memory in multiples of it."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
-"""The unit in bytes to which the allocator rounds up a large segment that it allocates for a single request
-(kRoundLarge).
+"""A unit in bytes. The allocator rounds a large segment up to this unit if it allocates the segment for a single
+request (kRoundLarge).
 """
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -45,35 +45,37 @@ Tested with the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: since 2.10, the f
 and 2.9 read only the first variable.
 """
 VARIABLE: Final = VARIABLES[0]
-"""The environment variable with allocator settings that every PyTorch version reads and that has precedence over the
-other variables; ullage sets this variable.
+"""The environment variable that ullage sets for allocator settings. Every PyTorch version reads it, and it has
+precedence over the other variables.
 """
 _OTHERS_SINCE: Final = (2, 10)
 
 
 class Tie(IntEnum):
-    """The rule by which the allocator chooses among free blocks of equal size; ullage's allocator model in C++ has the
-    same table (allocator/_core/settings.hpp).
+    """The rule by which the allocator chooses among free blocks of equal size. The C++ code of ullage's allocator model
+    has the same table (allocator/_core/settings.hpp).
     """
 
     ADDRESS = 0
     """The allocator chooses the free block at the lower address."""
     BLOCK = 1
-    """The allocator chooses the free block that was created earlier, at any address; a split creates a new block at the
-    front and keeps the remainder.
+    """The allocator chooses the free block that was created first, at any address. If a block is split, the front is a
+    new block and the rest is the old block.
     """
     SEGMENT = 2
-    """The allocator chooses the free block whose segment is older, at any address."""
+    """The allocator chooses the free block with the oldest segment, at any address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
-    """The rules in which the allocators of PyTorch versions differ, as measured with the wheel of each version."""
+    """The rules in which the allocators of PyTorch versions differ. They were measured with the wheel of each
+    version.
+    """
 
     tie: Tie
     routes_capture: bool
-    """Whether the allocator of this PyTorch version takes any routing of allocations to a private pool for a CUDA graph
-    capture.
+    """Whether this PyTorch version treats any routing of allocations to a private pool as the capture of a CUDA
+    graph.
     """
 
 
@@ -94,7 +96,7 @@ max_split_size_mb is set or private pools are used; otherwise it is assumed to e
 SEMANTICS: Final = tuple(ALLOCATORS)
 """The PyTorch versions whose allocator rules ullage models."""
 USUAL: Final = "2.11"
-"""The PyTorch version that ullage assumes if it does not know the version."""
+"""The PyTorch version that ullage assumes if the version is not known."""
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments": (2, 1),
     # Missing in 2.8; 2.9 was not checked for this option and the next one
@@ -109,21 +111,20 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments_reserve": (2, 15),
     "expandable_segments_reserve_by_class": (2, 15),
 }
-"""The first PyTorch version that knows each allocator option; older versions would abort. These versions were read from
-the libraries of torch 2.8 to 2.15.
+"""The first PyTorch version that knows each allocator option. Older versions abort if the option is set. The versions
+were read from the libraries of torch 2.8 to 2.15.
 """
 
 
 @public
 class SettingsError(UsageError):
-    """Raised for allocator settings that PyTorch would reject, such as an unknown option."""
+    """Raised for allocator settings that PyTorch would reject. An unknown option is an example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of PyTorch's allocator; sizes in bytes, and fractions of the GPU's memory.
-
-    The defaults are those of a process without any settings.
+    """The settings of PyTorch's allocator, as sizes in bytes and fractions of the GPU's memory. The defaults are those
+    of a process without any settings.
     """
 
     semantics: str = USUAL
@@ -132,21 +133,21 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """The number of rounding steps between two powers of two, for requests from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1
-    mean no rounding.
+    """The number of rounding steps between two powers of two. There are separate numbers for requests from 1 MiB on,
+    from 2 MiB on, ... and from 64 GiB on. 0 and 1 mean no rounding.
     """
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
     reserve: tuple[str, float] | None = None
-    """The address space that an expandable segment reserves: ("fraction", of the GPU's memory) or ("bytes", n); None
-    for the default of 9/8 of the GPU's memory.
+    """The address space that an expandable segment reserves. It is ("fraction", a fraction of the GPU's memory) or
+    ("bytes", n). None means the default, 9/8 of the GPU's memory.
     """
     backend: str = "native"
 
     def rounded_bytes(self, size_bytes: int) -> int:
-        """Return the bytes that a block for a request must have after rounding (DeviceCachingAllocator::round_size,
-        torch 2.15).
+        """Return the size in bytes to which the allocator rounds a request (DeviceCachingAllocator::round_size, torch
+        2.15).
         """
         if size_bytes < BLOCK_UNIT_BYTES:
             return BLOCK_UNIT_BYTES
@@ -158,7 +159,9 @@ class Settings:
         return -(-size_bytes // unit) * unit
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """Return the bytes of address space that an expandable segment on a GPU reserves; 0 if no size is set."""
+        """Return the bytes of address space that an expandable segment on a GPU reserves. Return 0 if no size is
+        set.
+        """
         if self.reserve is None:
             return 0
         kind, value = self.reserve
@@ -166,7 +169,7 @@ class Settings:
 
 
 def semantics_of(version: str) -> str:
-    """Return the version of the allocator rules that apply to a torch version, such as "2.13" for 2.14.0.
+    """Return the version of the allocator rules for a torch version, such as "2.13" for 2.14.0.
 
     Raises:
         SettingsError: the text is not a version.
@@ -204,14 +207,15 @@ def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) ->
 
 
 def recorded_settings(recorded: Mapping[str, object]) -> str | None:
-    """Return the text of the allocator settings in a snapshot (`allocator_settings`); None if the snapshot has none."""
+    """Return the text of the allocator settings in a snapshot (`allocator_settings`). Return None if the snapshot has
+    none.
+    """
     return next((text for name in VARIABLES if isinstance(text := recorded.get(name), str) and text), None)
 
 
 def line_to_paste(text: str) -> str:
-    """Return the shell line that gives processes started afterward exactly these allocator settings.
-
-    The variable that the line sets has precedence over the other variables that the shell may have set.
+    """Return a shell line that sets exactly these allocator settings for processes started after it. The line sets the
+    variable that has precedence over all other variables of the shell.
     """
     if not text:
         return f"unset {' '.join(reversed(VARIABLES))}"
@@ -225,8 +229,8 @@ def split_options(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_options(text: str, more: str) -> str:
-    """Return a text of allocator settings with the options of `more` added; if both set an option, the value in `more`
-    is used.
+    """Return a text of allocator settings with the options of `more` added. If both texts set an option, the value in
+    `more` is used.
     """
     options = dict(split_options(text)) | dict(split_options(more))
     return ",".join(f"{name}:{value}" for name, value in options.items())
@@ -273,8 +277,8 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
 
 
 def text_of_settings(settings: Settings) -> str:
-    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults,
-    without the memory fraction of the process.
+    """Return the value of PYTORCH_CUDA_ALLOC_CONF for allocator settings. It has the options that differ from their
+    defaults. The memory fraction of the process is left out.
     """
     default = Settings(semantics=settings.semantics)
     parts = []
@@ -303,8 +307,8 @@ def text_of_settings(settings: Settings) -> str:
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:
-    """Check and complete the allocator options that depend on the final size of a large segment, in whatever order the
-    options are given.
+    """Check and complete the allocator options that depend on the final size of a large segment. The order of the
+    options does not matter.
     """
     large = settings.large_segment_bytes
     if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
@@ -321,7 +325,7 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """A reader of the words and the four punctuation characters in a text of allocator settings, one after another."""
+    """Reads the words and the four punctuation characters in a text of allocator settings, one after another."""
 
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
@@ -351,7 +355,7 @@ class _Tokens:
 # ---- the options: how the value of each is parsed
 
 _Value = Callable[[str, str], Any]
-"""A function that converts the text of an allocator option's value, or raises SettingsError."""
+"""A function that converts the text of an allocator option's value. It raises SettingsError for an invalid value."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
@@ -447,8 +451,8 @@ def _reserve_spec(option: str, text: str) -> tuple[str, float]:
 
 
 def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read the option value [name:value,...], which applies to streams that a program has assigned to classes.
-    Recordings do not contain the classes, so this option changes nothing.
+    """Read the option value [name:value,...]. It applies to streams that a program has assigned to classes. Recordings
+    do not contain the classes, so this option changes nothing.
     """
     tokens.expect("[", option)
     while tokens.peek() != "]":
@@ -493,11 +497,11 @@ _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "pinned_max_round_threshold_mb": ("", _whole("a whole number above 0", low=1)),
     "pinned_max_cached_size_mb": ("", _whole("a whole number above 0", low=1)),
 }
-"""The field of `Settings` that each allocator option sets, and the function that reads its value; the field is "" if
-the option does not change the use of device memory.
+"""The field of `Settings` that each allocator option sets, and the function that reads the option's value. The field is
+"" if the option does not change the use of device memory.
 """
 _LISTS: Final[dict[str, Callable[[Settings, str, _Tokens], Settings]]] = {
     "roundup_power2_divisions": _read_roundup,
     "expandable_segments_reserve_by_class": _read_reserve_by_class,
 }
-"""Allocator options whose value may be a list: each function reads the list, and returns the settings with it."""
+"""Allocator options whose value may be a list. Each function reads the list, and returns the settings with it."""

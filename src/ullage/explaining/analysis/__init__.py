@@ -1,1 +1,3 @@
-"""The analysis behind `ullage explain`: what held memory, why a request failed, and what would have prevented it."""
+"""The analysis of `ullage explain`. It shows what held memory, why a request failed, and what would have prevented the
+failure.
+"""

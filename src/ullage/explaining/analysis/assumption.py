@@ -28,38 +28,34 @@ from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
-"""The largest number of replays that one search for unrecorded properties of a run may make."""
+"""The largest number of replays in one search for unrecorded properties of a run."""
 _MOST_ENTRIES: Final = 2_000_000
-"""A limit on one search for unrecorded properties of a run: the trace entries of all its replays together may not
-exceed this number. One replay is always made.
+"""A limit on the search for unrecorded properties of a run. All replays of one search together may not have more trace
+entries than this. The search always makes at least one replay.
 """
 _MOST_ENTRIES_BACK: Final = 4
-"""The number of recorded returns of memory to the driver that the search tries to explain. The search goes backwards
-from the trace entry at which the replay and the recording differ.
+"""The search tries to explain at most this many recorded returns of memory to the driver. It begins at the first trace
+entry at which the replay differs from the recording, and goes backwards.
 """
 _MOST_POOLS: Final = 8
-"""The largest number of private pools that the search for unrecorded properties tries for one request or one
-segment.
-"""
+"""The largest number of private pools that the search tries for one request or one segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """The assumed values of properties that a snapshot does not record, such as private pools. With these values, the
-    replay is closest to the recording.
+    """Assumed values of properties that a snapshot does not record, such as private pools. These values give the replay
+    that is closest to the recording.
     """
 
     semantics: str | None = None
-    """The allocator version, a key of `settings.SEMANTICS`; None if no other version reproduces the recording more
-    closely than the default version.
+    """The allocator version, a key of `settings.SEMANTICS`. None means the default version. It is used unless another
+    version reproduces the recording more closely.
     """
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """The object that reconstructs allocator programs from the recording; it caches the program that it reconstructed
-    last.
-    """
+    """The object that reconstructs allocator programs from the recording. It caches the last program."""
     recording: Recording | None = field(default=None, repr=False, compare=False)
-    """The replay that is closest to the recording, made for the complete recording and the run's own capacity."""
+    """The replay that is closest to the recording. It covers the complete recording and has the run's own capacity."""
 
     def recording_of(
         self,
@@ -69,10 +65,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the replay of a recorded history, with assumed values for its unrecorded properties. If `closest` has
-        already made this replay, it is reused.
-
-        The arguments must be the same as in the call of `closest`.
+        """Return the replay of a recorded history, with assumed values for its unrecorded properties. Call it with the
+        same arguments as `closest`. A replay that `closest` has made is reused.
         """
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
@@ -162,13 +156,13 @@ class _Guessed:
     order: tuple[int, int]
     unrecorded: Unrecorded
     has_all_places: bool
-    """Whether the recording contains addresses, and every address in the replay equals the recorded address."""
+    """Whether every address in the replay equals the recorded address. False if the recording contains no addresses."""
     recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplayWithGuesses:
-    """A replay, together with the values that were assumed for the properties that the recording does not contain."""
+    """A replay, and the values that it assumes for unrecorded properties."""
 
     unrecorded: Unrecorded
     recording: Recording
@@ -189,8 +183,8 @@ class _ReplayWithGuesses:
 
     @property
     def reached(self) -> float:
-        """The index of the first trace entry at which the replay differs from the recording; infinity if the replay
-        never differs.
+        """The index of the first trace entry at which the replay differs from the recording. Infinity means that the
+        two do not differ.
         """
         first = self.comparison.first_difference
         return float("inf") if first is None else float(self.comparison.rebuilt.row_of_op[first])
@@ -198,15 +192,13 @@ class _ReplayWithGuesses:
 
 @dataclass(slots=True, kw_only=True)
 class _AssumptionSearch:
-    """The search for values of unrecorded properties with which a replay agrees with the recording. The search corrects
-    one difference after another.
+    """The search for the unrecorded properties of a run. It changes the assumed values and so corrects the differences
+    between replay and recording, one by one.
     """
 
     rebuilder: Rebuilder
     semantics: str | None
-    """The allocator version; None for the default version. With None, a note of the report names the default
-    version.
-    """
+    """The allocator version. None means the default version. A note of the report then names this version."""
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
@@ -268,7 +260,7 @@ class _AssumptionSearch:
         return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield assumptions about unrecorded properties that may correct the first difference between the replay and
+        """Yield assumptions about unrecorded properties. Each may correct the first difference between the replay and
         the recording.
         """
         comparison, unrecorded = trial.comparison, trial.unrecorded
@@ -304,7 +296,6 @@ class _AssumptionSearch:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
     def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
-        """Return whether an operation returns memory to the driver in the replay, but not in the recording."""
         calls = trial.comparison.done.calls
         assert calls is not None
         gives = (calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))
@@ -345,8 +336,8 @@ class _AssumptionSearch:
                 yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
 
     def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield private pools for segments that an operation returns to the driver in the replay, but that the recorded
-        run keeps.
+        """Yield private pools for the segments that an operation returns to the driver in the replay, although the
+        recorded run keeps them.
         """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
@@ -366,10 +357,9 @@ class _AssumptionSearch:
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
     def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield private pools for segments that a request returned to the driver in the recording, but not in the
-        replay.
-
-        If memory is short, the allocator returns the cached segments of the pool that the request belongs to.
+        """Yield private pools for the segments that a request returned to the driver in the recording, but not in the
+        replay. The pool explains this: when memory is short, the allocator returns only cached segments of the
+        request's own pool.
         """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
@@ -397,15 +387,15 @@ class _AssumptionSearch:
             )
 
     def _first_move(self, row: int) -> int:
-        """Return the index of the first trace entry in the uninterrupted series of driver calls just before the entry
-        `row`. Without such a series, return `row`.
+        """Return the index of the first entry in the series of driver calls that ends just before the trace entry
+        `row`. Return `row` if the entry before it is not a driver call.
         """
         is_moved = is_one_of(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
-        """Return whether a segment was returned to the driver between the trace entry `since` and the end of the driver
-        calls that follow the entry `row`.
+        """Return whether a segment was returned to the driver in a range of trace entries. The range begins after the
+        entry `since`. It ends with the driver calls that directly follow the entry `row`.
         """
         moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
@@ -413,9 +403,7 @@ class _AssumptionSearch:
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
-    """Return a hashable value that identifies the values assumed for unrecorded properties; it is equal if the values
-    are equal.
-    """
+    """Return a hashable value that identifies the assumed values."""
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
     return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 

@@ -28,8 +28,8 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
-    """Return the data for the picture of a run's blocks and segments. If `roles` is given, the picture can show each
-    block in the colour of its role.
+    """Return the data for the picture of a run's blocks and segments. With `roles`, the picture can colour blocks by
+    role.
     """
     program, rebuilt = recording.program, recording.rebuilt
     done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
@@ -66,7 +66,7 @@ def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> 
 
 
 def _failure(recording: Recording) -> str:
-    """Return a phrase with the size of the failed request and its source line; an empty string if no request failed."""
+    """Return a text with the size and the source line of the failed request. It is empty if no request failed."""
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
@@ -75,8 +75,8 @@ def _failure(recording: Recording) -> str:
 
 
 def _times(recording: Recording) -> Column:
-    """Return the time after each allocator operation, in microseconds since the first operation; an empty array if the
-    recording lacks a time.
+    """Return the time of each allocator operation, in microseconds since the first operation. Return an empty array if
+    the recording does not have all times.
     """
     if not len(recording.history):
         return np.zeros(0, np.int64)
@@ -92,8 +92,8 @@ def _times(recording: Recording) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _LivesOfKeys:
-    """The lifetimes of blocks, one row per block: when the block was allocated, when it was freed, and when its memory
-    became reusable. Times are numbers of operations.
+    """The lifetimes of blocks, one row per block. A row says when the block was allocated, when it was freed, and when
+    its memory could be reused. Times are operation indices.
     """
 
     born: Column
@@ -105,7 +105,7 @@ class _LivesOfKeys:
 
 
 def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
-    """Return the identifying number and the lifetime of every block, in the order of allocation."""
+    """Return the ID and the lifetime of every block, in the order of allocation."""
     program, rebuilt = recording.program, recording.rebuilt
     born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
     for segment in program.start:
@@ -129,8 +129,8 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Yield (block, operation) for each block that other streams used; after this operation, all other streams have
-    finished with the block.
+    """Yield pairs (block, operation) for the blocks that several streams used. After this operation, no other stream
+    uses the block.
     """
     program = recording.program
     held: dict[int, int] = {}
@@ -146,8 +146,8 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
 
 
 def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
-    """Yield the properties by which the picture can colour blocks: the line of user code and, if there are several, the
-    stream and the private pool.
+    """Yield the properties by which the picture can colour blocks. These are the line of user code, the stream and the
+    private pool. Stream and pool are left out if all blocks have the same one.
     """
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
@@ -181,8 +181,9 @@ def _pool_of_rows(recording: Recording) -> Column:
 
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
-    """Return the roles of blocks as a property by which the picture can colour them. The roles with the most memory at
-    the failed request, or else at the peak, come first.
+    """Return the roles of blocks as a property by which the picture can colour them. The roles that hold the most
+    memory at the failed request come first. If no request failed, those that hold the most memory at the peak come
+    first.
     """
     held = [share.role for share in role_shares(recording, roles)]
     order = [*held, *(role for role in ROLES if role not in held)]
@@ -200,8 +201,8 @@ def _name(title: str, value: int) -> str:
 
 
 def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
-    """Return the different stacks that allocated blocks, and for each block the index of its stack; the index is -1 for
-    a block without a stack.
+    """Return the different stacks that allocated blocks, and the index of each block's stack. The index is -1 for a
+    block without a stack.
     """
     stacks = recording.history.stacks
     used, where = np.unique(np.append(-1, np.maximum(stack, -1)), return_inverse=True)
@@ -221,8 +222,8 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The properties of a range of GPU memory: one segment, or the pages of an expandable segment that were mapped
-    together.
+    """The properties of a range of GPU memory. The range is one segment, or pages of an expandable segment that were
+    mapped together.
     """
 
     born: int
@@ -232,8 +233,8 @@ class _Extent:
 
 @dataclass(frozen=True, slots=True)
 class _ExtentLife:
-    """A range of GPU memory and the period for which the allocator held it. `gone` is -1 if the memory was never
-    returned to the driver.
+    """A range of GPU memory, and the period for which the allocator held it. `gone` is -1 if the allocator never
+    returned it to the driver.
     """
 
     address: int
@@ -269,9 +270,7 @@ def _column(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
-    """Yield every range of memory that the allocator held: first the ranges that it returned to the driver, then the
-    ranges that it kept.
-    """
+    """Yield every range of memory that the allocator held. The ranges that it returned to the driver come first."""
     held: Ranges[_Extent] = Ranges()
     naming = _Naming(recording)
     for segment in recording.program.start:
@@ -299,8 +298,8 @@ def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
 
 
 class _Naming:
-    """A function object that names kinds of segments: by the size of their blocks and, if it is not 0, by the private
-    pool and the stream.
+    """A function object that names the kind of a segment. The name contains the size of the segment's blocks. It also
+    contains the private pool if this is not 0, and the stream if this is not 0.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -308,9 +307,7 @@ class _Naming:
         self._pools = recording.pool_of_ops()
 
     def kind_of(self, op: int, size: int) -> str:
-        """Return the label for a segment (or page) of `size` bytes that the allocator obtained from the driver in the
-        given operation.
-        """
+        """Return the label for a segment or page that the allocator obtained from the driver in the given operation."""
         is_request = self._program.op[op] == Op.ALLOCATE
         pool = int(self._pools[op]) if is_request else 0
         return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)

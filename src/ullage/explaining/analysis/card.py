@@ -1,4 +1,6 @@
-"""Overview of the GPUs in one snapshot: which of them had a failed request, and how much memory each of them held."""
+"""An overview of the GPUs in one snapshot. It shows which GPUs had a failed request, and how much memory each GPU
+held.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, TAKEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCard:
-    """The memory figures of one GPU that can be read from a snapshot without a replay; sizes in bytes."""
+    """The memory figures of one GPU, read from a snapshot without a replay. Sizes are in bytes."""
 
     device: int
     entries: int
@@ -22,11 +24,11 @@ class RecordedCard:
     failed_bytes: int | None
     """The size in bytes of the last request that failed; None if no request failed."""
     allocated_bytes: int
-    """The total size of the blocks that are allocated at the end of the recording, in bytes."""
+    """The total size in bytes of the blocks that are allocated at the end of the recording."""
     reserved_bytes: int
     """The memory reserved at the end of the recording, in bytes."""
     peak_reserved_bytes: int
-    """The most memory that was reserved at any time during the recording, in bytes."""
+    """The highest reserved memory in the recording, in bytes."""
     last_failure_us: int
     """The time of the last failed request, in microseconds; -1 if no request failed or no time was recorded."""
 
@@ -52,9 +54,8 @@ def recorded_card(history: History) -> RecordedCard:
 
 
 def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]:
-    """Return the figures of every GPU in a snapshot, ordered by device index.
-
-    GPUs without trace entries and without memory are left out, unless no GPU has any.
+    """Return the figures of every GPU in a snapshot, ordered by device index. GPUs that have neither trace entries nor
+    memory are left out. If no GPU has any, all are returned.
     """
     cards = tuple(recorded_card(histories[device]) for device in sorted(histories))
     used = tuple(card for card in cards if card.failures or card.peak_reserved_bytes)
@@ -62,9 +63,8 @@ def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]
 
 
 def card_to_explain(cards: Iterable[RecordedCard]) -> int:
-    """Return the device index of the GPU that is explained by default.
-
-    This is the GPU whose request failed last. If no request failed, it is the GPU that reserved the most memory.
+    """Return the device index of the GPU that is explained by default. It is the GPU whose request failed last. If no
+    request failed, it is the GPU that reserved the most memory.
     """
 
     def rank(card: RecordedCard) -> tuple[bool, int, int, int, int]:

@@ -1,4 +1,4 @@
-"""The cause of a failed memory request, and the figures from which the cause is decided."""
+"""The cause of a failed memory request, and the figures that decide which cause it is."""
 
 from enum import StrEnum
 from typing import Final
@@ -12,18 +12,16 @@ from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]
-"""The figures of an explanation: a dictionary from the name of a figure to its value. Values are in bytes unless the
-name says otherwise.
-"""
+"""The figures of an explanation, by name. Values are in bytes unless the name says otherwise."""
 _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
-"""A limit in bytes on free memory, for the decision whether a GPU is full. The GPU is full if packing all blocks
-without gaps would leave less than this, and less than `_FULL_SHARE` of the capacity.
+"""A limit in bytes for the decision whether a GPU is full. Imagine that all blocks are packed without gaps. The GPU is
+full if the remaining free memory is less than this limit and less than the share `_FULL_SHARE` of the capacity.
 """
 
 _LEAST_KEPT_BLOCKS: Final = 100
-"""A number of blocks that one source line keeps. With at least this number of blocks, growing memory explains the
-failure even if memory is fragmented too.
+"""A number of blocks. If one source line keeps at least this many, growing memory is the cause of the failure, even if
+memory is fragmented.
 """
 
 
@@ -33,10 +31,12 @@ class Cause(StrEnum):
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Memory was fragmented, and the free blocks of one single segment add up to at least the requested size."""
+    """Memory was fragmented. The free blocks of one segment add up to the requested size, but no single block is large
+    enough.
+    """
     LEAK = "leak"
     ACCUMULATION = "accumulation"
-    """A loop allocates blocks at one line and keeps them all. The loop need not contain optimizer steps."""
+    """A loop allocates blocks at one line and keeps them all. The loop need not be a training loop."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -71,8 +71,8 @@ _HEADINGS: Final = {
 
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Return whether a GPU counts as full: whether `left_bytes`, the free memory after packing all blocks without gaps,
-    is only a very small part of the capacity.
+    """Return whether a GPU counts as full. It does if `left_bytes` is only a very small part of the capacity.
+    `left_bytes` is the memory that would be free if all blocks were packed without gaps.
     """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 

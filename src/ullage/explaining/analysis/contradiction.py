@@ -1,5 +1,5 @@
-"""A check for trace entries that contradict each other. No allocator produces contradicting entries, so nothing can be
-concluded from a trace that has them.
+"""A check for trace entries that contradict each other. No allocator writes such entries, so nothing can be concluded
+from a trace that has them.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,10 @@ from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.ranges import Ranges
 
 _MOST_ENTRIES: Final = 300_000
-"""The length of a trace up to which the check for overlapping blocks is made, in trace entries."""
+"""The largest number of trace entries for which the check for overlapping blocks is made."""
 _ROUNDING_BYTES: Final = 20 * MIB
-"""The largest accepted difference, in bytes, between the size in the trace entry of an allocation and the size in the
-entry of the free.
-
-The allocation may be recorded with the requested size, and the free with the size of the block.
+"""A limit in bytes. The sizes in the trace entries of an allocation and its free may differ by at most this much. They
+can differ because one entry has the requested size and the other the size of the block.
 """
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
@@ -34,7 +32,7 @@ def check(history: History, rebuilt: Rebuilt) -> None:
 
 
 def sentence_of_contradiction(contradiction: str) -> str:
-    """Return the text of the error that is raised for a file with contradicting trace entries."""
+    """Return the error text for a file with contradicting trace entries."""
     return f"the file contradicts itself: {contradiction}; nothing can be concluded from it"
 
 
@@ -55,8 +53,8 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
 
 
 def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
-    """Yield a phrase for each block that is outside all segments and for each segment that overlaps another segment, if
-    the snapshot lists its segments.
+    """Yield a text for each block outside all segments, and for each segment that overlaps another. Yield nothing if
+    the snapshot lists no segments.
     """
     if not history.segments:
         return
@@ -75,8 +73,8 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
 
 
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
-    """Yield a phrase for trace entries that allocate or free a block twice, and for frees whose size differs from the
-    allocated size.
+    """Yield a text for each kind of contradiction: blocks that are allocated twice, blocks that are freed twice, and
+    frees with a wrong size.
     """
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     is_free = is_one_of(lives.action, frees)
@@ -96,7 +94,7 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
 
 
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
-    """Yield a phrase for each allocation that overlaps a block that has not been freed."""
+    """Yield a text for each allocation that overlaps a block that is not yet freed."""
     alive: Ranges[int] = Ranges()
     rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])

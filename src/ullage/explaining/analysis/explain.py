@@ -1,4 +1,4 @@
-"""The explanation of a recorded run: one cause, the figures that show it, what held memory, and what would have
+"""The explanation of a recorded run. It has one cause, the figures that show it, what held memory, and what would have
 helped.
 """
 
@@ -36,20 +36,20 @@ SCHEMA: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The summary of a run that `ullage run` recorded, as an explanation shows it."""
+    """The part of an explanation that describes a run recorded by `ullage run`."""
 
     name: str
     """The name of the run folder."""
     evidence: str | None
-    """The path of the evidence folder that the explanation reads; None if the run wrote no evidence."""
+    """The path of the run's folder that the explanation reads. None if the run wrote no such folder."""
     summary: tuple[str, ...]
     """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
-    """Sentences about the failure: the process, its training step and source line, the differences between its ranks,
-    and its settings.
+    """Sentences about the failure. They name the process, its training step and its source line. They also describe
+    differences between the ranks, and the settings.
     """
     beside: int = 0
-    """The number of runs in the given folder, of which the newest run is explained; 0 if the given folder is a
+    """The number of runs in the given folder. The newest of them is explained. 0 means that the given folder is a
     single run.
     """
 
@@ -62,12 +62,12 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationPicture:
-    """The data of an explanation that only its pictures need."""
+    """The data of an explanation that only the pictures need."""
 
     blocks: BlockHistory
     tree: tuple[tuple[tuple[str, ...], int, int], ...]
-    """The allocated memory at the time that the picture shows: tuples of (source lines from the outermost to the
-    innermost call, bytes, number of blocks).
+    """The allocated memory at the time that the picture shows. Each tuple has the source lines of the calls (the
+    outermost first), the bytes, and the number of blocks.
     """
 
 
@@ -86,35 +86,35 @@ class Explanation(Answer):
     holders: tuple[LineHolder, ...] = ()
     pinning: tuple[Pin, ...] = ()
     pinning_set: tuple[HeldBlock, ...] = ()
-    """The smallest set of blocks whose absence would have let the request succeed; replays prove that each block is
-    needed.
+    """The smallest set of blocks whose absence would have let the request succeed. Replays prove that no block can be
+    left out of the set.
     """
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates at one source line and keeps; None if growth from step to step explains the
-    failure.
+    """The blocks that a loop allocates at one source line and keeps. None if the memory grows from one training step to
+    the next instead.
     """
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
-    """The comparison of the recording with a replay under the run's own settings: how many figures were compared, and
-    how many differ. None for an error log.
+    """The comparison of the recording with a replay under the run's own settings. It has the number of figures that
+    were compared, and the number that differ. None for an error log.
     """
     device: int | None = None
     """The device index of the GPU that is explained; None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All GPUs of the snapshot that were used; empty if the run used only one GPU."""
+    """All GPUs of the snapshot that were used. Empty if the run used only one GPU."""
     roles: tuple[RoleShare, ...] = ()
-    """The memory of each role at the failed request or at the peak, largest first; empty if no stacks were recorded."""
+    """The memory of each role at the failed request or at the peak, largest first. Empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
     """The memory of each stream and private pool at the failed request or at the peak."""
     others: tuple["Explanation", ...] = ()
-    """The explanations of the other GPUs, if the explanation of all GPUs was requested."""
+    """The explanations of the other GPUs, if the user asked for all GPUs."""
     headline: str = ""
-    """The verdict of the explanation in a few words; an empty string if the cause's heading is used as the verdict."""
+    """The verdict in a few words. If it is empty, the heading of the cause is the verdict."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """The summary and remarks of the run folder that is explained; None if a single file is explained."""
+    """The summary of the run folder that is explained. None if a single file is explained."""
 
     def _shown(self) -> Sequence[Answer]:
         """Return this explanation, followed by the explanations of the other GPUs in the snapshot."""
@@ -139,8 +139,8 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """Return the JSON data of a segment with a part of its live blocks: those in the smallest set of blocks that
-        prevents the request, or those outside that set.
+        """Return the JSON data of a segment with some of its live blocks. These are either the blocks in the smallest
+        set that prevents the request, or the blocks outside that set.
         """
         chosen = {block.key for block in self.pinning_set}
         return {
@@ -239,8 +239,8 @@ def explain(
 
 
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Return the comparison of the recording with a replay that has the run's own capacity. With a capacity that the
-    user gives, the replay would differ from the recording.
+    """Return the comparison of the recording with a replay that has the run's own capacity. With any other capacity,
+    the two would differ.
     """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
@@ -249,8 +249,8 @@ def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
 def _judged(
     recording: Recording, evidence: Evidence, contradiction: str | None
 ) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
-    """Return the cause of the failure, the growth per step, and the blocks that a loop keeps. For a file that
-    contradicts itself, the cause is `CANNOT_TELL`, and growth and blocks are None.
+    """Return the cause of the failure, the growth per step, and the blocks that a loop keeps. For a file with
+    contradictions, the cause is `CANNOT_TELL`, and the others are None.
     """
     if contradiction is not None:
         return Cause.CANNOT_TELL, None, None
@@ -267,8 +267,8 @@ def _contradicted(contradiction: str) -> str:
 def _pinning_set(
     recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
 ) -> tuple[HeldBlock, ...]:
-    """Return the smallest set of blocks that prevented the failed request, if the cause is fragmentation; otherwise an
-    empty tuple.
+    """Return the smallest set of blocks that prevented the failed request. The set is empty if the cause is not
+    fragmentation.
     """
     if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         return ()

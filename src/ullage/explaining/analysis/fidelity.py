@@ -1,5 +1,5 @@
-"""The comparison of a recording with a replay under the run's own settings. It shows how reliable the other replays of
-an explanation are.
+"""The comparison of a recording with a replay under the run's own settings. It shows how reliable the other replays
+are.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from ullage.recorded.program import Column, Op
 from ullage.recorded.rebuild import Rebuilt
 
 Driven = tuple[tuple[str, int], ...]
-"""The driver calls of one allocator operation, in order. ("take", bytes) is memory that the allocator obtained from the
-driver, ("give", bytes) is memory that it returned.
+"""The driver calls of one allocator operation, in order. ("take", bytes) means that the allocator obtained memory from
+the driver. ("give", bytes) means that it returned memory.
 """
 
 
@@ -25,8 +25,8 @@ class Fidelity:
     operations: int
     """The number of operations that call the driver or fail, in the recording or in the replay."""
     departures: int
-    """The number of operations whose driver calls differ between the recording and the replay, or that fail in only one
-    of the two.
+    """The number of operations that differ between the recording and the replay. Either their driver calls differ, or
+    only one of the two fails.
     """
     placements: int
     """The number of recorded allocations whose addresses are compared with the replay."""
@@ -38,12 +38,12 @@ class Fidelity:
     """
     address_ties: int
     """The number of times that the allocator chose between free blocks of equal size by an address that the recording
-    does not contain (torch up to 2.11).
+    does not contain. This happens in torch up to 2.11.
     """
 
     @property
     def is_exact(self) -> bool:
-        """Whether the replay and the recording agree in everything that was compared."""
+        """Whether the replay agrees with the recording in everything that was compared."""
         return not self.departures and not self.displaced
 
 
@@ -55,8 +55,8 @@ class Comparison:
     done: Replay
     fidelity: Fidelity
     first_difference: int | None
-    """The first operation whose driver calls, failure or address differ between the replay and the recording; None if
-    no operation differs.
+    """The first operation at which the replay differs from the recording in its driver calls, its failure or its
+    address. None if the two do not differ.
     """
 
 
@@ -95,15 +95,14 @@ def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> C
 
 
 def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return the operations whose trace entry is a request that failed."""
     ops = rebuilt.ops_of(np.flatnonzero(history.action == Action.OOM))
     found: list[int] = ops[rebuilt.program.op[ops] == Op.ALLOCATE].tolist()
     return found
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
-    """Return the operations that allocate a block with a recorded address, and for each of them whether the block has a
-    different address in the replay.
+    """Return the operations that allocate a block with a recorded address. Also return, for each of them, whether the
+    block has a different address in the replay.
     """
     assert done.places is not None
     program = rebuilt.program
@@ -124,8 +123,8 @@ def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Col
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:
-    """Return the driver calls of each operation in a replay: the memory obtained from the driver and the memory
-    returned to it. The replay `done` must have been made with `calls=True`.
+    """Return the driver calls of each operation in a replay. The replay `done` must have been made with
+    `calls=True`.
     """
     assert done.calls is not None
     names = {int(Call.MALLOC): "take", int(Call.MAP): "take", int(Call.FREE): "give", int(Call.UNMAP): "give"}

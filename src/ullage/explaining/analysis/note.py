@@ -1,5 +1,5 @@
-"""The notes of an explanation: properties that were inferred, how well the replay agrees with the recording, and what
-the recording does not contain.
+"""The notes of an explanation. They list inferred properties and what the recording lacks. They also say how well the
+replay agrees with the recording.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _REPLAY_DIFFERS: Final = "the replay differs"
 _ALL_RESERVED_BEFORE: Final = "all memory of the run"
 _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
-"""The first words of each note that says why the replays of this run prove less than usual."""
+"""The first words of each note that says why the replays of a run prove less than usual."""
 MOST_OF_IT: Final = 0.9
-"""A share of peak reserved memory: if at least this much was reserved before recording began, replays under other
+"""A share of peak reserved memory. If at least this share was reserved before recording began, replays under other
 settings prove little.
 """
 
@@ -34,8 +34,8 @@ def notes_of(
     *,
     assumed_version: str | None,
 ) -> tuple[str, ...]:
-    """Return the notes of an explanation, one sentence each. `assumed_version` is the torch version if it was inferred
-    from replays, otherwise None.
+    """Return the notes of an explanation, one sentence each. `assumed_version` is the torch version, if replays were
+    used to infer it. Otherwise it is None.
     """
     return (
         *_assumptions(recording, assumed_version),
@@ -55,8 +55,8 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Yield a sentence that says how many driver calls and addresses were compared, and whether recording and replay
-    agree.
+    """Yield a sentence that says how many driver calls and addresses were compared, and whether the replay agrees with
+    the recording.
     """
     if not len(recording.history):
         yield (
@@ -80,7 +80,7 @@ def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
 
 
 def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
-    """Return a sentence on how much of the replay differs from the recording, and the possible reasons."""
+    """Return a sentence that says how much the replay differs from the recording, and what the reasons can be."""
     differs = []
     if fidelity.departures:
         differs.append(f"{fidelity.departures:,} of {fidelity.operations:,} operations that call the driver")
@@ -103,7 +103,7 @@ def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
 
 
 def reserved_before_share(recording: Recording) -> float:
-    """Return the share of peak reserved memory that was reserved before recording began, from 0 to 1."""
+    """Return the share of peak reserved memory that was already reserved when recording began, from 0 to 1."""
     before = sum(segment.reserved_bytes for segment in recording.program.start)
     return before / max(1, recording.done.peak.reserved_bytes)
 

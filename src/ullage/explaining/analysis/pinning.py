@@ -19,7 +19,7 @@ _MOST_BLOCKS_TRIED: Final = 400  # the largest number of blocks that are tried o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A segment with free memory that cannot be used for the failed request; sizes in bytes."""
+    """A segment with free memory that the failed request cannot use. Sizes are in bytes."""
 
     address: int
     size_bytes: int
@@ -30,8 +30,8 @@ class Pin:
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Return the segments that have both free memory and live blocks when the program ends, ordered by free memory,
-    largest first.
+    """Return the segments that have both free memory and live blocks at the end of the program. The segment with the
+    most free memory comes first.
     """
     blocks = recording.done.blocks
     held: dict[int, list[HeldBlock]] = {}
@@ -54,18 +54,17 @@ def pins_of(recording: Recording) -> list[Pin]:
 
 
 def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
-    """Yield each segment with the indices of its blocks in address order."""
     order = np.argsort(blocks.segment, kind="stable")
     segments, first = np.unique(blocks.segment[order], return_index=True)
     return zip(segments.tolist(), np.split(order, first)[1:], strict=True)
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
-    """Return a smallest set of blocks without which the failed request succeeds; empty if none was found.
+    """Return a smallest set of blocks without which the failed request succeeds. Return an empty set if none was found.
 
     Args:
         recording: a run with a failed request.
-        segment_bytes: the segment size that the failed request needed from the driver.
+        segment_bytes: the size of the segment that the failed request needed from the driver.
     """
     if recording.failing_op is None:
         return ()
@@ -86,8 +85,8 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the smallest part of the given blocks that must be freed for the request to succeed. Replays decide for
-    each block, the largest first, whether it can be left out.
+    """Return the smallest part of the given blocks that must be freed for the request to succeed. A replay for each
+    block, the largest first, shows whether the block must be freed.
     """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
@@ -98,8 +97,8 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in the stretch of a segment that is cheapest to free: at least `wanted` bytes long, with
-    the fewest live bytes.
+    """Return the live blocks in one stretch of a segment. The stretch has at least `wanted` bytes. Of all such
+    stretches, it has the fewest bytes in live blocks.
     """
     best: list[HeldBlock] = []
     best_cost: int | None = None
@@ -131,7 +130,7 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of those segments that would have to be returned to the driver to free `wanted` bytes.
+    """Return the live blocks of some segments. If these blocks did not exist, the driver would get `wanted` bytes back.
     Segments with the smallest share of live bytes are chosen first.
     """
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes

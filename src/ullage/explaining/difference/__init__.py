@@ -1,1 +1,1 @@
-"""The comparison of two memory snapshots: how much memory grew, and at which source lines."""
+"""The comparison of two memory snapshots. It shows how much memory grew, and at which source lines."""

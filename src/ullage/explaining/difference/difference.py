@@ -36,7 +36,7 @@ class Moment(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """The kind of change in the memory of a source line between two runs."""
+    """How the memory of a source line changed between two runs."""
 
     SAME = "same"
     MOVED = "moved"
@@ -46,10 +46,12 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """The memory of one source line or annotation in both runs: bytes after rounding, and number of blocks."""
+    """The memory of one source line or annotation in both runs. It has the bytes after rounding and the number of
+    blocks.
+    """
 
     name: str
-    """The name of the source line in the second run; for a line that holds memory only in the first run, the name in
+    """The name of the source line in the second run. If the line holds memory only in the first run, it is the name in
     the first run.
     """
     function: str
@@ -62,7 +64,7 @@ class LineChange:
 
     @property
     def grown_bytes(self) -> int:
-        """The growth in bytes from the first run to the second; negative if the memory shrank."""
+        """The growth in bytes from the first run to the second. It is negative if memory shrank."""
         return self.after_bytes - self.before_bytes
 
 
@@ -79,7 +81,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """The comparison of the memory of two recorded runs. The source lines whose memory grew most come first."""
+    """The comparison of the memory of two recorded runs. Source lines whose memory grew most come first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -88,14 +90,12 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The changes of memory by annotation; empty if neither run has annotations."""
+    """The change of memory for each annotation. It is empty if neither run has annotations."""
     levels: tuple[Level, ...]
-    """The allocator's totals at the compared point in time: allocated, pending, cached, reserved, segments."""
+    """The allocator's totals at the time that is compared: allocated, pending, cached, reserved, segments."""
     overall: tuple[Level, ...]
-    """Totals that do not depend on `moment`: allocated and reserved bytes at the end of each run, and allocated bytes
-    at each peak.
-
-    The peaks are left out if a run cannot be replayed, or if neither run has a trace.
+    """Totals that do not depend on `moment`. They are the allocated and reserved bytes at the end of each run, and the
+    allocated bytes at its peak. The peaks are missing if a run cannot be replayed, or if neither run has a trace.
     """
     notes: tuple[str, ...]
 
@@ -179,7 +179,7 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return a dictionary that maps source lines of the first run to the same lines of code in the second run."""
+    """Return a dictionary from source lines of the first run to the same lines of code in the second run."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -236,8 +236,8 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most allocated bytes of each run, as the sum of the peaks of its devices; an empty list if a peak is
-    unknown.
+    """Return the most allocated bytes of each run, which is the sum of the peaks of its devices. Return an empty list
+    if a peak is unknown.
     """
     if not any(len(history) for history in (*before, *after)):
         return []

@@ -1,4 +1,4 @@
-"""The memory that a recorded run held at one point in time, by line of the user's code and by annotation."""
+"""The memory that a recorded run held at one time, by line of the user's code and by annotation."""
 
 import re
 from bisect import bisect_right
@@ -20,8 +20,8 @@ UNNAMED: Final = "(no annotation)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of the user's code: the last two parts of the file's path, the function and the line number. The line
-    number is 0 if the line is not known.
+    """A line of the user's code. It has the last two parts of the file's path, the function, and the line number. The
+    line number is 0 if it is not known.
     """
 
     file: str
@@ -34,7 +34,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The allocated bytes after rounding, and the number of blocks, of one source line or annotation."""
+    """The memory of one source line or annotation. It has the allocated bytes after rounding and the number of
+    blocks.
+    """
 
     bytes: int = 0
     blocks: int = 0
@@ -45,18 +47,18 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentHolding:
-    """The memory allocated at one point in time, summed by line and by annotation, and the allocator's totals, in
-    bytes.
+    """The memory that is allocated at one time, for each line and for each annotation. It also has the allocator's
+    totals. All sizes are in bytes.
     """
 
     places: dict[Place, HeldBytes]
     annotations: dict[str, HeldBytes]
-    """The allocated bytes by annotation: the label that the program gave an allocation or, without a label, the
-    innermost open named range. Empty if the run has neither labels nor named ranges.
+    """The allocated bytes by annotation. The annotation is the label that the program gave an allocation. Without a
+    label, it is the innermost open named range. Empty if the run has neither labels nor named ranges.
     """
     allocated_bytes: int
     pending_bytes: int
-    """The bytes of blocks that are freed but that other streams may still use."""
+    """The bytes of blocks that are freed, but that other streams may still use."""
     reserved_bytes: int
     segments: int
 
@@ -72,14 +74,14 @@ def holding_at_end(histories: Iterable[History]) -> MomentHolding:
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return the memory that each device had allocated at its own peak, summed over all devices, by replaying the
+    """Return the memory that each device had allocated at its own peak, summed over all devices. This replays the
     run.
     """
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
-    """Return the most bytes that a device had allocated, by replaying the run."""
+    """Return the most bytes that a device had allocated. This replays the run."""
     rebuilt = program_of(history, semantics=semantics)
     return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 
@@ -89,7 +91,7 @@ class _BlockAtMoment:
     bytes: int
     stack: int
     row: int
-    """The index of the trace entry that allocated the block; -1 if the block existed before recording began."""
+    """The index of the trace entry that allocated the block. It is -1 if the block is older than the recording."""
 
 
 def _at_end(history: History) -> MomentHolding:
@@ -165,8 +167,8 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """Return the label of the trace entry that allocated a block: the entry's own metadata or, without metadata, the
-    innermost named range that was open.
+    """Return the annotation of the trace entry that allocated a block. It is the entry's own metadata. Without
+    metadata, it is the innermost open named range.
     """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
@@ -183,7 +185,9 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the innermost open named range of the program, for each point in time at which that range changes."""
+    """Return the times at which the innermost open named range changes, and the name of this range from each time
+    on.
+    """
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -1,3 +1,3 @@
-"""The comparison of the memory snapshots of many ranks: which ranks are alike, which differ and by what, and an
-explanation of the rank that uses the most memory.
+"""The comparison of the memory snapshots of many ranks. It shows which ranks are alike, and how the others differ. It
+also explains the rank that uses the most memory.
 """

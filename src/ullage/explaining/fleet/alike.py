@@ -18,28 +18,30 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""A threshold for dividing ranks into groups: neighboring peaks in one group differ by at most this fraction of the
-larger peak.
+"""A threshold for dividing sorted peaks into groups. Two neighboring peaks are in one group if they differ by at most
+this fraction of the larger one.
 """
 _MOST_KINDS: Final = 16
-"""The largest number of groups into which ranks with equal peaks are divided because different source lines hold their
-memory.
+"""The largest number of groups into which ranks with equal peaks are divided. They are divided if different source
+lines hold their memory.
 """
 _LINES_SHARE: Final = 0.05
-"""The largest difference in memory, summed over source lines, between two ranks of one group; as a fraction of the
+"""The largest difference in memory, summed over source lines, between two ranks of one group. It is a fraction of the
 allocated memory.
 """
 _KIND_SHARE: Final = 0.05
-"""The smallest group that counts as usual, as a fraction of all ranks. The ranks of smaller groups are reported as
-different.
+"""A fraction of all ranks. A group counts as usual if it has at least this fraction. The ranks of smaller groups are
+reported as different.
 """
 _WORTH: Final = 0.2
-"""A report names a source line or a role only if it accounts for at least this fraction of a difference in memory."""
+"""A fraction of a difference in memory. A report names a source line or a role only if it causes at least this
+fraction.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """The file of a rank's snapshot, and the figures read from it."""
+    """The file of a rank's snapshot, and the figures in it."""
 
     file: RankFile
     summary: RankSummary
@@ -51,8 +53,8 @@ class RankGroup:
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to count as usual, such as the ranks of a pipeline stage. The ranks of a
-    smaller group are reported as different.
+    """Whether the group is large enough to count as usual, such as the group of all ranks of a pipeline stage. The
+    ranks of smaller groups are reported as different.
     """
 
     @property
@@ -62,7 +64,7 @@ class RankGroup:
 
     @property
     def middle(self) -> RankFigures:
-        """The rank with the median of the reserved memory, which different ranks are compared with."""
+        """The rank with the median reserved memory. Different ranks are compared with it."""
         return self.ranks[len(self.ranks) // 2]
 
 
@@ -90,8 +92,8 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return the properties that must be equal for all ranks of a group: whether the last request failed, the cause,
-    the growing line, the settings and the cuBLAS workspace.
+    """Return the properties that all ranks of a group must share. They are the cause, the growing line, the settings,
+    the cuBLAS workspace, and whether the last request failed.
     """
     return (
         summary.failed,
@@ -103,8 +105,8 @@ def _end_of(summary: RankSummary) -> Hashable:
 
 
 def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int]) -> list[list[RankFigures]]:
-    """Return groups of ranks with similar values of a figure. Wherever the sorted values leave a gap, a new group
-    begins.
+    """Return groups of ranks with similar values of a figure. The values are sorted, and a new group begins at each
+    gap.
     """
     groups: list[list[RankFigures]] = []
     before = 0
@@ -118,8 +120,8 @@ def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int])
 
 
 def _by_lines(ranks: Sequence[RankFigures]) -> list[list[RankFigures]]:
-    """Return groups of ranks whose memory is held by the same source lines. Ranks of different pipeline stages may have
-    equal peaks, but their source lines differ.
+    """Return groups of ranks whose memory is held by the same source lines. This separates the ranks of different
+    pipeline stages, which may have equal peaks.
     """
     groups: list[list[RankFigures]] = []
     for one in ranks:
@@ -140,7 +142,7 @@ def _have_same_lines(first: RankSummary, second: RankSummary) -> bool:
 
 
 def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
-    """Return how much more or less memory a rank uses than a typical rank, and which source line accounts for the
+    """Return how much more or less memory a rank uses than a typical rank, and which source line causes the
     difference.
     """
     said = list(_ends(rank, usual))
@@ -188,7 +190,7 @@ def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
 
 
 def _of(rank: RankSummary, usual: RankSummary, more: int) -> str:
-    """Return the role and the source line that account for most of a difference in allocated memory, as text."""
+    """Return the role and the source line that cause most of a difference in allocated memory, as text."""
     sign = 1 if more > 0 else -1
     roles = {
         role: sign * (rank.roles.get(role, 0) - usual.roles.get(role, 0))

@@ -20,8 +20,8 @@ _MORE = (
 
 
 def describe(fleet: FleetExplanation) -> Report:
-    """Return the report on many ranks: first the ranks that differ, then the fullest rank as `ullage explain`
-    explains it.
+    """Return the report on many ranks. The ranks that differ come first. The explanation of the fullest rank follows;
+    it is the same as that of `ullage explain`.
     """
     total = sum(len(group.ranks) for group in fleet.groups)
     fullest = describe_explanation(fleet.fullest) if fleet.fullest is not None else None
@@ -121,8 +121,8 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 
 def _numbers(group: RankGroup) -> str:
-    """Return the ranks of a group as text, such as "0 to 255, 512", or the names of the first two if ranks are
-    unknown.
+    """Return the ranks of a group as text, such as "0 to 255, 512". If the ranks are not known, return the names of the
+    first two.
     """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):
@@ -131,7 +131,7 @@ def _numbers(group: RankGroup) -> str:
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as ranges, such as "0 to 3, 7"; a long list is cut after the first eight ranges."""
+    """Return sorted numbers as ranges, such as "0 to 3, 7". Only the first eight ranges are shown."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:

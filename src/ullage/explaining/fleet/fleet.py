@@ -1,5 +1,5 @@
-"""The explanation of a folder with the snapshots of many ranks: the groups of ranks, the ranks that differ and why, and
-a full explanation of the fullest rank.
+"""The explanation of a folder with the snapshots of many ranks. It has the groups of ranks, and the reasons why some
+ranks differ. It also has a full explanation of the fullest rank.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _MOST_EXPLAINED: Final = 16
-"""The largest number of different ranks that are explained one by one. If more ranks differ, only their figures are
+"""The largest number of different ranks that are explained one by one. If there are more, only their figures are
 reported.
 """
 _TOLD_EVERY: Final = 16
@@ -34,7 +34,7 @@ class DifferentRank:
 
     figures: RankFigures
     why: str
-    """The sentence that says how much more or less memory this rank uses than a typical rank, and at which source
+    """A sentence that says how much more or less memory this rank uses than a typical rank, and at which source
     line.
     """
 
@@ -48,25 +48,25 @@ class FleetExplanation(Answer):
 
     folder: str
     groups: tuple[RankGroup, ...]
-    """Groups of ranks that use memory alike, the largest group first."""
+    """Groups of ranks that use memory alike, largest first."""
     different: tuple[DifferentRank, ...]
-    """The ranks that are not in any group that counts as usual, ordered by reserved memory; ranks that ran out of
-    memory come first.
+    """The ranks outside all usual groups. Ranks that ran out of memory come first. The others are ordered by reserved
+    memory.
     """
     fullest: Explanation | None
-    """The explanation of the fullest rank: the first rank that ran out of memory or, if no rank did, the rank that
-    reserved the most.
+    """The explanation of the fullest rank. It is the first rank that ran out of memory. If no rank did, it is the rank
+    that reserved the most.
     """
     fullest_name: str
     unreadable: tuple[tuple[str, str], ...]
-    """The names of the ranks whose snapshots cannot be read, each with the reason."""
+    """The ranks whose snapshots cannot be read: the name of each rank, and the reason."""
     missing: tuple[int, ...]
-    """The numbers of ranks without a snapshot, although a rank with a higher number has a snapshot."""
+    """The ranks that have no snapshot although a higher rank has one."""
     notes: tuple[str, ...]
 
     @property
     def kinds(self) -> tuple[RankGroup, ...]:
-        """The groups that are large enough to count as usual, such as one group for each pipeline stage."""
+        """The groups that are large enough to count as usual. A group may be, for example, a pipeline stage."""
         return tuple(group for group in self.groups if group.is_kind)
 
     def to_json(self) -> dict[str, Any]:
@@ -193,9 +193,7 @@ def _fullness(rank: RankFigures) -> tuple[bool, int]:
 def _different(
     groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
 ) -> tuple[DifferentRank, ...]:
-    """Return the ranks that are not in any group that counts as usual. Each of them is compared with the most similar
-    of these groups.
-    """
+    """Return the ranks outside all usual groups. Each of them is compared with the most similar usual group."""
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
@@ -211,9 +209,7 @@ def _different(
 
 
 def _usual(rank: RankFigures, kinds: Sequence[RankGroup]) -> RankSummary:
-    """Return the figures of the middle rank of a group. Of the groups that count as usual, the one with the nearest
-    peak is chosen.
-    """
+    """Return the figures of the middle rank of a usual group. The group with the nearest peak is chosen."""
 
     def distance(group: RankGroup) -> int:
         return abs(group.middle.summary.peak_allocated_bytes - rank.summary.peak_allocated_bytes)

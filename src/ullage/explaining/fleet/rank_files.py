@@ -20,7 +20,7 @@ from ullage.base.errors import UsageError
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A pattern for a local rank in a file name. A local rank is unique only within one machine, so files of several
+"""A pattern for a local rank in a file name. Local ranks are unique only within one machine, so the files of two
 machines may have the same one.
 """
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
@@ -34,17 +34,17 @@ MOST_FILES: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
-    """The snapshot of one rank, or of a process whose file name contains no rank."""
+    """The snapshot of one rank, or of a process whose file name has no rank."""
 
     path: Path
     rank: int | None
     name: str
-    """The name of the rank in a report: "rank 3" or, without a known rank number, the path of the file below the
-    folder, without its suffix.
+    """The name of the rank in a report, such as "rank 3". If the rank is not known, the name is the file's path below
+    the folder, without the suffix.
     """
     size_bytes: int
     older: int = 0
-    """The number of this rank's snapshots of earlier steps, which are skipped."""
+    """The number of this rank's older snapshots, which are skipped."""
 
 
 def rank_files(folder: Path) -> tuple[RankFile, ...]:
@@ -77,7 +77,7 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
 
 
 def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the latest snapshot of each rank in a folder; empty if the folder has fewer than two ranks.
+    """Return the latest snapshot of each rank in a folder. Return nothing if the folder has fewer than two ranks.
 
     Raises:
         OSError: the folder cannot be read.
@@ -87,7 +87,7 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
 
 
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return the files with a name for each rank. If several files have the same rank number, for example files of two
+    """Return the files with a name for each rank. If several files have the same rank, for example files of two
     machines, these files get no rank.
     """
     files = list(files)
@@ -102,8 +102,8 @@ def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
 
 
 def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, int, float]]:
-    """Yield (path, size in bytes, time of change) for each file whose name looks like a snapshot. For a folder that
-    `ullage run` has written, the path is None.
+    """Yield (path, size in bytes, time of change) for each file whose name looks like a snapshot. The path is None for
+    a folder that `ullage run` has written.
     """
     count = 0
     with os.scandir(folder) as entries:
@@ -122,7 +122,7 @@ def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, i
 
 
 def _ranks(paths: list[Path]) -> list[int | None]:
-    """Return the rank number in each path: the number after a word such as "rank" or, without such a word, the only
+    """Return the rank in each path. It is the number after a word such as "rank". Without such a word, it is the only
     number in which the names differ.
     """
     told = [_rank_by_word(path) for path in paths]

@@ -1,4 +1,6 @@
-"""The summary of one rank's snapshot: a few figures that stay in memory while the snapshots of other ranks are read."""
+"""The summary of one rank's snapshot. It is small enough to stay in memory while the snapshots of other ranks are
+read.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,16 +20,18 @@ from ullage.recorded.settings import recorded_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
 _MOST_LINES: Final = 48
-"""The largest number of source lines that are kept for a rank; all further lines are summed into a single entry."""
+"""The largest number of source lines that are kept for a rank. All other lines are summed in a single entry."""
 _CUBLAS_BYTES: Final = frozenset((8_519_680, 32 << 20))
-"""The cuBLAS workspace sizes that PyTorch chooses, in bytes: before Hopper, and since Hopper."""
+"""The sizes in bytes of the cuBLAS workspace that PyTorch chooses. The first is for GPUs before Hopper, the second is
+for Hopper and later.
+"""
 OTHER_LINES: Final = "(other lines)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """The figures of one rank's snapshot, in bytes after rounding. They are from the time of the last failed request
-    or, if no request failed, from the peak.
+    """The figures of one rank's snapshot, in bytes after rounding. They are from the time of the last failed request.
+    If no request failed, they are from the peak.
     """
 
     device: int
@@ -35,12 +39,12 @@ class RankSummary:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     allocated_bytes: int
-    """The bytes in use when the last request failed; if no request failed, the bytes in use at the peak."""
+    """The bytes in use when the last request failed. If no request failed, the bytes in use at the peak."""
     reserved_bytes: int
     requested_bytes: int | None
     """The size in bytes of the last request that failed; None if no request failed."""
     room_bytes: int | None
-    """The bytes that the allocator could reserve; None if the file does not record them."""
+    """The bytes that the allocator could reserve. None if the file does not record them."""
     failing_line: str | None
     retries: int
     growth_bytes: int
@@ -49,17 +53,15 @@ class RankSummary:
     entries: int
     settings: str | None
     cublas_bytes: int
-    """The size of the cuBLAS workspace in bytes, which PyTorch chooses by GPU generation; 0 if no workspace is
+    """The size in bytes of the cuBLAS workspace, which depends on the GPU generation. It is 0 if no workspace is
     allocated.
     """
     lines: dict[str, tuple[int, int]]
-    """The allocated bytes and the number of blocks, for each line of the user's code."""
+    """The allocated bytes and the number of blocks of each line of the user's code."""
     roles: dict[str, int]
     headline: str = ""
     sentence: str = ""
-    """The first sentence of the explanation that `ullage explain` gives for this snapshot; "" if no explanation was
-    requested.
-    """
+    """The first sentence that `ullage explain` prints for this snapshot. It is "" if no explanation was requested."""
 
     @property
     def failed(self) -> bool:
@@ -72,7 +74,7 @@ class RankSummary:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the figures of a rank from the data that `to_json` returned."""
+        """Return the figures of a rank, made from the data that `to_json` returned."""
         return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
 
 
@@ -81,7 +83,7 @@ def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
 
     Args:
         path: the snapshot file.
-        is_whole: whether to explain the snapshot too, which takes several more replays.
+        is_whole: whether the snapshot is also explained, which takes several more replays.
 
     Raises:
         UllageError: the snapshot cannot be read.

@@ -17,7 +17,7 @@ from ullage.explaining.fleet.rank_summary import summary_of
 
 
 def main() -> None:
-    """Answer the parent process's requests to read snapshots, until the parent process closes its end of the pipe."""
+    """Read the snapshots that the parent process asks for. Stop when the parent process closes its end of the pipe."""
     tie_to_parent()
     requests, answers = int(sys.argv[2]), int(sys.argv[3])
     with os.fdopen(requests, encoding="utf-8") as lines, os.fdopen(answers, "w", encoding="utf-8") as out:

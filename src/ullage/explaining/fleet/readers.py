@@ -1,4 +1,4 @@
-"""A pool of processes that read snapshots, each one rank at a time, within a shared memory budget."""
+"""A pool of processes that read snapshots. Each process reads one rank at a time. All share a memory budget."""
 
 import json
 import os
@@ -16,22 +16,20 @@ from ullage.explaining.fleet.rank_summary import RankSummary
 MOST_WORKERS: Final = 8
 _PIECES_A_WORKER: Final = 4
 _MOST_IN_A_PIECE: Final = 64
-"""The largest number of ranks in one task for an execution engine. An engine's workers first have to start a process
-for each task.
+"""The largest number of ranks in one task for an execution engine. An engine's workers start a process for each task,
+so small tasks would need many starts.
 """
 _BUDGET_BYTES: Final = 1 << 30
-"""The memory in bytes that all reader processes together may use. A file that needs more memory is read while no other
-file is being read.
-"""
+"""The memory in bytes that all reader processes together may use. A file that needs more is read alone."""
 _TIMES: Final = {False: 6, True: 60}
-"""The memory that reading a file needs, as a multiple of its size: for an uncompressed file, and for a compressed
-one.
+"""The memory that is needed to read a file, divided by the size of the file. The first value is for an uncompressed
+file, the second for a compressed one.
 """
 
 
 def default_workers() -> int:
-    """Return the number of reader processes that run at the same time: one for each core that this process may use, but
-    at most `MOST_WORKERS`.
+    """Return the number of reader processes that run at the same time. There is one for each core that this process may
+    use, but at most `MOST_WORKERS`.
     """
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
@@ -67,8 +65,8 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return the result of `read_ranks`, with the files read by the workers of an execution engine. The workers must
-    see the files at the same paths.
+    """Return the result of `read_ranks`. The workers of an execution engine read the files, and must see them at the
+    same paths.
 
     Raises:
         EngineError: the engine no longer responds.
@@ -108,7 +106,7 @@ def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: b
 
 
 class _Reader:
-    """A child process that reads snapshots, with the pipes for requests and responses."""
+    """A child process that reads snapshots. It has a pipe for requests and a pipe for responses."""
 
     def __init__(self) -> None:
         requests_end, requests = new_pipe()
@@ -127,8 +125,8 @@ class _Reader:
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
         self.is_broken = False
-        """Whether the reader process has ended without a response. The kernel may report the end slightly after it
-        closes the pipe.
+        """Whether the reader process ended without a response. The kernel may report the end slightly after it closes
+        the pipe.
         """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
@@ -156,7 +154,7 @@ class _Reader:
 
 
 class _Readers:
-    """Reader processes that wait for a request; a process that has ended is replaced by a new process."""
+    """Reader processes that wait for a request. A process that has ended is replaced by a new one."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -166,7 +164,7 @@ class _Readers:
 
     @contextmanager
     def one(self) -> Iterator[_Reader]:
-        """Yield a reader process that only one thread uses until the `with` block ends."""
+        """Yield a reader process. Only one thread uses it until the `with` block ends."""
         with self._lock:
             reader = self._waiting.pop() if self._waiting else None
             if reader is None:
@@ -195,7 +193,7 @@ class _Budget:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until this many bytes of the shared memory budget are free, or until no other reader uses the budget."""
+        """Wait until this many bytes of the memory budget are free, or until no reader uses the budget."""
         size_bytes = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._used + size_bytes <= self._total)

@@ -1,6 +1,5 @@
-"""The test of whether a sketch (a short list of allocations and frees) fails as a recorded run did.
-
-The generated script sets a memory limit that equals the run's capacity; every replay in this module has the same limit.
+"""Tests whether a short list of allocations and frees, called a sketch, fails as a recorded run did. The generated
+script sets a memory limit that equals the run's capacity. Every replay in this module has the same limit.
 """
 
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ _PAGES_TRIED: Final = 100
 
 
 def as_a_script_sets_them(settings: Settings) -> Settings:
-    """Return the allocator settings that a generated script uses for a run. A script always sets a memory limit.
-
-    With a memory limit, PyTorch collects garbage in its cache. Garbage collection is therefore switched off if the run
-    had no limit.
+    """Return the allocator settings that a generated script uses for a run. A script always sets a memory limit, and
+    with a limit PyTorch collects garbage in its cache. If the run had no limit, this garbage collection is switched
+    off.
     """
     collects = settings.per_process_memory_fraction < 1
     return replace(
@@ -50,15 +48,15 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """A function object that decides whether a sketch (a short list of allocations and frees) fails as the recorded run
-    did: at its last request, for the same cause, with the same capacity.
+    """A function object that decides whether a short list of allocations and frees (a sketch) fails as the recorded run
+    did. It must fail at its last request, for the same cause and with the same capacity.
     """
 
     recording: Recording
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """The rules for the addresses of new segments with which a replay of the whole run fails."""
+    """Rules for the addresses of new segments. A replay of the whole run fails with each of these rules."""
     expandable_helps: bool
 
     @classmethod
@@ -85,14 +83,17 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a list of operations fails as the recorded run did, with every rule in `placements`.
-        Expandable segments must prevent this failure exactly if they prevent the failure of the run.
+        """Return whether a list of operations fails as the recorded run did, with every rule in `placements`. If
+        expandable segments prevent the failure of the run, they must also prevent this failure. If they do not prevent
+        the one, they must not prevent the other.
         """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Return the replay of a list of operations, with the run's capacity, up to the first request that fails."""
+        """Return the replay of a list of operations with the run's capacity. The replay ends at the first request that
+        fails.
+        """
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
@@ -103,7 +104,9 @@ class Oracle:
         return replay(sketch.program(), settings, device, stop_after_ooms=1)
 
     def is_same(self, done: Replay, sketch: Sketch) -> bool:
-        """Return whether a replay ended at the last request of its program, for the same cause as the recorded run."""
+        """Return whether a replay ended at the last request of its program and for the same cause as the recorded
+        run.
+        """
         if done.broken or not done.ran_out or done.done != len(sketch):
             return False
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
@@ -113,8 +116,8 @@ class Oracle:
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with the given replay in place of the recording's replay. The failed request is the
-        recorded request in both cases.
+        """Return the recording with the given replay in place of the recording's replay. Both replays end at the
+        request that failed in the recording.
         """
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)

@@ -31,25 +31,25 @@ _OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this s
 Row = tuple[int, int, int, int]
 """An allocator operation, as (op, key, bytes, stream)."""
 _Piece = tuple[int, int, int]
-"""A block or a hole in a segment, as (bytes, requested bytes, key of the block). For a hole, which is free memory, the
-key is -1.
+"""A block or a hole in a segment, as (bytes, requested bytes, key of the block). A hole is free memory, and its key
+is -1.
 """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A sketch (a short list of allocations and frees) that fails as a recorded run did, and the allocator's figures at
-    the failure; sizes in bytes.
+    """A short list of allocations and frees that fails as a recorded run did, and the allocator's figures at the
+    failure. Sizes are in bytes.
     """
 
     sketch: Sketch
     settings: Settings
-    """The allocator settings that the generated script sets; its memory limit is set separately."""
+    """The allocator settings of the generated script, without its memory limit."""
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """The bytes that the allocator needs from the driver for the failing request."""
+    """The bytes that the failing request needs from the driver."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -57,17 +57,17 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """The number of allocations in the generated script, including the allocation that fails."""
+    """The number of allocations in the generated script. The one that fails is included."""
     recorded_allocations: int
-    """The number of allocations in the recording up to and including the failing request, plus the number of blocks
-    that existed when recording began.
+    """The number of recorded allocations up to the failing request, plus the number of blocks that are older than the
+    recording.
     """
     expandable_helps: bool
-    """Whether expandable segments prevent the failure both in the run and in the generated script."""
+    """Whether expandable segments prevent the failure, in the run and in the generated script."""
     trials: int
     finished: bool
-    """Whether the search for a shorter script finished before the time limit. If it did, no single allocation can be
-    left out of the script.
+    """Whether the search for a shorter script ended before the time limit. If it did, no single allocation can be left
+    out of the script.
     """
     notes: tuple[str, ...]
 
@@ -201,9 +201,8 @@ def _recorded_allocations(recording: Recording) -> int:
 
 
 def sketch_of(recording: Recording) -> Sketch:
-    """Return a failed run as a list of allocations, frees and `empty_cache` calls that starts with an empty allocator.
-
-    A block that another stream still uses when the request fails is not freed.
+    """Return a failed run as a list of allocations, frees and `empty_cache` calls. The list starts with an empty
+    allocator. If another stream still uses a block when the request fails, the list does not free this block.
     """
     program, settings = recording.program, recording.rebuilt.settings
     op, key = program.op.copy(), program.key.copy()
@@ -232,8 +231,8 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Replace operations by frees, for blocks that several streams used: each of these blocks is freed where the other
-    streams had finished with it.
+    """Replace some operations by frees of blocks that several streams used. Each block is freed when no other stream
+    uses it any more.
     """
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
@@ -278,8 +277,8 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Return whether a segment must be requested as a whole, because a request for its first block would allocate a
-    segment of a different size.
+    """Return whether a segment must be requested as a whole. This is necessary if a request for its first block would
+    allocate a segment of a different size.
     """
     if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
@@ -288,7 +287,7 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as temporary blocks."""
+    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as a temporary block."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

@@ -1,1 +1,3 @@
-"""The search for the allocator settings with which a recorded run needs the least memory, by replaying the run."""
+"""The search for the allocator settings with which a recorded run needs the least memory. The run is replayed with each
+setting.
+"""

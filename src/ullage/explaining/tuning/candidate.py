@@ -1,6 +1,5 @@
-"""The allocator settings that a search may try, each as a value for PYTORCH_CUDA_ALLOC_CONF.
-
-This module does not replay runs and does not rank settings.
+"""The allocator settings that a search may try. Each is a value for PYTORCH_CUDA_ALLOC_CONF. This module does not
+replay runs and does not rank settings.
 """
 
 import re
@@ -21,19 +20,19 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""The values that are tried for each option, in this order, in addition to leaving the option out."""
+"""The values that are tried for each option, in this order. The search also tries to omit the option."""
 _LARGE_STEP: Final = 2  # In MiB; the driver maps memory in pages of 2 MiB.
 _SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A set of allocator options that a process can be started with: the options that the search varies, and the run's
-    other options, which stay the same.
+    """A set of allocator options for the start of a process. Some of them are varied by the search. The others are the
+    run's other options, which stay the same.
     """
 
     options: tuple[tuple[str, str], ...] = ()
-    """The allocator options that the search varies, as (name, value) in the order of `_CHOICES`."""
+    """The allocator options that the search varies, as (name, value), in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -45,17 +44,17 @@ class Candidate:
         return ",".join(f"{name}:{value}" for name, value in pairs)
 
     def value_of(self, name: str) -> str | None:
-        """Return the value that this candidate gives to an allocator option; None if the option is not set."""
+        """Return the value of an allocator option in this candidate. Return None if the option is not set."""
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return a candidate with a new value for one allocator option. The value None removes the option."""
+        """Return this candidate with a new value for one allocator option. The value None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """Return this candidate's allocator options as parsed settings; None if PyTorch would reject the options."""
+        """Return this candidate's allocator options as parsed settings. Return None if PyTorch would reject them."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -64,25 +63,25 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The candidates (sets of allocator options) that make sense for a run, given its torch version, the options that
-    stay the same, and whether the capacity is known.
+    """The sets of allocator options (candidates) that make sense for a run. They depend on its torch version, on the
+    options that stay the same, and on whether the capacity is known.
     """
 
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether the allocator's capacity is known. Options that set a fraction of the capacity make sense only with a
-    known capacity.
+    """Whether the allocator's capacity is known. Without it, options that set a fraction of the capacity make no
+    sense.
     """
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield a candidate that sets none of the varied options, then candidates that set one option each."""
+        """Yield a candidate without any of the varied options. Then yield the candidates that set one of them."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield every candidate that differs from the given candidate in one option."""
+        """Yield every candidate that differs from the given one in exactly one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -99,7 +98,7 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return numbers of MiB that are close to the present value of an allocator option."""
+    """Return numbers of MiB close to the present value of an allocator option."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()
@@ -108,8 +107,8 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return the allocator settings of a run as a candidate: the options that the search varies, and the options that
-    stay the same.
+    """Return the allocator settings of a run as a candidate. It has both the options that the search varies and the
+    options that stay the same.
     """
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}

@@ -52,15 +52,15 @@ def _tone(tuning: Tuning) -> Tone:
 
 
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Return whether the best settings let the failed request succeed with almost no memory left, although the training
-    step had not ended.
+    """Return whether the best settings leave almost no memory free at the request that failed in the recording. The
+    training step had not ended there and may need more memory.
     """
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
-    """Return whether the run reserved no memory in addition to the memory that was reserved when recording began."""
+    """Return whether all reserved memory of the run was already reserved when recording began."""
     return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
 
 
@@ -129,8 +129,8 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
 
 
 def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
-    """Return the table that compares the run's present settings with the best settings. If the run fails with the
-    present settings, the peaks are not compared.
+    """Return the table that compares the present settings with the best settings. The peaks are not compared if the run
+    fails with the present settings.
     """
     more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
     rows = [
@@ -173,8 +173,8 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the replays that the report shows: those with the best and the present settings, those that no other
-    replay beats in both bytes and driver calls, and other improvements.
+    """Return the replays that the report shows. They are the replays with the best and the present settings, and
+    replays that no other one beats in both bytes and driver calls. Other improvements follow.
     """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)
@@ -214,9 +214,7 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
 
 
 def _shown_text(trial: Trial) -> str:
-    """Return the settings of a replay as text, with spaces between options so that a narrow terminal breaks lines
-    there.
-    """
+    """Return the settings of a replay as text. Spaces between the options let a narrow terminal break lines there."""
     return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
 
 

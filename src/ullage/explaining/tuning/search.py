@@ -24,8 +24,8 @@ _GAIN_ENOUGH_BYTES: Final = GIB // 2
 hide a useful saving.
 """
 _GAINS_PER_OPTION: Final = 2
-"""The saving that each further allocator option must bring, as a multiple of the smallest useful saving. It equals 2 %
-of the reserved bytes or, if that is less, 1 GiB.
+"""A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
+The product is 2 % of the reserved bytes, but at most 1 GiB.
 """
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
@@ -34,8 +34,8 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """A search for the best allocator settings: all replays that were made so far, and the choice of the settings to
-    replay next.
+    """A search for the best allocator settings. It has all replays that were made, and chooses the settings to replay
+    next.
     """
 
     run: RecordedRun
@@ -51,14 +51,14 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Start the time limit, and return the replay of the run with its present settings."""
+        """Start the time limit, and replay the run with its present settings."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Replay the run with each option alone. Then vary the best candidates, one option at a time, until no change
-        improves them.
+        """Replay the run with each option alone. Then change one option of the best candidates at a time, until nothing
+        improves.
         """
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
@@ -72,8 +72,8 @@ class SettingsSearch:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay the run with all candidates that have not been replayed yet, several in parallel, until the time
-        limit.
+        """Replay the run with all candidates that were not replayed yet. Several replays run in parallel. The time
+        limit stops them.
         """
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
@@ -113,7 +113,7 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best candidates so far, at most one candidate for each set of option names."""
+        """Return the best candidates so far, at most one for each set of option names."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -122,8 +122,8 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return a sort key that orders replays: first those without failed requests, then those without many
-        additional driver calls, then those with the fewest reserved bytes.
+        """Return a sort key for replays. Replays without failed requests come first. Of these, the replays without many
+        additional driver calls come first. The rest is ordered by reserved bytes.
         """
         assert self.present is not None
         if not trial.fits:
@@ -138,15 +138,15 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a replay makes far more driver calls than the replay with the present settings: over twice as
-        many, and more than one additional call per 100 requests.
+        """Return whether a replay makes far more driver calls than the replay with the present settings. This means
+        more than twice as many, and more than one additional call per 100 requests.
         """
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all replays that were made, the best replay first."""
+        """Return all replays that were made, best first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
@@ -182,8 +182,8 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return the replay whose settings are recommended: it fits while the present settings do not, or it saves
-        bytes or driver calls. None if no replay does.
+        """Return the replay whose settings are recommended. It fits while the run with the present settings does not,
+        or it saves bytes or driver calls. Return None if no replay does.
         """
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
@@ -210,7 +210,7 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the replays without failure that no other replay beats in both bytes and driver calls. Of equal replays,
+    """Return the replays without a failure that no other replay beats in both bytes and driver calls. Of equal replays,
     the one with the fewest options is returned.
     """
     order = sorted(

@@ -13,7 +13,7 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
 
 ROOM_STEP_BYTES: Final = LARGE_UNIT_BYTES
-"""The step size, in bytes, of the search for the least capacity that a run needs."""
+"""The step size in bytes of the search for the least capacity that a run needs."""
 _MOST_ENLARGEMENTS: Final = 4
 
 
@@ -22,7 +22,7 @@ class Trial:
     """The outcome of a replay with the given allocator settings."""
 
     text: str
-    """The settings of the replay as a value for PYTORCH_CUDA_ALLOC_CONF; an empty string if no options are set."""
+    """The settings of the replay as a value for PYTORCH_CUDA_ALLOC_CONF. It is empty if no options are set."""
     fits: bool
     ooms: int
     """The number of requests that fail in the replay."""
@@ -31,7 +31,7 @@ class Trial:
     peak_reserved_bytes: int
     driver_calls: int
     reached: float
-    """The fraction of the run, from 0 to 1, that precedes the first failed request; 1 if no request failed."""
+    """The fraction of the run before the first failed request, from 0 to 1. It is 1 if no request failed."""
 
     @property
     def options(self) -> int:
@@ -41,20 +41,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recorded run that can be replayed with other settings.
-
-    If a request that failed in the recording succeeds in a replay, its memory is freed at once, because the program did
-    not receive it.
+    """A recorded run that can be replayed with other settings. A request that failed in the recording may succeed in a
+    replay. Its memory is then freed at once, because the program never received it.
     """
 
     program: Program
     allocations: int
     start_bytes: int
-    """The bytes that were reserved before recording began. Every replay starts with these bytes, with any settings."""
+    """The bytes that were reserved before recording began. Every replay starts with them, whatever its settings are."""
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
-        """Return a run that can be replayed, made from the allocator program that was reconstructed from a
+        """Return a run that can be replayed. It is made from the allocator program that was reconstructed from a
         recording.
         """
         program = rebuilt.program

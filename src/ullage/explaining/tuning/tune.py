@@ -1,7 +1,5 @@
-"""The search for the best allocator settings for a recorded run, and for the least capacity that the run needs, by
-replay.
-
-The results are proved for this run only.
+"""The search for the best allocator settings of a recorded run, and for the least capacity that the run needs. The run
+is replayed, so the results are proved for this run only.
 """
 
 import time
@@ -26,29 +24,27 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 _UNKNOWN_VERSION: Final = (2, 9)
-"""The torch version that is assumed if the run's version is unknown, so that the search tries only options that this
-version and all later versions have.
+"""The torch version that is assumed if the run's version is unknown. The search then tries only options that this and
+all later versions have.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastRoom:
-    """The least capacity with which the run succeeds, in bytes."""
+    """The least capacity in bytes with which the run succeeds."""
 
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether a replay proves that the next smaller capacity is too small; False if the time limit ended the search
-    before that.
+    """Whether a replay proves that the next smaller capacity is too small. It is False if the time limit ended the
+    search earlier.
     """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Answer):
-    """The result of a search for allocator settings. `best` is None if no settings improve on the run's present
-    settings.
-    """
+    """The result of a search for allocator settings. `best` is None if no settings are better than the present ones."""
 
     described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
@@ -56,27 +52,27 @@ class Tuning(Answer):
     device: int
     torch_version: str
     room_bytes: int | None
-    """The capacity of the run in bytes: the most that the allocator can reserve; None if the capacity is unknown."""
+    """The capacity of the run in bytes, which is the most that the allocator can reserve. None if it is unknown."""
     start_bytes: int
     """The bytes reserved before recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a failed request, so that the memory that the run needs later is unknown."""
+    """Whether the recording ends with a failed request. If it does, the memory that the run needs later is unknown."""
     present: Trial
     best: Trial | None
     line: str | None
-    """The shell line that sets the best allocator settings; the user runs it before the process starts."""
+    """The shell line that sets the best allocator settings. The user runs it before starting the process."""
     trials: tuple[Trial, ...]
-    """All replays that the search made, the best replay first."""
+    """All replays that the search made, best first."""
     in_any_room: tuple[Trial, ...]
-    """Replays with the same settings and an unlimited capacity; made only if the run does not fit with any settings."""
+    """Replays with the same settings and an unlimited capacity. They are made only if no settings let the run fit."""
     frontier: tuple[Trial, ...]
-    """The replays that no other replay beats in both bytes and driver calls, sorted by driver calls."""
+    """The replays that no other replay beats in both bytes and driver calls, in the order of driver calls."""
     needs: tuple[LeastRoom, ...]
-    """The least capacity of the run with the present settings, then with the best settings; an unknown capacity is left
-    out.
+    """The least capacity of the run with the present settings, followed by the least capacity with the best settings.
+    An unknown capacity is left out.
     """
     is_complete: bool
-    """Whether the search for settings finished before the time limit."""
+    """Whether the search for settings ended before the time limit."""
     notes: tuple[str, ...]
 
     @property
@@ -159,7 +155,7 @@ def tune(
 
 
 def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
-    """Return the program of a recorded run, and the run's capacity in bytes."""
+    """Return the program of a recorded run, and its capacity in bytes."""
     # If a request was refused while memory was free, it met a limit, and that limit is the capacity.
     if rebuilt.room_is_known:
         rebuilt = Recording.of(history, rebuilt).rebuilt
@@ -172,7 +168,7 @@ def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search again, with an unlimited capacity, for the settings with which the run reserves the least memory."""
+    """Search for the settings with which the run reserves the least memory if the capacity is unlimited."""
     assert search.present is not None
     search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text
@@ -189,8 +185,8 @@ def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearc
 
 
 def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
-    """Return the least capacity of the run with the present settings and with the best settings. Each of the two
-    searches may take half of the time.
+    """Return the least capacity of the run with the present and with the best settings. Each of the two searches may
+    take half of the time.
     """
     assert search.present is not None
     best = search.better() or search.present
@@ -205,7 +201,7 @@ def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ..
 
 
 def _is_cut_short(history: History) -> bool:
-    """Return whether the recording shows a failed request and no allocation after it."""
+    """Return whether the recording has a failed request and no later allocation."""
     at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
     return at[0] > at[1]
 

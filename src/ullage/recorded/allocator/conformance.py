@@ -33,8 +33,8 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word that the file format of recorded sequences uses for each kind of driver call, and the figures that follow
-the word.
+"""The word for each kind of driver call in files of recorded sequences, and the names of the figures that follow this
+word.
 """
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
@@ -44,7 +44,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence at which the results of ullage's allocator model differ from the
+    """The first operation of a recorded sequence for which ullage's allocator model gives a different result than the
     recording.
     """
 
@@ -57,8 +57,8 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a recorded sequence of allocator operations on ullage's allocator model; return its operation lines with the
-    model's results.
+    """Run a recorded sequence of operations on ullage's allocator model. Return its operation lines with the model's
+    results.
     """
     program, settings, device = prepared(sequence)
     try:
@@ -106,8 +106,8 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the results of ullage's allocator model differ from the recording; None if
-    all are equal.
+    """Return the first operation for which ullage's allocator model gives a different result than the recording. Return
+    None if all results are equal.
     """
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
@@ -158,8 +158,8 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare files of recorded allocator operations with ullage's allocator model, as the command line says; return
-    the exit code: 0 if all results are equal, 1 if a result differs, 2 if a file cannot be read.
+    """Compare the files named on the command line with ullage's allocator model. Return the exit code: 0 if all results
+    are equal, 1 if a result differs, 2 if a file cannot be read.
     """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_as_program() -> int:
-    """Run this module as a program; end silently if the reader of its output has closed the pipe."""
+    """Run this module as a program. End silently if the reader of its output has closed the pipe."""
     try:
         code = main()
         sys.stdout.flush()

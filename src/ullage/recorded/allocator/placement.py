@@ -20,18 +20,18 @@ PLACEMENTS: Final[Mapping[str, str]] = {
     "ascending": "each segment above the previous segment; no address is used twice",
     "descending": "each segment below the previous segment; no address is used twice",
 }
-"""The rules by which a driver places segments at addresses, by name, in the order of ullage's allocator model
-(driver.hpp). No real system uses the last two rules.
+"""The rules by which a driver chooses addresses for segments, by name. They are in the order of ullage's allocator
+model (driver.hpp). No real system uses the last two rules.
 """
 _LINUX_FROM: Final = 1 << 44
-"""The lowest address that Linux gives to memory mappings, which it places from 0x7f... downward; addresses on Windows
+"""The lowest address that Linux gives to memory mappings. Linux places them from 0x7f... downward. Addresses on Windows
 and WSL are far lower.
 """
 
 
 def placement_of(program: Program) -> str:
-    """Return the address placement rule of the system on which allocations were recorded, inferred from their
-    addresses; "linux" if the program contains no addresses.
+    """Return the rule by which the recorded system chose addresses for segments. It is inferred from the recorded
+    addresses. Without addresses, it is "linux".
     """
     known = [*program.recorded_addresses, *(segment.address for segment in program.start)]
     return "windows" if known and max(known) < _LINUX_FROM else "linux"

@@ -34,11 +34,11 @@ _FIRST_STREAM: Final = 0x500000000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A recorded sequence of allocator operations: a header line, and one line for each operation."""
+    """A recorded sequence of allocator operations. It has a header line, and one line for each operation."""
 
     file: str
     row: int
-    """The line number of the header in the file, counted from 1; each line after the header is one operation."""
+    """The line number of the header in the file, counted from 1. Each line after the header is one operation."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ def read_sequences(path: Path) -> Iterator[Sequence]:
     """Yield the recorded sequences of a file, which may be gzipped.
 
     Raises:
-        UsageError: the file cannot be read, or does not contain recorded sequences.
+        UsageError: the file cannot be read, or contains no recorded sequences.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     header: dict[str, Any] | None = None
@@ -95,11 +95,11 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Return the operations of a recorded sequence as a `Program` for ullage's allocator model; `first` are the
+    """Return the operations of a recorded sequence as a `Program` for ullage's allocator model. `first` has the
     allocator settings at the start.
 
     Raises:
-        UsageError: a line is not an operation; the error names the line.
+        UsageError: a line is not an operation. The error names the line.
     """
     writer = _Writer(semantics=semantics, settings=first)
     for row, line in enumerate(sequence.lines, start=sequence.row + 1):
@@ -116,9 +116,7 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """A converter from the lines of a recorded sequence of allocator operations to a `Program` for ullage's allocator
-    model.
-    """
+    """Turns the lines of a recorded sequence of allocator operations into a `Program` for ullage's allocator model."""
 
     semantics: str
     settings: Settings
@@ -126,8 +124,8 @@ class _Writer:
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add the allocator operation in an `o` field of a recorded sequence: a letter and its arguments, separated by
-        single spaces.
+        """Add the operation in an `o` field of a recorded sequence. The field has a letter and its arguments, separated
+        by single spaces.
         """
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
@@ -174,8 +172,8 @@ class _Writer:
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return the whole number that a text contains, if it is within a range; a `Program` contains signed 64-bit
-    numbers.
+    """Return the whole number that a text contains. It must be within the given range, because a `Program` contains
+    signed 64-bit numbers.
     """
     number = int(word)
     if not least <= number < below:
@@ -204,8 +202,7 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the `Program` of a recorded sequence of allocator operations, the allocator settings at its start, and its
-    GPU.
+    """Return the `Program` of a recorded sequence of operations, the allocator settings at its start, and its GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

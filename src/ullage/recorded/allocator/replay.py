@@ -1,5 +1,5 @@
-"""Replays of allocator operations on ullage's allocator model, which returns what PyTorch's real allocator would have
-done, exact to the byte.
+"""Replays of allocator operations on ullage's allocator model. The results are those of PyTorch's real allocator, exact
+to the byte.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class State(IntEnum):
 
     FREE = 0
     WAITING = 1
-    """A block that was freed, but that another stream may still use."""
+    """A block that was freed but that another stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
     """Reserved addresses of an expandable segment to which no memory is mapped."""
@@ -52,20 +52,20 @@ class ImpossibleStartError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
-    """The GPU of a replay: its memory in bytes, the part of it that other processes use, and the rule for the addresses
-    of segments.
+    """The GPU of a replay. It has a memory size in bytes, the bytes that other processes use, and a rule for the
+    addresses of segments.
     """
 
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`; None if the placement rule is inferred from the addresses in the
-    `Program`. With "linux" and "windows", recorded addresses are used first.
+    """The rule for the addresses of segments, a key of `allocator.placement.PLACEMENTS`. None means that the rule is
+    inferred from the addresses in the `Program`. With "linux" and "windows", recorded addresses are used first.
     """
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the GPU of a recorded run: its total memory is the capacity of the allocator plus the memory that the
+        """Return the GPU of a recorded run. Its total memory is the allocator's capacity plus the memory that the
         allocator could not reserve.
         """
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
@@ -73,7 +73,7 @@ class ReplayDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevels:
-    """The allocator's byte counts at one point in time, as in torch.cuda.memory_stats() under `<name>.all`."""
+    """The allocator's byte counts at one time. torch.cuda.memory_stats() calls them `<name>.all`."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -84,7 +84,7 @@ class MemoryLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelColumns:
-    """The allocator's byte counts after every operation of a replay, as columns."""
+    """The allocator's byte counts after each operation of a replay, as columns."""
 
     allocated_bytes: Column
     reserved_bytes: Column
@@ -95,14 +95,14 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The address and size of the block that each allocating operation returned; -1 for other operations and for
-    requests that failed.
+    """The address and size of the block that each allocating operation returned. They are -1 for other operations and
+    for requests that failed.
     """
 
     address: Column
     segment: Column
-    """The number of the cudaMalloc call that created the segment; for an expandable segment, ~n (bitwise not) with the
-    number n of its address reservation.
+    """The index of the cudaMalloc call that created the segment. For an expandable segment, it is ~n (bitwise not),
+    where n is the index of its address reservation.
     """
     offset: Column
     size_bytes: Column
@@ -111,22 +111,24 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The driver calls of a replay in order, as columns; fields that do not apply to a call are 0."""
+    """The driver calls of a replay in order, as columns. A field that does not apply to a call is 0."""
 
     op: Column
     call: Column
     number: Column
     size: Column
-    """The size of the driver call in bytes; for MAP, UNMAP and CREATE_FAILED, the size of one page."""
+    """The size of the driver call in bytes. For MAP, UNMAP and CREATE_FAILED, it is the size of one page."""
     offset: Column
     count: Column
-    """The number of pages of the driver call; for CREATE_FAILED, the pages that were created before the failure."""
+    """The number of pages of the driver call. For CREATE_FAILED, it is the number of pages that were created before the
+    failure.
+    """
     address: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """Every memory block that exists when a replay ends, ordered by address, as columns."""
+    """All memory blocks that exist at the end of a replay, as columns in the order of addresses."""
 
     address: Column
     size: Column
@@ -134,11 +136,11 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The key by which the operations of the replayed `Program` name the block; -1 if the block is free."""
+    """The key that the operations of the `Program` use for the block. It is -1 if the block is free."""
     segment: Column
-    """The index of the block's segment in the columns `segment_address`, `segment_size` and `segment_is_expandable`."""
+    """The row of the block's segment in the columns `segment_address`, `segment_size` and `segment_is_expandable`."""
     pool: Column
-    """The key of the private pool that the block belongs to; 0 for the default pool."""
+    """The key of the private pool that contains the block; 0 is the default pool."""
     is_small: Column
     segment_address: Column
     segment_size: Column
@@ -147,20 +149,22 @@ class BlockColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The result of a replay: the results of all allocator operations, and the allocator's final state."""
+    """The result of a replay. It has the results of all allocator operations and the final state of the allocator."""
 
     done: int
-    """The number of allocator operations that were run: all, or those before the replay stopped."""
+    """The number of allocator operations that were run. If the replay stopped early, these are the operations before
+    the stop.
+    """
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int
     peak_reserved_op: int
     oom_ops: Column
     rejected_ops: Column
-    """The indices of the operations whose requests were rejected because of the option throw_on_cudamalloc_oom."""
+    """The indices of the operations whose requests were rejected because of the option `throw_on_cudamalloc_oom`."""
     skipped_ops: Column
     retries: int
-    """The number of times that the allocator freed its cached memory to satisfy a request:
+    """The number of times that the allocator freed its cached memory to satisfy a request. PyTorch reports it as
     torch.cuda.memory_stats()["num_alloc_retries"].
     """
     synchronizations: int
@@ -171,7 +175,7 @@ class Replay:
     """
     call_counts: dict[Call, int]
     broken: str
-    """The text of the PyTorch assertion that failed and ended the replay; empty if no assertion failed."""
+    """The text of the PyTorch assertion that failed and ended the replay. It is empty if no assertion failed."""
     blocks: BlockColumns
     levels: LevelColumns | None
     places: Places | None
@@ -179,13 +183,13 @@ class Replay:
 
     @property
     def ran_out(self) -> bool:
-        """Whether any memory request of the replay failed."""
+        """Whether any memory request failed in the replay."""
         return bool(len(self.oom_ops) or len(self.rejected_ops))
 
     @property
     def driver_calls(self) -> int:
-        """The number of driver calls in a replay that take time on a real GPU: cudaMalloc, cudaFree, and mapping or
-        unmapping of pages.
+        """The number of driver calls that take time on a real GPU. These are calls of cudaMalloc and cudaFree, and
+        calls that map or unmap pages.
         """
         slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
         return sum(self.call_counts[call] for call in slow)
@@ -246,8 +250,8 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError if a `Program` (a list of allocator operations) is invalid; return an upper bound of the keys of
-    its blocks.
+    """Raise UsageError if a `Program` (a list of allocator operations) is invalid. Otherwise, return a number that is
+    larger than all keys of its blocks.
     """
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
@@ -266,8 +270,8 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError if the initial segments of a `Program` overlap; return an upper bound of the keys of
-    their blocks.
+    """Raise ImpossibleStartError if the initial segments of a `Program` overlap. Otherwise, return a number that is
+    larger than all keys of their blocks.
     """
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
@@ -318,7 +322,7 @@ _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that the C++ code of ullage's allocator model returns under the same name."""
+"""The fields of `Replay` that have the same name in the C++ code of ullage's allocator model."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

@@ -1,1 +1,1 @@
-"""Readers for out-of-memory messages of PyTorch and other programs, alone or in a log."""
+"""Readers for out-of-memory messages of PyTorch and other programs. The text may be a single message or a log."""

@@ -15,7 +15,7 @@ from ullage.recorded.message.wording import MessageKind, Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
 """All known wordings of out-of-memory messages. If two wordings begin with the same words, the first that matches is
-used, so the wordings of other programs come first.
+used. The wordings of other programs therefore come first.
 """
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
@@ -23,7 +23,7 @@ BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
 
 
 MOST_READ: Final = 1000
-"""The number of out-of-memory messages with the same beginning that are read; further messages cannot change the
+"""The largest number of out-of-memory messages with the same beginning that are read. More messages cannot change the
 result.
 """
 EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
@@ -31,7 +31,9 @@ EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A lower bound of the number of out-of-memory messages in a text that ullage has counted but not read."""
+    """The number of out-of-memory messages in a text that were only counted, not read. The true number may be
+    higher.
+    """
 
     failures: int
     warnings: int
@@ -39,8 +41,8 @@ class Unread:
 
 @dataclass(slots=True)
 class CountedMessages:
-    """The number of out-of-memory messages that were read, and the number that were only counted, by the beginning of
-    the message (`Words.find`).
+    """The number of out-of-memory messages that were read, and the number that were only counted. Both are kept for
+    each beginning of a message (`Words.find`).
     """
 
     read: dict[str, int] = field(default_factory=dict)
@@ -51,20 +53,20 @@ class CountedMessages:
         return self.read.get(find, 0) >= MOST_READ
 
     def note_read(self, find: str) -> None:
-        """Record that one more out-of-memory message with this beginning is read."""
+        """Record that one more message with this beginning is read."""
         self.read[find] = self.read.get(find, 0) + 1
 
     def count(self, find: str, text: str, begin: int, until: int) -> None:
-        """Count the out-of-memory messages that begin in a part of a text. The words that a message begins with may
-        extend beyond the end of the part.
+        """Count the out-of-memory messages that begin in a part of a text. The first words of a message may extend
+        beyond the end of the part.
         """
         pattern = _head(find)
         number = len(pattern.findall(text, begin)) - len(pattern.findall(text, until))
         self.counted[find] = self.counted.get(find, 0) + max(0, number)
 
     def next_head(self, text: str, begin: int, end: int, *, with_sizes: bool) -> int:
-        """Return the position of the first out-of-memory message that is not read but only counted; `end` if no such
-        message begins before `end`.
+        """Return the position of the first out-of-memory message that is only counted, not read. Return `end` if no
+        such message begins before `end`.
         """
         for find in self.read:
             if self.has_enough(find) and (not with_sizes or any(words.has_sizes for words in BY_FIND[find])):
@@ -73,8 +75,8 @@ class CountedMessages:
         return end
 
     def rest(self) -> Unread:
-        """Return the number of out-of-memory messages that were only counted. It is a lower bound, since one message
-        may match two beginnings.
+        """Return the number of out-of-memory messages that were only counted. The true number may be higher. One
+        message may match two beginnings, so the counts of different beginnings are not added.
         """
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():
@@ -85,8 +87,8 @@ class CountedMessages:
 
 @cache
 def _head(find: str) -> re.Pattern[str]:
-    """Return one pattern for the beginning of an out-of-memory message and the text required around it. The pattern
-    begins with the literal text `find`, so a search is fast.
+    """Return one pattern for the beginning of an out-of-memory message and the text around it. The pattern starts with
+    the literal text `find`, which makes the search fast.
     """
     rules = []
     for words in BY_FIND[find]:
@@ -101,7 +103,7 @@ def _head(find: str) -> re.Pattern[str]:
 
 
 def _after(words: Words) -> str:
-    """Return the pattern for the text that must follow `find`, without group names, which must be unique within one
-    pattern.
+    """Return the pattern for the text that must follow `find`. It has no group names, because these must be unique
+    within one pattern.
     """
     return re.sub(r"\(\?P<\w+>", "(?:", words.after.pattern[len(re.escape(words.find)) :])

@@ -1,4 +1,6 @@
-"""The reader of figures in out-of-memory messages: sizes, and the values that the patterns for other programs find."""
+"""Reads the figures in out-of-memory messages. These are sizes, and the values that the patterns for other programs
+find.
+"""
 
 from typing import Any, Final
 
@@ -11,7 +13,7 @@ _FIELDS: Final = frozenset(
 
 
 def bytes_of(text: str) -> int:
-    """Return the number of bytes that a text states, such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
+    """Return the number of bytes in a text such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
     "7406166528" or "-1.28GiB".
     """
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
@@ -22,13 +24,13 @@ def bytes_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Return the number that a text states, such as "0.95", or "0.95." at the end of a sentence."""
+    """Return the number in a text such as "0.95". The period of a sentence's end may follow, as in "0.95."."""
     return float(_plain(text))
 
 
 def _plain(number: str) -> str:
-    """Return the digits of a number with one decimal point, at most 20 digits on each side; damaged logs have more
-    points and digits.
+    """Return the digits of a number with one decimal point, and at most 20 digits on each side. Numbers in damaged logs
+    have more points and digits.
     """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"

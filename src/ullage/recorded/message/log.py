@@ -19,12 +19,12 @@ from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
 _CONTEXT_CHARACTERS: Final = 6000
-"""The number of characters before an out-of-memory message in which ullage searches for signs of the program that wrote
-the log.
+"""A number of characters before an out-of-memory message. In this range, ullage searches for signs of the program that
+wrote the log.
 """
 _ROW_CHARACTERS: Final = 200
-"""The number of characters after an out-of-memory message, within its line, in which ullage searches for signs of the
-program that wrote the log.
+"""A number of characters after an out-of-memory message, in the same line. In this range, ullage searches for signs of
+the program that wrote the log.
 """
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
@@ -51,7 +51,9 @@ _SIGNS: Final = {
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""The number of characters before an out-of-memory message in which ullage searches for the traceback of the error."""
+"""A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the
+error.
+"""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
@@ -89,8 +91,8 @@ _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""Pattern for an unfinished escape sequence, tag, entity or Markdown emphasis around a figure, at the end of a piece of
-text.
+"""Matches markup that is cut off at the end of a piece of text. The markup is an escape sequence, a tag, an entity, or
+Markdown emphasis around a figure.
 """
 _LONGEST_MARKUP: Final = 320
 
@@ -113,43 +115,43 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """An out-of-memory message that was found in a log, and its place in the log."""
+    """An out-of-memory message, and its place in the log."""
 
     message: Message
     row: int
     """The line number of the out-of-memory message in the log, counted from 1."""
     rank: str | None = None
-    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812"; None
-    if the lines have no rank.
+    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812". None
+    if there is none.
     """
     place: str | None = None
-    """The innermost line of the user's code in the traceback: file and line number, with the last two parts of the
-    file's path.
+    """The innermost line of the user's code in the traceback, as file and line number. Only the last two parts of the
+    file's path are kept.
     """
     statement: str | None = None
-    """The source text of the innermost line of the user's code in the traceback."""
+    """The source code of the innermost line of the user's code in the traceback."""
     context: tuple[str, ...] = ()
-    """The program that wrote the log and what it was doing, derived from the lines before the message: names of
-    `_SIGNS`.
+    """Names of `_SIGNS`. They say which program wrote the log and what it was doing. They are derived from the lines
+    before the message.
     """
     server: ServerMemory | None = None
-    """The memory figures that a model server (such as vLLM) has logged before this message."""
+    """The memory figures that a model server, such as vLLM, logged before this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory, for texts without a known out-of-memory
-    message.
+    """The first place in a text that mentions running out of memory. It is used only if the text has no known
+    out-of-memory message.
     """
 
     row: int
     text: str
-    """The text of the line that mentions running out of memory, at most 160 characters."""
+    """At most 160 characters of the line that mentions running out of memory."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return the out-of-memory messages of a text in order; of messages with the same beginning, at most the first
-    thousand.
+    """Return the out-of-memory messages of a text in order. At most a thousand messages with the same beginning are
+    returned.
     """
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
@@ -211,9 +213,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory message that can be read only after the lines that a terminal has cut are
-    joined.
-    """
+    """Return the first out-of-memory message that can be read only after lines that a terminal has cut are joined."""
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -222,7 +222,7 @@ def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory error in a text with an unknown wording."""
+    """Return the first out-of-memory error with an unknown wording in a text."""
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
@@ -251,10 +251,8 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
 
 
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text of a log without markup: a terminal's color codes, a page's tags and entities, and Markdown
-    emphasis.
-
-    Markup that the end of a piece cuts in two is kept until the next piece arrives.
+    """Yield the text of a log without markup: color codes of a terminal, tags and entities of a web page, and Markdown
+    emphasis. If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
     """
     rest = ""
     for piece in pieces:
@@ -284,8 +282,8 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read the memory figures of a model server from the complete lines of a part of a log; return the position where
-    the first incomplete line begins.
+    """Read a model server's memory figures from the complete lines in a part of a log. Return the position of the first
+    incomplete line.
     """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
@@ -319,8 +317,8 @@ def _rank(mark: re.Match[str] | None) -> str | None:
 
 
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
-    """Search the traceback above the line at `begin` upward for the user's code; the first frame found is the
-    innermost.
+    """Search the traceback above the line at `begin` for the user's code. The search goes upward, so the first frame it
+    finds is the innermost.
     """
     below, is_pointed_at, apart, end = "", False, 0, begin - 1
     for _ in range(_MOST_ROWS):

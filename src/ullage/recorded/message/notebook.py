@@ -1,4 +1,4 @@
-"""The printed output of the cells of a saved Jupyter notebook. The file is JSON, with each line of a traceback
+"""The printed output of the cells of a saved Jupyter notebook. The file is JSON, in which the lines of a traceback are
 escaped.
 """
 
@@ -17,7 +17,7 @@ def is_notebook(beginning: str) -> bool:
 
 
 def printed_by(content: str) -> str | None:
-    """Return the printed output of the cells of a Jupyter notebook, including errors; None if the text is not a
+    """Return the printed output of the cells of a Jupyter notebook, including errors. Return None if the text is not a
     complete notebook.
     """
     if is_far_larger_in_memory(content):
@@ -30,7 +30,7 @@ def printed_by(content: str) -> str | None:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """Return the text of one output of a notebook cell; for an error, return its traceback, which ends with the error
+    """Return the text of one output of a notebook cell. For an error, it is the traceback, which ends with the error
     itself.
     """
     if output.get("output_type") == "error":

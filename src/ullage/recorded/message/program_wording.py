@@ -15,9 +15,7 @@ _FIGURES: Final = {
     "COUNT": r"\d{1,20}",
     "INDEX": r"\d{1,4}",
 }
-"""The patterns for figures that the patterns of a message contain. The length of each is bounded, because damaged logs
-can have endless digits.
-"""
+"""The patterns for figures in messages. Their length is limited, because damaged logs can have endless digits."""
 
 
 def _program(

@@ -1,6 +1,5 @@
-"""The memory figures that a model server logs when it starts: weights, activations, CUDA graphs, KV cache.
-
-vLLM has used four wordings of these lines since 2023, SGLang one. Each worker logs its own lines.
+"""The memory figures that a model server logs when it starts: weights, activations, CUDA graphs and KV cache. vLLM has
+used four wordings of these lines since 2023, SGLang one. Each worker logs its own lines.
 """
 
 import re
@@ -11,15 +10,15 @@ from typing import Any, Final
 from ullage.recorded.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
-"""The largest number of lines with memory figures that are read from a model server's log; a log with more such lines
-is not the log of a server's start.
+"""The largest number of lines with memory figures that are read from a model server's log. A server that starts logs
+fewer such lines.
 """
 _LONGEST: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """The memory figures that one worker process of a model server has logged so far; figures that it has not logged
+    """The memory figures that one worker process of a model server has logged so far. Figures that it has not logged
     are None.
     """
 
@@ -31,24 +30,26 @@ class ServerMemory:
     free_at_start_bytes: int | None = None
     weights_bytes: int | None = None
     non_torch_bytes: int | None = None
-    """The bytes of GPU memory outside PyTorch's allocator: the CUDA context, NCCL, libraries."""
+    """The bytes of GPU memory outside PyTorch's allocator. The CUDA context, NCCL and libraries use them."""
     peak_torch_bytes: int | None = None
-    """The bytes of weights and peak activations together, which vLLM 0.6 logs as a single figure."""
+    """The bytes of weights and peak activations together. vLLM 0.6 logs them as a single figure."""
     activation_bytes: int | None = None
-    """The peak bytes of activations in a model server, for the largest batch."""
+    """The peak bytes of activations in a model server for its largest batch."""
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
-    """The bytes of the KV cache as vLLM logs them; negative if everything else needs more memory than vLLM may use."""
+    """The bytes of the KV cache that vLLM logs. The number is negative if everything else needs more memory than vLLM
+    is allowed to use.
+    """
     kv_cache_set_bytes: int | None = None
-    """The bytes of the KV cache if the user set them (vLLM's kv_cache_memory_bytes); gpu_memory_utilization then has no
-    effect.
+    """The bytes of the KV cache if the user set them (vLLM's `kv_cache_memory_bytes`). If they are set,
+    gpu_memory_utilization has no effect.
     """
     available_bytes: int | None = None
-    """The bytes of GPU memory that were free after the weights were loaded (SGLang)."""
+    """The bytes of GPU memory that were free after SGLang had loaded the weights."""
 
     @property
     def taken_bytes(self) -> int | None:
-        """The bytes of GPU memory that are used before the KV cache is allocated; None if weights or activations are
+        """The bytes of GPU memory that are used before the KV cache is allocated. None if weights or activations are
         not logged.
         """
         if self.weights_bytes is not None and self.activation_bytes is not None:
@@ -106,8 +107,8 @@ _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
 
 @dataclass(slots=True)
 class ServerLog:
-    """The memory figures that a model server's log contains so far, by worker process; the start of a log line names
-    the worker.
+    """The memory figures that a model server's log contains so far, for each worker process. The start of a log line
+    names the worker.
     """
 
     workers: dict[str | None, ServerMemory] = field(default_factory=dict)
@@ -136,8 +137,8 @@ class ServerLog:
                 self._note(rank, row)
 
     def of(self, rank: str | None) -> ServerMemory | None:
-        """Return the memory figures of one worker of a model server, completed with figures from lines that name no
-        worker; None if there are none.
+        """Return the memory figures of one worker of a model server. Figures from lines that name no worker are
+        included. Return None if there are none.
         """
         own, common = self.workers.get(rank), self.workers.get(None)
         if own is None:

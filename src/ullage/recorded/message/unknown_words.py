@@ -43,8 +43,8 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Pattern for names of the driver and its functions; an error with such a name means that GPU memory was refused
-outside of any memory pool.
+"""Matches names of the driver and its functions. An error with such a name means that the driver itself refused GPU
+memory.
 """
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
@@ -60,7 +60,7 @@ _ABOUT: Final = re.compile(
     r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
     re.ASCII | re.IGNORECASE,
 )
-"""Pattern for the words that follow "out of memory" in a sentence that only discusses such an error."""
+"""Matches the words after "out of memory" in a sentence that only talks about such an error."""
 _MEMORY: Final = re.compile(
     r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
     re.ASCII | re.IGNORECASE,
@@ -74,8 +74,8 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""Pattern for the text that a log puts before the first words of a line, such as the name of a launcher or a container,
-or a list's bullet.
+"""Matches the text that a log puts before the first words of a line. This is the name of a launcher or a container, or
+the bullet of a list.
 """
 HEADS: Final = (
     *(
@@ -101,19 +101,19 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which a line with an out-of-memory error must contain at least one; they are searched first, because a plain
-text search is fast.
+"""Words of which a line with an out-of-memory error contains at least one. They are searched first because this search
+is fast.
 """
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
-"""Pattern for two sizes in an error: the memory that is needed, and the memory that is available."""
+"""Matches two sizes in an error: the memory that is needed, and the memory that is available."""
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 
 
 def unknown_error(text: str, at: int) -> Message | None:
-    """Return the out-of-memory error in the line at a position in a text; None if the line only mentions memory.
+    """Return the out-of-memory error in the line at a position in a text. Return None if the line only mentions memory.
 
     Args:
         text: the text.

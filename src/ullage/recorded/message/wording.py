@@ -17,53 +17,51 @@ class MessageKind(StrEnum):
     ALLOCATOR = "allocator"
     """A memory request that PyTorch's GPU allocator could not satisfy."""
     LIMIT = "limit"
-    """A memory request that a limit on the process refused, before the driver was asked for memory."""
+    """A memory request that a limit on the process refused before the driver was asked."""
     ADDRESS_SPACE = "address_space"
-    """A lack of free addresses, or an address range that was too short; GPU memory did not run out."""
+    """Too few free addresses, or an address range that was too short. GPU memory did not run out."""
     BOGUS_SIZE = "bogus_size"
     """A request for more than any GPU has."""
     DRIVER = "driver"
-    """A CUDA out-of-memory error from outside PyTorch's allocator; it contains no figures."""
+    """A CUDA out-of-memory error from outside PyTorch's allocator. It contains no figures."""
     LIBRARY = "library"
     """An error of a CUDA library whose usual reason is a lack of GPU memory."""
     HOST = "host"
     """A lack of host memory, not GPU memory."""
     KILLED = "killed"
-    """The process was killed; if `is_certain` is True, the Linux kernel killed it for lack of host memory."""
+    """The process was killed. If `is_certain` is True, the Linux kernel killed it because host memory ran out."""
     ON_CHIP = "on_chip"
-    """A lack of shared memory for a kernel's thread block on the GPU; the GPU's main memory did not run out."""
+    """Too little shared memory on the GPU for a kernel's thread block. The GPU's main memory did not run out."""
     WARNING = "warning"
-    """A memory request that failed and that the program repeats in another way; the program continues."""
+    """A memory request that failed. The program repeats it in another way and continues."""
     PROGRAM = "program"
-    """Another program's message about its own use of GPU memory; `Message.backend` names the program."""
+    """Another program's message about its own GPU memory. `Message.backend` names the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The wording of an out-of-memory message: a text that a plain (fast) search finds, and the texts required before
-    and after it.
+    """The wording of an out-of-memory message. It has a text that a plain (fast) search finds, and the texts required
+    before and after it.
     """
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must come immediately before the text `find`; the first word of each names the software
+    """Texts of which one must come directly before the text `find`. The first word of each names the software
     (`Message.backend`).
     """
     after: re.Pattern[str]
-    """The pattern that must match from the text `find` on, with the groups `size` (the requested bytes) and
-    `device`.
-    """
+    """The pattern that must match at the text `find`. Its groups are `size` (the requested bytes) and `device`."""
     at_start: bool
-    """Whether the out-of-memory message must begin a line or follow an exception's name."""
+    """Whether the out-of-memory message must be at the start of a line or after an exception's name."""
     kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether the message explicitly says that memory ran out; if False, the message only usually means this."""
+    """Whether the message says explicitly that memory ran out. If it is False, the message only usually means this."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow in the out-of-memory message, in one of the forms of `SIZES`."""
+    """Whether the out-of-memory message contains sizes in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns for figures near the message. The name of a group in a pattern is a field of `Message`, or a name in
+    """Patterns for figures near the message. The name of a pattern's group is a field of `Message`, or a name in
     `Message.said`.
     """
 
@@ -81,7 +79,7 @@ def words(
     has_sizes: bool = False,
     figures: tuple[str, ...] = (),
 ) -> Words:
-    """Return a `Words` object for a wording of out-of-memory messages; `likely` says that the wording only usually
+    """Return a `Words` object for a wording of out-of-memory messages. `likely` means that the wording only usually
     means that memory ran out.
     """
     return Words(
@@ -115,8 +113,8 @@ _EXITS: Final = (
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""Pattern for the end of a line whose figures are on the next line, after the rank or time that a log puts at the start
-of that line.
+"""Matches the end of a line whose figures are on the next line. If the log puts a rank or a time at the start of the
+next line, this is matched as well.
 """
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
@@ -392,7 +390,7 @@ SIZES: Final = {
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),
     }.items()
 }
-"""Patterns for the sizes in out-of-memory messages. Torch 2.1 spelled capacity "capacty"; old messages write GB for
+"""Patterns for the sizes in out-of-memory messages. Torch 2.1 spelled capacity "capacty". Old messages write GB for
 GiB.
 """
 DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)

@@ -14,8 +14,8 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return the out-of-memory message as it reads after the lines that a terminal has cut are joined, if it then has
-    other figures, and at least as many; otherwise return the original message.
+    """Return the message as it reads after lines that a terminal has cut are joined. The joined message is used only if
+    it has different figures, and at least as many. Otherwise, return the original message.
     """
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
@@ -34,8 +34,8 @@ def read_again(text: str, hit: Hit) -> Hit:
 
 
 def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
-    """Return the first out-of-memory message that is found after joining lines that a terminal has cut, with the joined
-    text and the message's line number.
+    """Return the first out-of-memory message that appears if lines that a terminal has cut are joined. Also return the
+    joined text and the message's line number.
     """
     rows = text.split("\n")
     lengths = [len(row.rstrip("\r")) for row in rows]
@@ -60,8 +60,8 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
 
 
 def _joined(rows: list[str], width: int, glue: str = "") -> str:
-    """Join each line that fills the terminal's width to the next line. If a line is one column shorter, restore a space
-    at its end.
+    """Join each line that fills the terminal's width to the next line. If a line is one column shorter, put a space
+    between the two.
     """
     parts: list[str] = []
     for row in rows:

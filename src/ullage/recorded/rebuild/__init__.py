@@ -1,4 +1,4 @@
-"""The reconstruction of a `Program` (a list of allocator operations) from a `History` (the recording of one device)."""
+"""Reconstructs a `Program` (a list of allocator operations) from a `History` (the recording of one device)."""
 
 from ullage.recorded.rebuild.before import Unrecorded
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES

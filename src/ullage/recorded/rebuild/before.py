@@ -1,6 +1,5 @@
-"""The state of the allocator when recording began: its segments, and the blocks that were allocated before.
-
-Such blocks are freed later, or exist at the end, without a recorded allocation.
+"""The state of the allocator when recording began: its segments, and the blocks in them. The allocation of these blocks
+is not recorded. They are freed later or exist at the end.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,26 +18,28 @@ from ullage.recorded.rebuild.segment_life import SegmentLives
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
-"""The smallest distance in bytes between two mapped address ranges that belong to different expandable segments. An
-expandable segment reserves addresses for 9/8 of its GPU's memory.
+"""The smallest distance in bytes between mapped address ranges of different expandable segments. It is large, because
+an expandable segment reserves addresses for 9/8 of its GPU's memory.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain: none by default, or those with which a replay matches
-    the recording better.
+    """Assumptions about facts that a recording does not contain. By default, nothing is assumed. An assumption is made
+    if it lets a replay match the recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """The sizes in bytes, by address, of blocks allocated before recording began whose remainder was not split off."""
+    """The sizes in bytes of some blocks that are older than the recording, by address. These blocks are larger than
+    requested, because the allocator did not split off the rest.
+    """
     beyond_room_bytes: int = 0
     """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
     reserves addresses for 9/8 of the whole GPU, and among free blocks that can grow, the allocator prefers the block
     that can grow least.
     """
     oom_pool: int = 0
-    """The private pool to which the failed requests of a recording belong; 0 for the default pool."""
+    """The private pool that the failed requests of a recording belong to; 0 is the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
     """The private pools of segments that were freed during a recording, by the index of the segment's lifetime."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
@@ -50,20 +51,20 @@ class Unrecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that existed when recording began; the keys of the blocks are counted from 0."""
+    """The segments and blocks that existed when recording began. The keys of the blocks are counted from 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """The lifetimes of all segments in the recording, including those that existed when recording began."""
+    """The lifetimes of all segments in the recording. Segments that existed when recording began are included."""
     pending: tuple[int, ...]
-    """The keys of blocks that had been freed before recording began, but that other streams were still using."""
+    """The keys of blocks that were freed before recording began, but that other streams still used."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Return the state of the allocator when recording began, given the assumptions about unrecorded facts."""
+        """Return the state of the allocator when recording began, based on the given assumptions."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
@@ -88,25 +89,27 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveBlock:
-    """A block that existed when recording began, because no trace entry allocated it."""
+    """A block that existed when recording began. No trace entry allocated it."""
 
     size: int
     requested: int
     stack: int
     freed_row: int
-    """The index of the trace entry with which the block's memory becomes reusable; the length of the history if the
+    """The index of the trace entry after which the block's memory can be reused. It is the length of the history if the
     block is never freed.
     """
     is_pending: bool
-    """Whether the block had been freed before recording began, but other streams still used it."""
+    """Whether the block was freed before recording began, but other streams still used it."""
     is_exact: bool
-    """Whether `size` is the block's real size, as in the final state. A trace entry that frees a block records only the
-    requested size.
+    """Whether `size` is the block's real size, as in the final state. It is False if only the requested size is known,
+    from a trace entry that frees the block.
     """
 
 
 def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
-    """Return the blocks that existed when recording began because no trace entry allocated them, by address."""
+    """Return the blocks that existed when recording began, by address. They are the blocks that no trace entry
+    allocated.
+    """
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
     # Files from before 2023 have one entry for a free. In newer files, a completed free without a request was requested
@@ -142,7 +145,7 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
 
 
 def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Yield the mapped address ranges of each segment in order; the ranges of one expandable segment are yielded
+    """Yield the mapped address ranges of each segment in order. The ranges of one expandable segment are yielded
     together.
     """
     together: list[Segment] = []
@@ -160,7 +163,7 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
-    """Yield the parts of each segment, with the private pool that its lifetime belongs to."""
+    """Yield the parts of each segment, with the private pool of its lifetime."""
     for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
         is_so = all(stretch.pool == pool for stretch in stretches)
@@ -168,8 +171,8 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return for each segment the index of its lifetime that includes the beginning of the recording; -1 if it has no
-    such lifetime.
+    """Return, for each segment, the index of its lifetime at the beginning of the recording. It is -1 if the segment
+    did not exist then.
     """
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
@@ -220,14 +223,14 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
 
 @dataclass(slots=True)
 class _Holes:
-    """The recorded allocations of a history, by address: the first allocation after a block shows where that block
+    """The recorded allocations of a history, by address. The first allocation after a block shows where the block
     ends.
     """
 
     history: History
     _sorted: tuple[Column, Column] | None = None
-    """The addresses and trace entries of allocations; they are computed when first needed, because most recordings have
-    no block that needs them.
+    """The addresses and trace entries of allocations. They are computed when first needed, because few recordings have
+    blocks that need them.
     """
 
     def _by_address(self) -> tuple[Column, Column]:
@@ -238,10 +241,8 @@ class _Holes:
         return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
-        """Return the address of the first allocation between two addresses if it was made before the given trace entry;
-        otherwise None.
-
-        The allocator places such an allocation at the beginning of the only free block there.
+        """Return the address of the first allocation in an address range, if it was made before the given trace entry.
+        Otherwise, return None. The allocator places such an allocation at the beginning of the only free block there.
         """
         addresses, rows = self._by_address()
         low, high = np.searchsorted(addresses, (start, stop)).tolist()
@@ -253,7 +254,7 @@ class _Holes:
 
 @dataclass(slots=True, kw_only=True)
 class _StartLayout:
-    """A builder for the segments that existed when recording began, and for the keys of their blocks."""
+    """Builds the segments that existed when recording began, and the keys of their blocks."""
 
     alive: Mapping[int, _AliveBlock]
     holes: _Holes
@@ -267,8 +268,8 @@ class _StartLayout:
         self._addresses = sorted(self.alive)
 
     def segment(self, stretches: list[Segment], begin: int) -> StartSegment:
-        """Return the segment that starts at the address `begin`, made of mapped address ranges in order, with all of
-        its blocks.
+        """Return the segment that starts at the address `begin`, with all of its blocks. The mapped address ranges must
+        be in order.
         """
         first = stretches[0]
         blocks: list[tuple[int, int, int]] = []
@@ -308,10 +309,8 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return the end address of a block of which only the requested size is known; its remainder may not have been
-        split off.
-
-        A small gap after such a block belongs to the block.
+        """Return the end address of a block of which only the requested size is known. A small gap after the block
+        belongs to the block, because the allocator may not have split off the rest.
         """
         if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
             return following  # Blocks above max_split_size_mb are never split.

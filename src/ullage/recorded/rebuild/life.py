@@ -1,4 +1,4 @@
-"""The matching of recorded frees to recorded allocations, by the trace entries at each address."""
+"""Matches recorded frees with recorded allocations, by the trace entries at each address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,16 +15,16 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The trace entries that allocate or free blocks, each with the previous entry at the same address, which
-    determines the meaning of the entry.
+    """The trace entries that allocate or free blocks. Each entry comes with the previous entry at the same address,
+    which determines what the entry means.
     """
 
     row: Column
-    """The indices of all trace entries that allocate or free a block, sorted by address and then by time."""
+    """The indices of all trace entries that allocate or free a block. They are sorted by address, and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The action of the previous trace entry at the same address; -1 for the first entry."""
+    """The action of the previous trace entry at the same address. It is -1 for the first entry."""
     previous_row: Column
 
     @classmethod
@@ -42,14 +42,14 @@ class BlockLives:
         )
 
     def are_allocated(self, addresses: Column) -> list[bool]:
-        """Return for each address whether any trace entry allocates a block there."""
+        """Return, for each address, whether any trace entry allocates a block there."""
         before = np.append(0, np.cumsum(self.action == Action.ALLOC))
         first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
         found: list[bool] = (before[first] < before[last]).tolist()
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the indices of the trace entries that free a block which no trace entry allocated."""
+        """Return the indices of the trace entries that free a block without a recorded allocation."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:

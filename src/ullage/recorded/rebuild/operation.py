@@ -1,4 +1,4 @@
-"""The allocator operations that are reconstructed from a recording, and the driver calls that each operation made."""
+"""The allocator operations that are reconstructed from a recording, and the driver calls of each operation."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The columns of a reconstructed `Program`, the trace entry of each operation (-1 if it has none), and the driver
-    calls by operation.
+    """The columns of a reconstructed `Program`, the trace entry of each operation, and the driver calls of each
+    operation. The trace entry is -1 for an operation without one.
     """
 
     op: Column
@@ -38,15 +38,15 @@ class Written:
 
 
 def _position_of(row: Any, place: Any) -> Any:
-    """Return one number for a trace entry and an operation's position within it; sorting by this number sorts the
-    operations.
+    """Return one number for a trace entry and the position of an operation within it. Operations are sorted by this
+    number.
     """
     return row * (_LAST + 1) + place
 
 
 @dataclass(slots=True)
 class _Operations:
-    """Collected allocator operations in any order: (trace entry, position within the entry, operation, key, size,
+    """Collects allocator operations in any order, as (trace entry, position within the entry, operation, key, size,
     stream).
     """
 
@@ -58,8 +58,8 @@ class _Operations:
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the collected operations in sorted order, as columns: the number by which each operation is sorted,
-        and its fields except the position within its trace entry.
+        """Return the collected operations in sorted order, as columns. The first column has the number by which they
+        are sorted. The others have the fields, without the position within the trace entry.
         """
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6
@@ -109,7 +109,7 @@ def write_operations(
 def _write_frees(
     history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
 ) -> None:
-    """Add the operations that free blocks, either at once or when other streams have finished with the blocks."""
+    """Add the operations that free blocks. A block is freed at once, or when no other stream uses it any more."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -131,8 +131,8 @@ def _write_frees(
 
 
 def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column, operations: _Operations) -> None:
-    """Add operations for streams that still used freed blocks when recording began, and for the end of that use; set
-    these blocks' `key` to -1.
+    """Add operations for the streams that still used freed blocks when recording began, and for the end of this use.
+    Set the `key` of these blocks to -1.
     """
     stream_of_key = {pending: _OTHER_STREAM - 1 - index for index, pending in enumerate(before.pending)}
     for pending, stream in stream_of_key.items():
@@ -146,8 +146,8 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add operations for blocks that are used on other streams, with only as many streams as there are freed blocks
-    waiting for other streams at the same time.
+    """Add operations for blocks that are used on other streams. There are only as many such streams as freed blocks
+    wait for other streams at the same time.
     """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
@@ -170,8 +170,8 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
 
 
 def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
-    """Add operations that make allocations go to private pools, and operations that release a pool before its memory is
-    freed.
+    """Add operations that route allocations to private pools. Also add operations that release a pool before its memory
+    is freed.
     """
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
@@ -235,17 +235,16 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a requested size: the size rounded up to whole driver pages."""
+    """Return the bytes that the driver gives for a requested size, which is rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many driver calls before a request come from the script's own `empty_cache`; 0 if the allocator needed
-    the memory for the request.
-
-    `is_own` says whether the script called `empty_cache`, if that is known.
+    """Return how many driver calls before a request come from the script's own `empty_cache`. The result is 0 if the
+    allocator needed the memory for the request. `is_own` says whether the script called `empty_cache`, if that is
+    known.
     """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:

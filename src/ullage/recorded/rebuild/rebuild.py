@@ -35,47 +35,49 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A `Program` (a list of allocator operations), and its relation to the recording from which it was
+    """A `Program` (a list of allocator operations), and how it relates to the recording from which it was
     reconstructed.
     """
 
     program: Program
     settings: Settings
     settings_text: str
-    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the settings that the user gave, the recorded
-    text, or a text written from recorded values.
+    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF. They come from the user, from the recorded text,
+    or from the recorded values.
     """
     room_bytes: int
-    """The most bytes of GPU memory that the allocator can reserve; `UNBOUNDED_BYTES` if unknown."""
+    """The most bytes of GPU memory that the allocator can reserve. It is `UNBOUNDED_BYTES` if this is unknown."""
     beyond_room_bytes: int
-    """The bytes of GPU memory that the allocator cannot reserve (CUDA contexts, other processes), if such bytes were
-    assumed.
+    """The bytes of GPU memory that CUDA contexts and other processes are assumed to use. The allocator cannot reserve
+    them.
     """
     room_is_known: bool
-    """Whether the allocator's capacity is known from a request that failed; it is then the reserved bytes plus the
+    """Whether the allocator's capacity is known from a request that failed. It is then the reserved bytes plus the
     bytes that the driver reported free.
     """
     row_of_op: Column
-    """The trace entry from which each operation was made; -1 for operations that create the initial state."""
+    """The trace entry from which each operation was made. It is -1 for operations that create the initial state."""
     row_of_key: Column
-    """The trace entry that allocated each block, by the block's key; -1 if the block existed before recording began."""
+    """The trace entry that allocated each block, indexed by the block's key. It is -1 if the block existed before
+    recording began.
+    """
     stack_of_key: Column
     size_of_key: Column
     """The requested bytes of each block."""
     recorded_calls: Mapping[int, tuple[tuple[str, int], ...]]
-    """The recorded driver calls by operation: memory taken from the driver ("take") and returned to it ("give"), in
-    bytes.
+    """The recorded driver calls of each operation, with sizes in bytes. The name "take" means memory from the driver,
+    "give" means memory that the driver got back.
     """
     is_whole: bool
     """Whether recording began before the process's first allocation."""
     lives: SegmentLives
-    """The lifetimes of the recording's segments, each from its first mapped memory to its last."""
+    """The lifetimes of the recording's segments. Each reaches from the segment's first mapped memory to its last."""
     block_lives: BlockLives
     """The trace entries at the address of each block, in order."""
     notes: tuple[str, ...]
 
     def ops_of(self, rows: Column) -> Column:
-        """Return the operations that were made from the given trace entries, which must be sorted."""
+        """Return the operations that were made from the given trace entries. The entries must be sorted."""
         first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")
         counts = last - first
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -141,13 +143,13 @@ def program_of(
 
 @dataclass(slots=True)
 class Rebuilder:
-    """A builder of `Program` objects from one recording, for several versions of the allocator. It keeps its last
-    result, because most versions give the same `Program`.
+    """Builds `Program` objects from one recording for several versions of the allocator. It keeps its last result,
+    because most versions give the same `Program`.
     """
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last `Program` that was built, and the arguments with which it was built."""
+    """The last `Program` that was built, and the arguments of this call."""
 
     def program_of(
         self,
@@ -157,7 +159,9 @@ class Rebuilder:
         capacity_bytes: int | None = None,
         unrecorded: Unrecorded | None = None,
     ) -> Rebuilt:
-        """Return the `Program` reconstructed from this recording, as the module's function `rebuild` does."""
+        """Return the `Program` reconstructed from this recording. The result is that of the module's function
+        `rebuild`.
+        """
         version, assumed = semantics or USUAL, unrecorded or Unrecorded()
         text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
         settings = parse_settings(text, semantics=version)
@@ -172,9 +176,7 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return the `Program` reconstructed from a recording, without the text of the settings and without notes, which
-    `Rebuilder` adds.
-    """
+    """Return the `Program` reconstructed from a recording. `Rebuilder` adds the text of the settings and the notes."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -214,7 +216,7 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
 
 
 def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    """Yield notes for the user about facts that are not in a recording and had to be inferred."""
+    """Yield notes for the user about facts that had to be inferred, because a recording does not contain them."""
     if semantics is None:
         yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
     if room_bytes == UNBOUNDED_BYTES:
@@ -244,8 +246,8 @@ def _held_over_time(history: History, before: Before, settings: Settings) -> Col
 
 
 def _room_of(history: History, held: Column) -> int | None:
-    """Return the allocator's capacity in bytes: what the driver had given when a request failed, plus the bytes that it
-    reported free.
+    """Return the allocator's capacity in bytes. It is what the driver had given when a request failed, plus the bytes
+    that it reported free.
     """
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):

@@ -1,4 +1,4 @@
-"""The lifetimes of a recording's segments and of its private pools: which pool each allocation used, and which pools
+"""The lifetimes of a recording's segments and private pools. They show which pool each allocation used, and which pools
 were released.
 """
 
@@ -21,7 +21,7 @@ NONE: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLife:
-    """The lifetime of a segment, from its first mapped memory to its last; an expandable segment includes every address
+    """The lifetime of a segment, from its first mapped memory to its last. An expandable segment includes every address
     that ever had memory.
     """
 
@@ -31,19 +31,19 @@ class SegmentLife:
     is_large: bool
     is_expandable: bool
     born: int
-    """The trace entry that allocated the first memory of the segment; -1 if the segment existed before recording
+    """The trace entry that allocated the first memory of the segment. It is -1 if the segment existed before recording
     began.
     """
     died: int
-    """The trace entry that freed the last memory of the segment; -1 if the segment exists at the end."""
+    """The trace entry that freed the last memory of the segment. It is -1 if the segment exists at the end."""
     pool: int = 0
-    """The key of the segment's private pool; 0 for the default pool."""
+    """The key of the segment's private pool; 0 is the default pool."""
     pool_is_told: bool = False
     """Whether the recording says to which pool the segment belongs."""
 
     def told(self, pool: int) -> "SegmentLife":
-        """Return this segment lifetime with the recorded private pool. All fields are written out because
-        `dataclasses.replace` is slow.
+        """Return this lifetime with the recorded private pool. All fields are written out because `dataclasses.replace`
+        is slow.
         """
         return SegmentLife(
             begin=self.begin,
@@ -60,7 +60,7 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLives:
-    """The lifetimes of all segments in a recording, including those that existed before recording began."""
+    """The lifetimes of all segments in a recording. Segments that existed before recording began are included."""
 
     lives: tuple[SegmentLife, ...]
     finder: "LifeFinder" = field(repr=False, compare=False)
@@ -95,8 +95,8 @@ class SegmentLives:
         )
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
-        contains the address then; -1 if there is none.
+        """Return, for each address and trace entry, the index of the segment lifetime that contains the address at this
+        time. The entry -1 means the beginning of the recording. The index is -1 if no lifetime contains the address.
         """
         return self.finder.at(address, row)
 
@@ -106,8 +106,8 @@ class SegmentLives:
 
 
 class LifeFinder:
-    """A search for the lifetime of a segment by address and time. What does not depend on address and time is computed
-    once.
+    """Finds the lifetime of a segment by address and time. Everything that does not depend on the address and the time
+    is computed once.
     """
 
     def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
@@ -122,8 +122,8 @@ class LifeFinder:
         self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
-        contains the address then; -1 if there is none.
+        """Return, for each address and trace entry, the index of the segment lifetime that contains the address at this
+        time. The entry -1 means the beginning of the recording. The index is -1 if no lifetime contains the address.
         """
         if not len(self._begin) or not len(address):
             return np.full(len(address), NONE, np.int64)
@@ -152,7 +152,7 @@ def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of segments that are not expandable: each is allocated and freed as a whole."""
+    """Yield the lifetimes of segments that are not expandable. Each of them is allocated and freed as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
@@ -179,7 +179,7 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has mapped memory at the trace entry that is being read."""
+    """An expandable segment that has mapped memory at the current trace entry."""
 
     life: SegmentLife
     mapped_bytes: int
@@ -189,7 +189,9 @@ class _Open:
 
 
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of expandable segments, each from its first mapped page until none of its pages is mapped."""
+    """Yield the lifetimes of expandable segments. Each begins with its first mapped page and ends when no page is
+    mapped any more.
+    """
     there = [stretches for stretches in before if stretches[0].is_expandable]
     rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
@@ -228,9 +230,8 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
 
 
 def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the start addresses of groups of adjacent address ranges; each group is one expandable segment.
-
-    Address reservations are never adjacent in practice, because no GPU has enough memory to map a whole reservation.
+    """Return the start addresses of groups of adjacent address ranges. Each group is one expandable segment. Different
+    segments are never adjacent in practice, because no GPU has enough memory to map a whole address reservation.
     """
     found: list[int] = []
     stop = NONE
@@ -242,8 +243,9 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return the lifetime of a segment with the pool that trace entries record or, without such entries, with the pool
-    of the final segments, whose addresses are `starts`.
+    """Return the lifetime of a segment, with its private pool. The pool is the one in the trace entries. If they do not
+    record a pool, it is the pool of the final segment at the same address. `starts` has the addresses of the final
+    segments.
     """
     labels = history.labels.pool
     if len(labels):
@@ -260,7 +262,7 @@ def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """A period between two allocating trace entries in which all allocations went to the same private pool."""
+    """A period between two allocating trace entries. All allocations in it went to the same private pool."""
 
     pool: int
     first_row: int
@@ -268,10 +270,8 @@ class PoolUse:
 
 
 def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
-    """Return the private pool of every trace entry; 0 for the default pool.
-
-    If trace entries do not record their pool, the segment of each allocated block determines it. A request that failed
-    is assumed to belong to `oom_pool`.
+    """Return the private pool of every trace entry; 0 is the default pool. If an entry does not record its pool, the
+    segment of the allocated block determines it. A request that failed is assumed to belong to `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
@@ -287,10 +287,8 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the periods of a recording in which allocations went to a private pool, in order.
-
-    A period ends when memory is returned to the driver, because `empty_cache` frees nothing while allocations go to a
-    private pool.
+    """Return the periods of a recording in which allocations went to a private pool, in order. During such a period,
+    `empty_cache` frees nothing. A period therefore ends when memory is returned to the driver.
     """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]
@@ -305,8 +303,8 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
 
 def given_up(history: History, pools: Column) -> dict[int, int]:
-    """Return the trace entry that freed the memory of each private pool, for pools that received no request after that
-    entry.
+    """Return, for each private pool, the trace entry that freed its memory. Pools that received a later request are
+    left out.
     """
     private = np.flatnonzero(pools)
     used = private[is_one_of(history.action[private], REQUESTS)][::-1]

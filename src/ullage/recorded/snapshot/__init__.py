@@ -1,1 +1,1 @@
-"""Readers for PyTorch's memory snapshots; reading never executes code from a file."""
+"""Readers for PyTorch's memory snapshots. They never execute code from a file."""

@@ -1,5 +1,5 @@
-"""The content of a snapshot file: a pickle, an HTML page of PyTorch's memory viewer, or JSON, decompressed if
-necessary.
+"""The content of a snapshot file, decompressed if necessary. The file is a pickle, an HTML page of PyTorch's memory
+viewer, or JSON.
 """
 
 import base64
@@ -43,8 +43,8 @@ _OTHERS: Final = (
     (re.compile(rb"version https://git-lfs"), "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
     (re.compile(rb"SQLite format 3\x00"), "an SQLite database", _DUMP),
 )
-"""Patterns for the first bytes of file formats that are not snapshots, with the name of each format and what the user
-can do with it.
+"""Patterns for the first bytes of files that are not snapshots. Each has the name of the format, and what the user can
+do with such a file.
 """
 _OTHER_JSON: Final = (
     (re.compile(rb'\s{0,40}\{\s{0,40}"(?:schemaVersion|deviceProperties|traceEvents)"'), "a profiler's trace", _RECORD),
@@ -55,8 +55,8 @@ _OTHER_JSON: Final = (
         "it contains totals, but not which memory was in use; give a snapshot or the text of the error",
     ),
 )
-"""Patterns for the first bytes of JSON files that are not snapshots but could be taken for logs, with the name of each
-format and what the user can do with it.
+"""Patterns for the first bytes of JSON files that are not snapshots but look like logs. Each has the name of the
+format, and what the user can do with such a file.
 """
 _TEXTS: Final = (
     (re.compile(rb"<"), "an HTML page or other text with tags", _DUMP),
@@ -65,13 +65,13 @@ _TEXTS: Final = (
 _PIECE_BYTES: Final = 1 << 20
 _PACKED: Final = (GZIP, ZIP)
 _MOST_LAYERS: Final = 2
-"""The largest number of layers of compression that are read; a zip archive of a gzipped file has two."""
+"""The largest number of layers of compression that are read. A zip archive of a gzipped file has two."""
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files that contain the memory limit of a container, for cgroup v2 and v1."""
 
 
 def is_no_log(beginning: bytes) -> bool:
-    """Return whether a text file is certainly not a log: it is a memory snapshot in another form, or has another known
+    """Return whether a text file is certainly not a log. It is a memory snapshot in another form, or has another known
     format.
     """
     forms = (_PAGE, _JSON, *(pattern for pattern, _, _ in (*_OTHERS, *_OTHER_JSON)))
@@ -84,8 +84,8 @@ def is_archive(beginning: bytes) -> bool:
 
 
 def other_form(data: bytes) -> str:
-    """Return which format a file has, and what to do with it, if the file is certainly not a memory snapshot; otherwise
-    an empty text.
+    """Return the format of a file that is certainly not a memory snapshot, and what the user can do with it. Otherwise,
+    return an empty text.
     """
     beginning = data[:4096]
     if _JSON.match(beginning) or _PAGE.match(beginning):
@@ -97,8 +97,8 @@ def other_form(data: bytes) -> str:
 
 
 def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that makes equal stack frames share one object. A pickle stores each frame once, while JSON
-    repeats it for every block.
+    """Return a function that replaces equal stack frames by one shared object. A pickle stores each frame once, but
+    JSON repeats it for every block.
     """
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
@@ -109,11 +109,11 @@ def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def as_pickle(data: bytes) -> bytes:
-    """Return a memory snapshot as a pickle if it is contained in a page of PyTorch's viewer or written as JSON; return
-    other data unchanged.
+    """Return a memory snapshot as a pickle if the data is a page of PyTorch's viewer or JSON. Return other data
+    unchanged.
 
     Raises:
-        ValueError: the data is damaged; the text says how.
+        ValueError: the data is damaged. The text says how.
     """
     beginning = data[:4096]
     if _PAGE.match(beginning):
@@ -139,7 +139,7 @@ def as_pickle(data: bytes) -> bytes:
 
 @public
 class SnapshotError(UsageError):
-    """Raised for a file that is not a memory snapshot, or that is not safe to read."""
+    """Raised for a file that is not a memory snapshot or that is not safe to read."""
 
 
 def read_file(path: Path) -> bytes:
@@ -173,8 +173,8 @@ def read_file(path: Path) -> bytes:
 
 
 def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
-    """Return the bytes of memory that this process may use: the machine's memory, or the limit of a container or of
-    `ulimit -v`.
+    """Return the bytes of memory that this process may use. They are limited by the machine's memory, by a container or
+    by `ulimit -v`.
     """
     known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -189,7 +189,7 @@ def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
 
 
 def _content_of(path: Path, most: int) -> bytes:
-    """Return the content of a file, or of a pipe that this process was given."""
+    """Return the content of a file or of a pipe that this process was given."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
@@ -198,8 +198,8 @@ def _content_of(path: Path, most: int) -> bytes:
 
 
 def _pieces_of(stream: IO[bytes], most: int, what: str) -> bytes:
-    """Return the content of a stream of unknown size, read in pieces; a small gzip file can contain a thousand times
-    its own size.
+    """Return the content of a stream of unknown size. It is read in pieces, because a small gzip file can contain a
+    thousand times its own size.
     """
     kept = io.BytesIO()
     while piece := stream.read(_PIECE_BYTES):

@@ -34,18 +34,18 @@ __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
 _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
-"""Control characters, which could change a terminal's state; the names in a snapshot do not need them."""
+"""Control characters, which could change a terminal's state. Names in a snapshot do not need them."""
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The size in bytes that is stored for every failed request of this size or more."""
+"""The size in bytes that is stored for every failed request of at least this size."""
 _MOST_FREE_LISTS: Final = 1 << 14
-"""The largest number of pairs of stream and private pool; PyTorch itself creates about 200 streams for each device."""
+"""The largest number of pairs of stream and private pool. PyTorch itself creates about 200 streams for each device."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The content of a snapshot file: the recorded history of every device that has one, by device number."""
+    """The content of a snapshot file. It has the recorded history of every device with a recording, by device index."""
 
     path: str
     devices: Mapping[int, History]
@@ -128,7 +128,9 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
-    """Return the rows of the entries of one trace: as a slice, which copies nothing, if the rows are consecutive."""
+    """Return the rows of the entries of one trace. If the rows are consecutive, the result is a slice, which copies
+    nothing.
+    """
     if not isinstance(trace, np.ndarray):
         raise ValueError(f"the trace of device {device} contains something other than entries")
     first, last = int(trace[0]), int(trace[-1])
@@ -169,16 +171,16 @@ def _history_of(
 
 
 def _sizes_of(action: Column, size: Column) -> Column:
-    """Return the sizes of trace entries in bytes; a failed request of 2^62 bytes or more, read as an unsigned number,
-    is stored as 2^62.
+    """Return the sizes of trace entries in bytes. A failed request of 2^62 bytes or more is stored as 2^62. Its size is
+    first read as an unsigned number.
     """
     is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
     return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
 
 def _check_pools(history: History) -> None:
-    """Raise ValueError if a snapshot has more pairs of stream and private pool than a replay can hold, which has lists
-    for each pair.
+    """Raise ValueError if a snapshot has too many pairs of stream and private pool. A replay has lists for each pair
+    and can hold only a limited number.
     """
     streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
     pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
@@ -190,7 +192,7 @@ def _check_pools(history: History) -> None:
 
 
 def _check(history: History) -> None:
-    """Raise ValueError if a snapshot has a trace entry that no allocator makes; the size of a failed request may be any
+    """Raise ValueError if a snapshot has a trace entry that no allocator makes. The size of a failed request may be any
     number.
     """
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
@@ -208,8 +210,8 @@ def _check(history: History) -> None:
 
 
 def _labels_of(found: dict[str, Any]) -> Labels:
-    """Return the labels of the trace entries of all devices; they share the file's texts, so each device's memory use
-    depends only on its entries.
+    """Return the labels of the trace entries of all devices. They share the file's texts, so each device needs memory
+    only for its own entries.
     """
     texts = found["texts"]
     columns = {name: found[name] for name in ("metadata", "context")}
@@ -226,8 +228,8 @@ def _labels_of(found: dict[str, Any]) -> Labels:
 
 
 def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
-    """Return the labels of the trace entries of one device, without columns in which none of its entries has a
-    value.
+    """Return the labels of the trace entries of one device. Columns without any value for these entries are left
+    out.
     """
     none = {"metadata": -1, "context": -1, "pool": 0}
     columns = {name: getattr(labels, name) for name in none}
@@ -252,8 +254,8 @@ def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
 
 
 def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
-    """Raise ValueError if stack frames share names that are so long that a text for each frame would take far more
-    memory than the file.
+    """Raise ValueError if stack frames share very long names. The text of each frame repeats the names, so all texts
+    would take far more memory than the file.
     """
     letters = np.array([len(text) for text in texts], np.int64)
     made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())
@@ -265,8 +267,8 @@ def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Return the named time ranges of each device's recording (optimizer steps and ranges that the user named), in
-    order of time.
+    """Return the named time ranges of each device's recording, in the order of time. They are optimizer steps and
+    ranges that the user named.
     """
     annotations: dict[int, list[Annotation]] = {}
     drawn: dict[str, str] = {}  # A small file could contain a long name a million times.

@@ -1,4 +1,4 @@
-"""Inference of the role of each block in a recorded run from stacks, lifetimes and sizes, without the script."""
+"""Infers the role of each block in a recorded run from stacks, lifetimes and sizes. The script is not needed."""
 
 from ullage.explaining.analysis.role.role import ROLES, RoleColumns, Sureness, roles_of
 from ullage.explaining.analysis.role.share import RoleShare, role_shares

@@ -49,8 +49,8 @@ def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, 
 
 
 class _Matching:
-    """A matcher that finds, for each block allocated in backward, the forward operation whose gradient the block
-    belongs to.
+    """Finds the forward operation of each block that was allocated in backward. The block belongs to the gradient of
+    this operation.
     """
 
     def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
@@ -60,8 +60,8 @@ class _Matching:
         self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, stack of its forward operation, certainty) for the blocks of each backward pass that contains
-        one of the operations `moments`.
+        """Yield (block, stack of its forward operation, certainty) for the blocks of some backward passes. These are
+        the passes that contain one of the operations `moments`.
         """
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
@@ -77,8 +77,8 @@ class _Matching:
     def _of_span(
         self, forward: Sequence[int], inside: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, stack of its forward operation, certainty) for the blocks of one backward pass. Blocks after a
-        forward part that checkpointing reruns are matched with that part first.
+        """Yield (block, stack of its forward operation, certainty) for the blocks of one backward pass. If
+        checkpointing reruns a part of forward, the blocks that follow are matched with this part first.
         """
         again: list[int] = []
         backward: list[int] = []
@@ -129,15 +129,15 @@ class _Matching:
                 yield key, told[known[at - 1]], Sureness.GUESS
 
     def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """Return the frees in a backward pass of blocks that forward allocated: pairs of the operation and the key of
-        the block, in order.
+        """Return the frees of forward blocks in a backward pass. Each is a pair: the operation, and the key of the
+        block.
         """
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
         """Yield matches of backward operations with forward operations of the same name. Backward runs in reverse
-        order, so the first backward operation belongs to the last forward operation.
+        order. Its first operation therefore belongs to the last forward operation.
         """
         for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
             calls = self._runs(forward, partial(self._is_called, name), is_split=True)
@@ -161,8 +161,8 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a new group
-        begins when a stack repeats or when the source line changes.
+        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a repeated
+        stack or a new source line starts a new group.
         """
         found: list[list[int]] = []
         is_open = False
@@ -191,12 +191,14 @@ class _Matching:
 
 @dataclass(frozen=True, slots=True)
 class _OperationStack:
-    """The properties of a PyTorch operation that the stack of an allocation shows."""
+    """What the stack of an allocation shows about the PyTorch operation that allocated."""
 
     names: frozenset[str]
     """The names of the forward operations on the stack."""
     backward: str
-    """The name of the operation whose backward function is on the stack; an empty string if no backward function is."""
+    """The name of the operation whose backward function is on the stack. It is empty if the stack has no such
+    function.
+    """
     is_engines: bool
     """Whether the autograd engine runs the operation in C++."""
     place: Frame | None
@@ -214,7 +216,7 @@ class _OperationStack:
 
 
 def _plain(name: str) -> str:
-    """Return an operation name in the form common to forward and backward: `_log_softmax` and `LogSoftmax` become
-    "logsoftmax".
+    """Return an operation name without the differences between forward and backward. Both `_log_softmax` and
+    `LogSoftmax` become "logsoftmax".
     """
     return name.replace("_", "").lower()

@@ -1,5 +1,5 @@
-"""The lifetimes of a program's blocks, the forward and backward passes of training steps, and for each block the
-equivalent block of the previous pass.
+"""The lifetimes of a program's blocks, and the forward and backward passes of its training steps. Each block is also
+matched with the equivalent block of the previous pass.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLives:
-    """The operations at which each block was allocated and freed, indexed by the key of the block."""
+    """The operations that allocated and freed each block, indexed by the key of the block."""
 
     born: Column
     """-1 if the block was allocated before recording began, or never."""
@@ -40,16 +40,16 @@ class KeyLives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """The operations at which forward and backward passes start and end; each array is in ascending order."""
+    """The operations at which forward and backward passes start and end. Each array is sorted in ascending order."""
 
     forward_starts: Column
     backward_starts: Column
     backward_ends: Column
-    """The operation of the last allocation in each backward pass."""
+    """The last allocating operation of each backward pass."""
     after_backward: Column
-    """The operation of the first allocation after each backward pass; the constant `NEVER` if no allocation follows."""
+    """The first allocating operation after each backward pass. It is `NEVER` if no allocation follows."""
     has_modules: bool
-    """Whether the recording contains the forward pass of an nn.Module."""
+    """Whether an nn.Module ran forward in the recording."""
 
 
 def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
@@ -94,15 +94,15 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
 
 def next_of(moments: Column, at: Column) -> Column:
-    """Return, for each element of `at`, the next larger element of the sorted array `moments`; the constant `NEVER` if
-    no element is larger.
+    """Return, for each element of `at`, the next larger element of the sorted array `moments`. It is `NEVER` if no
+    element is larger.
     """
     return np.append(moments, NEVER)[np.searchsorted(moments, at, side="right")]
 
 
 def previous_of(moments: Column, at: Column) -> Column:
-    """Return, for each element of `at`, the last element of the sorted array `moments` that is not larger; -1 if all
-    elements are larger.
+    """Return, for each element of `at`, the last element of the sorted array `moments` that is not larger. It is -1 if
+    all elements are larger.
     """
     return np.insert(moments, 0, -1)[np.searchsorted(moments, at, side="right")]
 
@@ -159,7 +159,9 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a block and the last earlier block that has the same stack and size and was freed."""
+    """Yield pairs of two blocks with the same stack and size. The second block is the latest one that was allocated
+    before the first and that was freed.
+    """
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

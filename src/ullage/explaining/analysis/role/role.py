@@ -22,10 +22,12 @@ from ullage.recorded.program import Column, is_one_of
 
 ROLES: Final = tuple(Role)
 _CUBLAS_BYTES: Final = 8_519_680
-"""The size in bytes of cuBLAS's workspace for each stream and thread, on GPUs before compute capability 9.0."""
+"""The size in bytes of cuBLAS's workspace for each stream and thread. It holds for GPUs below compute capability
+9.0.
+"""
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
-"""Sizes in bytes: cuBLASLt's workspace, and from compute capability 9.0 on the workspace of cuBLAS and cuBLASLt. A
-tensor may have one of these sizes by chance.
+"""Two workspace sizes in bytes. The first is that of cuBLASLt. The second is that of cuBLAS and cuBLASLt from compute
+capability 9.0 on. A tensor can have one of these sizes by chance.
 """
 
 
@@ -33,19 +35,17 @@ class Sureness(IntEnum):
     """The degree of certainty of a role."""
 
     CERTAIN = 0
-    """A degree of certainty: PyTorch's own functions are on the stack that allocated the block, and the block's
-    lifetime agrees with the role.
+    """PyTorch's own functions are on the stack that allocated the block, and the block's lifetime agrees with the
+    role.
     """
     LIKELY = 1
-    """A degree of certainty: the lifetime and the size of the block indicate its role, but its stack does not."""
+    """The lifetime and the size of the block indicate its role, but its stack does not."""
     GUESS = 2
-    """A degree of certainty: only the size of the block indicates its role, or the block's lifetime was not recorded
-    completely.
-    """
+    """Only the size of the block indicates its role, or the block's lifetime was not recorded completely."""
 
     @property
     def word(self) -> str:
-        """The word for this degree of certainty that reports print."""
+        """The word that reports print for this degree of certainty."""
         return {Sureness.CERTAIN: "certain", Sureness.LIKELY: "likely", Sureness.GUESS: "a guess"}[self]
 
 
@@ -67,14 +67,12 @@ class RoleColumns:
 
 
 def roles_of(recording: Recording) -> RoleColumns:
-    """Return the role of every block of a run, up to the request that failed if there is one."""
+    """Return the role of every block of a run. If a request failed, only the operations up to this request count."""
     return _Roles(recording).decide()
 
 
 class _Roles:
-    """A rule-based classifier that assigns roles to blocks. Each block keeps the first role that a rule assigns to
-    it.
-    """
+    """Assigns roles to blocks by rules. Each block keeps the first role that a rule assigns to it."""
 
     def __init__(self, recording: Recording) -> None:
         rebuilt = recording.rebuilt
@@ -140,14 +138,14 @@ class _Roles:
         self._is(seen & self._of_cublas(), Role.WORKSPACES, Sureness.LIKELY)
 
     def _has_parameters_size(self) -> Mask:
-        """Return, for each block, whether it has the size of a parameter. In backward, such a block may be a gradient
-        that is added to an existing gradient.
+        """Return, for each block, whether it has the size of a parameter. If such a block is allocated in backward, it
+        may be a gradient that is added to an existing one.
         """
         return np.isin(self._size, np.unique(self._size[self._role == ROLES.index(Role.PARAMETERS)]))
 
     def _of_cublas(self) -> Mask:
-        """Return, for each block, whether it has the size of a workspace that cuBLAS or cuBLASLt allocates once per
-        thread and stream and never frees.
+        """Return, for each block, whether it has the size of a cuBLAS or cuBLASLt workspace. Each thread and stream
+        allocates such a workspace once and never frees it.
         """
         order, makers = self._lives.order, self._makers
         found = np.zeros(len(self._size), bool)
@@ -221,8 +219,8 @@ class _Roles:
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
 
     def _is_cut_short(self) -> Mask:
-        """Return, for each block, whether it was alive when a request failed and the program continued. Perhaps only
-        the error caused the free of such a block.
+        """Return, for each block, whether it was alive when a request failed and the program continued. Such a block
+        may have been freed only because of the error.
         """
         lives, recording = self._lives, self._recording
         failed = recording.rebuilt.ops_of(np.flatnonzero(recording.history.action == Action.OOM))
@@ -254,8 +252,8 @@ class _Roles:
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.LIKELY)
 
     def _parameters_by_size(self, kept: Mask) -> None:
-        """Assign the role of parameters to blocks by size: blocks that are never freed, that no module allocated, and
-        that have a gradient of the same size.
+        """Assign the role of parameters to blocks by size. Such a block is never freed, no module allocated it, and it
+        has a gradient of the same size.
         """
         if not len(self._passes.backward_starts):
             return
@@ -266,7 +264,7 @@ class _Roles:
         self._role[chosen], self._sureness[chosen] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
 
     def _gradients(self) -> Mask:
-        """Return, for each block, whether the first complete backward pass allocated it and left it allocated."""
+        """Return, for each block, whether the first complete backward pass allocated it and did not free it."""
         passes, born = self._passes, self._lives.born
         start, end, after = (
             int(column[0]) for column in (passes.backward_starts, passes.backward_ends, passes.after_backward)
@@ -308,8 +306,8 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """Return the oldest of the chosen blocks: for each size in bytes, as many blocks as there are parameters of
-        this size that have no gradient yet.
+        """Return the oldest of the chosen blocks. The number of blocks of each size is the number of parameters of this
+        size that have no gradient yet.
         """
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
@@ -320,8 +318,8 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first of the given blocks: for each size, as many blocks as the counter `left` has for this size.
-        The counter is reduced accordingly.
+        """Return the first of the given blocks. The counter `left` says how many blocks of each size may be returned.
+        It is reduced by the returned blocks.
         """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):
@@ -333,8 +331,8 @@ class _Roles:
     # ---- failed runs
 
     def _as_one_pass_before(self, seen: Mask) -> None:
-        """Assign roles to blocks that were alive when the request failed. Each block gets the role of the equivalent
-        block in the previous pass.
+        """Assign roles to the blocks that were alive when the request failed. Each block gets the role of the
+        equivalent block in the previous pass.
         """
         stays = self._lives.freed == NEVER
         stays &= self._role == ROLES.index(Role.WORKSPACES)

@@ -1,6 +1,5 @@
-"""The figures of a GPU's memory in an error message, completed so that they add up to the GPU's total memory.
-
-This module does not decide why a request failed.
+"""The memory figures in an error message, completed so that they add up to the GPU's total memory. This module does not
+decide why a request failed.
 """
 
 from dataclasses import dataclass
@@ -11,18 +10,18 @@ from ullage.recorded.message.message import Message, OtherProcess
 from ullage.recorded.message.wording import MessageKind
 
 _ROUNDING_BYTES: Final = 64 * MIB
-"""A tolerance for sums in bytes: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
+"""A tolerance for sums, in bytes. PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
 from slightly different times.
 """
 CONTEXT_BYTES: Final = 2 * GIB
-"""The largest plausible size in bytes of a CUDA context with the workspaces of libraries and NCCL's buffers."""
+"""The largest plausible size in bytes of a CUDA context. It includes the workspaces of libraries and the buffers of
+NCCL.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The division of a GPU's memory into parts, in bytes: allocated + cached + outside + others + unnamed + free =
-    total.
-    """
+    """The parts of a GPU's memory in bytes: allocated + cached + outside + others + unnamed + free = total."""
 
     total_bytes: int
     free_bytes: int
@@ -33,12 +32,16 @@ class Account:
     others_bytes: int
     """The bytes that other processes use."""
     unnamed_bytes: int
-    """The used bytes that the message attributes to no process: the CUDA context, other libraries, other processes."""
+    """The used bytes that the message attributes to no process. They can be the CUDA context, other libraries, or other
+    processes.
+    """
     own_number: int | None = None
-    """The process ID under which the driver lists the failing process itself, if that process runs in a container."""
+    """The failing process's own ID in the driver's list of processes. None if the process does not run in a
+    container.
+    """
     spilt_bytes: int = 0
-    """The bytes that PyTorch has reserved in excess of the used GPU memory. On Windows or WSL, these bytes are in host
-    memory.
+    """The bytes that PyTorch has reserved in excess of the used GPU memory. These bytes are in host memory, which
+    happens on Windows or WSL.
     """
 
     @property
@@ -48,10 +51,9 @@ class Account:
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the division of a GPU's memory that an error message shows. None if the total, the free or the allocated
-    bytes are missing.
-
-    The result is also None if the figures are from a program other than PyTorch or contradict each other.
+    """Return the parts of a GPU's memory that an error message shows. Return None if the total, the free or the
+    allocated bytes are missing. Also return None if the figures contradict each other or were written by another
+    program than PyTorch.
     """
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:

@@ -28,14 +28,18 @@ _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
 _MOST_BYTES: Final = 1 << 50
 """A number of bytes that exceeds the memory of any machine."""
 _MOST_BEYOND_THE_CARD_BYTES: Final = 512 * GIB
-"""A number of bytes that exceeds what Windows and WSL lend a GPU from host memory."""
+"""A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL."""
 _TOLERANCE: Final = 0.01
-"""The relative difference that two figures may have if each is rounded to a hundredth of its unit."""
+"""The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its
+unit.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """The cause of the failure for one of several ranks, workers or GPUs, from the error message of that rank."""
+    """The cause of the failure for one of several ranks, workers or GPUs. It is based on the error message of that
+    rank.
+    """
 
     rank: str
     message: Message
@@ -45,12 +49,12 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextExplanation(Explanation):
-    """The explanation of an error message or a log, together with the message that was found."""
+    """The explanation of an error message or a log, and the message that was found."""
 
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The verdict for each rank that ran out of memory; empty if only one rank did."""
+    """The verdict for each rank that ran out of memory. It is empty if only one rank did."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -64,7 +68,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
     """Explain the messages that `ullage.recorded.message.log.scan` found in a log. The explanation is for the first
-    message that certainly is about memory.
+    message that is certainly about memory.
 
     Raises:
         UsageError: `messages` is empty.
@@ -113,7 +117,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank, based on the rank's own error message; empty if there is only one rank."""
+    """Return the verdict for each rank, based on its own error message. Return nothing if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -126,8 +130,8 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Yield notes that say how many ranks ran out of memory, and which ranks did so for another reason than the first
-    rank.
+    """Yield notes that say how many ranks ran out of memory, and which ranks have a different cause than the first
+    one.
     """
     if not ranks:
         return
@@ -169,7 +173,7 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures that the message contains and the figures that follow from them; in bytes unless a name says
+    """Return the figures that the message contains or that follow from it. They are in bytes unless the name says
     otherwise.
     """
     figures = {
@@ -202,9 +206,8 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message with impossible figures; None if the figures are possible.
-
-    The request may have any size, because a wrong shape can request more memory than any machine has.
+    """Return the verdict on a message with impossible figures. Return None if the figures are possible. The size of the
+    request is not checked, because a wrong shape can request more memory than any machine has.
     """
     why = _why(message, server)
     if why is None:

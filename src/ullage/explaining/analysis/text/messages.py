@@ -1,7 +1,5 @@
-"""A collection of the out-of-memory messages in a log: how many there are, and the message that is explained, for the
-whole log and for each rank.
-
-This module does not decide causes.
+"""The out-of-memory messages in a log: how many there are, and which one is explained for the whole log and for each
+rank. This module does not decide causes.
 """
 
 from collections.abc import Iterable
@@ -17,8 +15,8 @@ RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
-"""The two PyTorch calls that record a snapshot of the next run: the first call belongs at the start, the second where
-the error is caught.
+"""The two PyTorch calls that record a snapshot of the next run. Put the first at the start, and the second where the
+error is caught.
 """
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
@@ -30,25 +28,25 @@ _NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
 
 @dataclass(slots=True, kw_only=True)
 class Messages:
-    """The number of out-of-memory messages in a log, and the messages that are chosen for the explanation."""
+    """The number of out-of-memory messages in a log, and the messages that are explained."""
 
     deciding: FoundMessage | None = None
     warning: Message | None = None
-    """The last warning that the same allocator printed before the message that is explained."""
+    """The last warning of the same allocator before the message that is explained."""
     failures: int = 0
     repeated: int = 0
-    """The number of failures whose message is identical to the first message."""
+    """The number of failures whose message is the same as the first one."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message that is explained for each rank, by the label that marks the rank's lines in the log."""
+    """The message that is explained for each rank. The key is the label on the rank's lines in the log."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message that is explained for each GPU, by the name of the GPU; only from lines without a rank label."""
+    """The message that is explained for each GPU, by the name of the GPU. Only lines without a rank label count."""
     killed: FoundMessage | None = None
-    """The first message that says that the system killed a process because host memory ran out."""
+    """The first message that says that the system killed a process because it ran out of host memory."""
     rest: Unread = _NOTHING_UNREAD
-    """The number of failures and warnings in the log that were counted, but not parsed."""
+    """The number of failures and warnings in the log that were only counted, not parsed."""
     mention: Mention | None = None
-    """A line of the log that mentions an out-of-memory error, but has a form that ullage cannot parse."""
+    """A line of the log that mentions an out-of-memory error in a form that ullage cannot parse."""
 
     @classmethod
     def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
@@ -98,11 +96,11 @@ class Messages:
 
     @property
     def each(self) -> dict[str, FoundMessage]:
-        """The message that is explained for each rank or, if no line has a rank label, for each GPU."""
+        """The message that is explained for each rank. If no line has a rank label, the message for each GPU."""
         return self.ranks or self.cards
 
     def with_warning(self, message: Message) -> Message:
-        """Return the message of a failure, with figures that only the allocator's preceding warning contains."""
+        """Return a failure's message, completed with figures that only the allocator's last warning contains."""
         before = self.warning
         if message.wording != "preempted" or before is None or before.wording != "preempting":
             return message
@@ -114,7 +112,9 @@ class Messages:
         )
 
     def notes(self, found: FoundMessage) -> tuple[str, ...]:
-        """Return notes for the report: what else the log contains, and how to record a snapshot of the next run."""
+        """Return notes for the report. They say what else the log contains, and how to record a snapshot of the next
+        run.
+        """
         notes = []
         total = self.failures + self.rest.failures
         if total > max(1, len(self.each)):  # the ranks' messages are in a separate table
@@ -144,9 +144,8 @@ class Messages:
 
 
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with the lines that precede its repetition in the log, if no lines precede the message itself.
-
-    Some allocators write an error to the log when they raise it; the traceback follows later.
+    """Return a message with the traceback that the log shows later. Some allocators log an error without a traceback
+    and then raise it. The log then has the message twice, and the traceback is directly before the second one.
     """
     if first.context or first.place is not None:
         return first
@@ -154,8 +153,8 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Return whether a found message should be explained instead of the current one: because the current one is a
-    warning, or because only the found one is certain.
+    """Return whether a found message should be explained instead of the current one. It should if the current one is a
+    warning, or if only the found one is certain.
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True

@@ -1,4 +1,6 @@
-"""Verdicts on errors that do not come from PyTorch's allocator: CUDA, its libraries, host memory and address space."""
+"""Verdicts on errors that do not come from PyTorch's allocator. They come from CUDA, its libraries, host memory or the
+address space.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -29,8 +31,8 @@ _VULKAN: Final = TextVerdict(
     remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
     notes=("other programs may use the GPU, including the desktop",),
 )
-"""The verdict on errors of the Vulkan driver. PyTorch does not use the Vulkan driver; other programs allocate GPU
-memory from it.
+"""The verdict on errors of the Vulkan driver. PyTorch does not use this driver, but other programs allocate GPU memory
+from it.
 """
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
@@ -63,7 +65,7 @@ _WITHOUT_NVML: Final = TextVerdict(
         "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
-"""The verdict on a failed NVML query. PyTorch queries NVML for the GPU's processes only if the driver refused a
+"""The verdict on a failed NVML query. PyTorch asks NVML for the GPU's processes only if the driver refused a
 request.
 """
 _WARNED: Final = TextVerdict(
@@ -161,7 +163,7 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
 
 
 def _level_zero(message: Message) -> TextVerdict:
-    """Return the verdict on an error of Intel's driver (Level Zero) that PyTorch did not recognize as an out-of-memory
+    """Return the verdict on an error of Intel's driver (Level Zero) if PyTorch did not recognize it as an out-of-memory
     error.
     """
     less = estimate(

@@ -1,1 +1,1 @@
-"""Verdicts on out-of-memory messages of programs other than PyTorch, with the settings of those programs."""
+"""Verdicts on out-of-memory messages of programs other than PyTorch. The remedies are settings of those programs."""

@@ -1,7 +1,6 @@
-"""Selection of the function that returns the verdict on another program's message, and of that program's settings as
-remedies for PyTorch's errors.
-
-The keys are the names of wordings in `ullage.recorded.message.program_wording`.
+"""Selects the function that returns the verdict on another program's message. For PyTorch's errors in such a program,
+it selects the program's settings as remedies. The keys are the names of wordings in
+`ullage.recorded.message.program_wording`.
 """
 
 from collections.abc import Callable
@@ -63,18 +62,18 @@ _INSTEAD: Final = {
     "another framework": others.SMALLER,
 }
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""The most memory that CUDA graphs, NCCL and kernel libraries normally hold in a model server, in bytes."""
+"""The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server."""
 
 
 def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message that another program wrote; None if the message is not from a known program."""
+    """Return the verdict on a message of another program. Return None if the program is not known."""
     judge = _JUDGES.get(message.wording)
     return judge(message, server) if callable(judge) else judge
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return the most bytes that libraries normally hold outside PyTorch's allocator, depending on whether the log is
-    from a model server.
+    """Return the most bytes that libraries normally hold outside PyTorch's allocator. The number is larger if the log
+    is from a model server.
     """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
@@ -82,7 +81,7 @@ def libraries_bytes(found: FoundMessage) -> int:
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
     """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
-    are settings of that program.
+    are settings of this program.
     """
     if found.message.kind not in _OF_THE_CARD:
         return verdict

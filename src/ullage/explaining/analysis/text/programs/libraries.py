@@ -1,4 +1,6 @@
-"""Verdicts on libraries with their own GPU memory: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM), faiss."""
+"""Verdicts on libraries that have their own GPU memory: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM),
+faiss.
+"""
 
 from typing import Final
 
@@ -36,7 +38,7 @@ RMM: Final = TextVerdict(
 
 
 def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an allocation that failed in onnxruntime's arena; the message does not say whether GPU or
+    """Return the verdict on an allocation that failed in onnxruntime's arena. The message does not say whether GPU or
     host memory ran out.
     """
     asked = text_of_bytes(message.requested_bytes or 0)
@@ -62,8 +64,8 @@ def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a CUDA error within bitsandbytes; the message contains only a line number of bitsandbytes'
-    source code.
+    """Return the verdict on a CUDA error in bitsandbytes. The message has no figures, only a line number of
+    bitsandbytes' source code.
     """
     if ".cu" in message.text:
         return TextVerdict(
@@ -87,7 +89,7 @@ def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of CuPy's pool, whose message has the size of the pool."""
+    """Return the verdict on a failure of CuPy's pool. The message contains the size of the pool."""
     asked, held = message.requested_bytes or 0, message.allocated_bytes or 0
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
@@ -101,7 +103,7 @@ def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of faiss, which allocates from the driver independently of PyTorch."""
+    """Return the verdict on a failure of faiss. It allocates directly from the driver, not from PyTorch."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
     return TextVerdict(

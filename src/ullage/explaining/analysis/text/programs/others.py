@@ -1,6 +1,5 @@
-"""Verdicts on programs that share the GPU with PyTorch, and on error messages of unknown form.
-
-JAX, TensorFlow and llama.cpp have their own GPU memory, which PyTorch's settings do not affect.
+"""Verdicts on programs that share the GPU with PyTorch, and on error messages of unknown form. JAX, TensorFlow and
+llama.cpp have their own GPU memory. PyTorch's settings do not affect it.
 """
 
 from typing import Final
@@ -86,7 +85,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an out-of-memory message in words that no known program uses."""
+    """Return the verdict on an out-of-memory message in words that belong to no known program."""
     asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
     if (full := _full_by_its_figures(message, (SMALLER,))) is not None:
         return full
@@ -133,8 +132,8 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> TextVerdict | None:
-    """Return the verdict on a message that contains the requested and the free bytes, if fewer bytes were free than
-    requested; otherwise None.
+    """Return the verdict on a message that says how many bytes were requested and free. Return None if enough bytes
+    were free.
     """
     requested, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
     if requested is None or free is None or requested < free:

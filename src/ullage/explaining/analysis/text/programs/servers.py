@@ -24,7 +24,7 @@ TRTLLM_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on a CUDA driver error within TensorRT-LLM; the error message has no figures."""
+"""The verdict on a CUDA driver error in TensorRT-LLM. The message has no figures."""
 TENSORRT_DRIVER: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="TensorRT could not get GPU memory from the driver; the message does not contain the requested size.",
@@ -33,7 +33,7 @@ TENSORRT_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on an allocation of TensorRT that the CUDA driver refused; the error message has no figures."""
+"""The verdict on a TensorRT allocation that the CUDA driver refused. The message has no figures."""
 LMDEPLOY: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="LMDeploy's engine (TurboMind) could not get GPU memory; the message does not contain the requested size.",
@@ -46,7 +46,7 @@ LMDEPLOY: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on an out-of-memory error of TurboMind, LMDeploy's engine; the error message has no figures."""
+"""The verdict on an out-of-memory error of TurboMind, LMDeploy's engine. The message has no figures."""
 RAY_PERHAPS: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -57,8 +57,8 @@ RAY_PERHAPS: Final = TextVerdict(
         "the last lines of the worker's log are in /tmp/ray/session_latest/logs",
     ),
 )
-"""The verdict on a worker that ended for a reason that Ray does not know; one reason on Ray's list is that host memory
-ran out.
+"""The verdict on a worker that ended for a reason that Ray does not know. Ray lists possible reasons, and one of them
+is that host memory ran out.
 """
 
 
@@ -81,7 +81,7 @@ def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of TensorRT-LLM's executor to create one of its components."""
+    """Return the verdict for TensorRT-LLM's executor when it cannot create one of its components."""
     component = message.said.get("component", "a component").strip()
     figures = ""
     if message.free_bytes is not None and message.total_bytes is not None:
@@ -121,7 +121,7 @@ def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on TensorRT's builder if every algorithm for a layer needed more memory than was free."""
+    """Return the verdict on TensorRT's builder when every algorithm for a layer needs more memory than is free."""
     asked = f" (the last {text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
     return TextVerdict(
         cause=Cause.TRULY_FULL,
@@ -138,7 +138,7 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on FlashInfer's own allocator, which allocates from a workspace of fixed size."""
+    """Return the verdict on FlashInfer's own allocator, which uses a workspace of fixed size."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "the requested memory"
     return TextVerdict(
         cause=Cause.LIMIT,
@@ -158,7 +158,7 @@ def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def ray(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a task that Ray has ended because host memory ran low."""
+    """Return the verdict on a task that Ray ended because host memory was nearly used up."""
     used, total, said = message.host_used_bytes, message.host_total_bytes, message.said
     figures = ""
     if used is not None and total is not None:

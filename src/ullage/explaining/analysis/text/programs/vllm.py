@@ -1,6 +1,5 @@
-"""Verdicts on vLLM and its budget for weights, activations and KV cache: gpu_memory_utilization x the GPU's memory.
-
-This module knows vLLM's settings and error messages; `message.server_log` parses the log of vLLM's start.
+"""Verdicts on vLLM and its budget for weights, activations and KV cache, which is gpu_memory_utilization x the GPU's
+memory. This module knows vLLM's settings and error messages. `message.server_log` parses the log of vLLM's start.
 """
 
 from dataclasses import replace
@@ -17,7 +16,7 @@ from ullage.recorded.message.server_log import ServerMemory
 _CONTEXT_BYTES: Final = GIB
 """The largest plausible size in bytes of the CUDA context of a vLLM process."""
 _LEAST_SHARE: Final = 0.1
-"""The least value of gpu_memory_utilization that is recommended, because no useful model fits in less."""
+"""The lowest value of gpu_memory_utilization that is recommended. No useful model fits in less memory."""
 _BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
 _SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
@@ -222,7 +221,9 @@ def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Error in memory profiling": free memory grew while vLLM measured its own use."""
+    """Return the verdict on "Error in memory profiling". Free memory grew while vLLM measured how much it uses
+    itself.
+    """
     said = message.said
     before, after = (max(0, bytes_of(said.get(name, "0"))) for name in ("before_bytes", "after_bytes"))
     if after <= before:
@@ -251,7 +252,7 @@ def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
 def in_vllm(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
-    """Return the verdict on an error of PyTorch or CUDA within vLLM, with vLLM's settings as remedies."""
+    """Return the verdict on an error of PyTorch or CUDA in vLLM. The remedies are vLLM's settings."""
     if verdict.cause is Cause.CANNOT_TELL and server is not None:
         verdict = _by_its_log(verdict, message, server)
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
