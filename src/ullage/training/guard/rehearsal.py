@@ -41,7 +41,7 @@ class Rehearsal:
     PyTorch's own optimizers.
     """
     peak_allocated_bytes: int | None
-    """PyTorch's peak of allocated memory in this process, in bytes. None if there is no CUDA device."""
+    """PyTorch's peak of allocated memory in this process, in bytes. None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ _LASTING_ONE_IN: Final = 3
 In that case, the earlier rises may come from different growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""If the number of blocks rises this many times in a row and then falls, the growth was a cycle and not a leak."""
+"""The number of consecutive rises after which a fall shows that the growth was a cycle and not a leak. Blocks are counted."""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
 """Growth inside a `Monitor.phase` context of at least this many steps is reported before the context ends. In a shorter

@@ -106,7 +106,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the file and line of the innermost stack frame in the user's own code. None if there is no such frame."""
+    """Return the file and line of the innermost stack frame in the user's own code. None if the code has none."""
     for frame in frames:
         file = frame["filename"]
         if not _is_library(file):

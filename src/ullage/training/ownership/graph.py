@@ -25,8 +25,7 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
 with it.
 """
 _MAX_FUNCTIONS_APART: Final = 16
-"""How far an autograd function may be from a parameter, in autograd functions. The parameter shows to which module the
-function belongs.
+"""A parameter shows to which module an autograd function belongs. At most this many functions may be between the two.
 """
 
 

@@ -21,7 +21,7 @@ from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
-"""How many nested containers are searched on the way from an object back to a variable."""
+"""The search from an object back to a variable passes at most this many nested containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Certificate:
     when the process ends.
     """
     remaining: Holdings
-    """What holds the memory that is still allocated after the release."""
+    """The holders of the memory that is still allocated after the release."""
 
     @property
     def is_empty(self) -> bool:

@@ -110,7 +110,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
-    """Return the inner tensors of a tensor without a storage of its own, such as a sparse tensor or a wrapper."""
+    """Return the inner tensors of a tensor that has no storage itself, such as a sparse tensor or a wrapper."""
     kind = type(tensor)
     if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
         return parts

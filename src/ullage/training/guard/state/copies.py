@@ -181,7 +181,7 @@ def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Return whether each element of a tensor has memory of its own. Only then can a copy be written back."""
+    """Return whether each element of a tensor has separate memory. Only then can a copy be written back."""
     return (
         not nn.parameter.is_lazy(tensor)
         and tensor.layout is torch.strided
