@@ -26,8 +26,8 @@ from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _LEAST_SIMILARITY: Final = 0.93
-"""An unknown variable name counts as misspelt if its similarity to a real name is at least this (`difflib`). At this similarity, one
-or two letters are wrong.
+"""A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
+letters are wrong.
 """
 _CHANGED_BY_PROGRAM: Final = (
     "A program that calls torch._C._accelerator_setAllocatorSettings also changes the allocator settings."

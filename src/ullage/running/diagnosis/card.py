@@ -12,7 +12,7 @@ _NOTABLE_SHARE: Final = 0.1  # of a GPU's memory, held by other processes
 
 
 def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about the GPUs. A finding may be that GPU, driver and PyTorch do not fit together."""
+    """Yield the findings about the GPUs. For example, the driver may be too old for PyTorch."""
     if facts.torch is not None:
         yield from _torch(facts.torch, facts)
     for card in facts.cards:

@@ -70,8 +70,8 @@ def _space_of(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _container(root: Path) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit of this process's control groups, and the used memory that counts towards it, in
-    bytes.
+    """Return the lowest memory limit of this process's control groups, and the used bytes that count towards this
+    limit.
     """
     found: list[tuple[int, int | None]] = []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():

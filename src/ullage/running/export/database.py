@@ -87,8 +87,8 @@ def _insert(database: sqlite3.Connection, table: str, columns: list[Iterable[Any
 
 
 def _values(column: Column, *, where: Column | None = None) -> list[Any]:
-    """Return the values of a column as Python objects. A negative value becomes None. So does a value in a row where
-    `where` is False.
+    """Return the values of a column as Python objects. Negative values become None. Rows in which `where` is False
+    become None.
     """
     is_known = column >= 0 if where is None else where
     if is_known.all():

@@ -26,7 +26,7 @@ _OF_BLOCKS_BEFORE: Final = ("address", "size", "requested", "stack", "freed", "d
 class BlockTable:
     """A table of all memory blocks of a recording. All columns have the same length.
 
-    Blocks from the time of the recording come first, in the order of their allocation. Older blocks follow.
+    Blocks that were allocated during the recording come first, in the order of their allocation. Older blocks follow.
     """
 
     address: Column
@@ -59,9 +59,7 @@ class SegmentTable:
 
 
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return a table of all segments: older ones, those that were allocated during the recording, and expandable
-    ones.
-    """
+    """Return a table of all segments: older ones, those allocated during the recording, and expandable ones."""
     columns = np.array(list(_segment_rows(history, rebuilt)), np.int64).reshape(-1, len(SegmentTable.__slots__)).T
     return SegmentTable(**dict(zip(SegmentTable.__slots__, columns, strict=True)))
 
@@ -96,13 +94,13 @@ class _Ends:
     """Maps the index of a block's allocation event to the index of the event that requests to free the block."""
     died: Column
     before: Mapping[int, tuple[int, int]]
-    """Maps the address of a block to the indices of its free event and its reuse event. It has the blocks from before
-    the recording.
+    """Maps the address of an older block to the indices of its free event and its reuse event. An older block was
+    allocated before recording began.
     """
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
-    """Return the table of all memory blocks: those from the time of the recording, and older ones."""
+    """Return the table of all memory blocks: those allocated during the recording, and older ones."""
     made = np.flatnonzero(history.action == Action.ALLOC)
     ends = _ends(history)
     older = np.array(list(_blocks_before(rebuilt, ends)), np.int64).reshape(-1, len(_OF_BLOCKS_BEFORE))
@@ -156,7 +154,9 @@ def _ends(history: History) -> _Ends:
 
 
 def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
-    """Yield a row for each memory block that existed when recording began. `_OF_BLOCKS_BEFORE` has the columns."""
+    """Yield a row for each memory block that existed when recording began. Its columns are those of
+    `_OF_BLOCKS_BEFORE`.
+    """
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
@@ -167,7 +167,7 @@ def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
-    """Return the size of the block that each allocation event gets in a replay of the run, in bytes."""
+    """Return the bytes of the block that each allocation event gets in a replay of the run."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
         done = replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True)

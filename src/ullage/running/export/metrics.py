@@ -25,7 +25,7 @@ _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
 _LATEST: Final = 64
-"""The number of samples that are read for each process, the latest first. They include every device of the process."""
+"""The number of samples that are read for each process, the latest first. They are enough to include every device."""
 _GAUGES: Final = (
     (
         "allocated",
@@ -48,7 +48,7 @@ def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
 
     Args:
         folder: the folder of the run.
-        causes: maps the name of an error's folder to the cause of the out-of-memory error.
+        causes: maps the name of an error's folder to the cause of the error.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -102,7 +102,9 @@ class _Families:
         self._state = family(StateSetMetricFamily, "state", "State of the process.", _PROCESS)
 
     def add(self, facts: RunFacts, latest: dict[int, Sample], causes: Mapping[str, str]) -> None:
-        """Add the metrics of a process: the latest sample of each device, and the causes of out-of-memory errors."""
+        """Add the metrics of a process: the latest sample of each device, and the causes of its out-of-memory
+        errors.
+        """
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
         is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
         state = facts.state if is_here or facts.state != "runs" else "gone"

@@ -38,7 +38,7 @@ _LAST_SECONDS: Final = 5.0
 
 
 class OtlpSender:
-    """Sends metrics to an OpenTelemetry collector. It starts at the first call of `update`. If the collector does not
+    """Sends metrics to an OpenTelemetry collector, from the first call of `update` on. If the collector does not
     respond, one line reports this.
     """
 

@@ -56,7 +56,7 @@ class SampleRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """How far the samples in the file of a process have been read."""
+    """The position up to which the samples in a process's file have been read."""
 
     samples: int = 0
     lost: int = 0
@@ -104,7 +104,7 @@ class Drain:
 def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
     """Yield the memory samples in a process's live file as rows.
 
-    Each sample has the number of completed training steps. The first sample with a new number was taken at the end of
+    Each sample has the number of completed training steps. If this number is new, the sample was taken at the end of
     that step.
     """
     facts = RunFacts.from_json(live.facts)
@@ -204,7 +204,7 @@ class SampleTable:
 
 
 class CsvFile:
-    """A CSV file of memory samples. Only whole lines are appended to it."""
+    """A CSV file of memory samples. Each write appends whole lines."""
 
     def __init__(self, path: Path) -> None:
         """Create the CSV file. An existing file is replaced.
@@ -236,7 +236,7 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file of memory samples. It has a temporary name until it is closed, and cannot be read before."""
+    """A Parquet file of memory samples. Until it is closed, it has a temporary name and cannot be read."""
 
     def __init__(self, path: Path) -> None:
         """Create the temporary file in the folder of the final file.

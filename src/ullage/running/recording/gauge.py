@@ -25,16 +25,14 @@ make such allocations.
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The most bytes that were allocated at once in a device's memory history, and the source line that allocated the
-    last of them.
-    """
+    """The peak of allocated bytes in a device's memory history, and the source line that reached this peak."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the most bytes that were allocated at once on each device, and the source line, from the memory history.
+    """Return the peak of allocated bytes in each device's memory history, and the source line that reached it.
 
     The history is read backwards, because the allocated bytes are known only at its end. 10^5 entries take about a
     second.
@@ -62,18 +60,18 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """Reads GPU memory statistics. Only one thread may use an object of this class. `ask_driver` is an exception."""
+    """Reads GPU memory statistics. Any thread may call `ask_driver`. All other methods must be called in one thread."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The largest share of a GPU's memory that was in use since the previous sample. All GPUs are compared."""
+        """The largest share of memory that was in use on any GPU since the previous sample."""
         self.allocations = 0
         """The number of allocations on all GPUs since the previous memory sample."""
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
-        """Maps each GPU to the bytes that are in use but not reserved by this process. They come from the last query of
-        the driver.
+        """Maps each GPU to its bytes that are in use but not reserved by this process, as of the last query of the
+        driver.
         """
         self._limits: dict[int, int] = {}
         """Maps each GPU to the memory limit of this process, in bytes.

@@ -38,7 +38,9 @@ _FRAME_BYTES: Final = 16
 """
 _USUAL_DEPTH: Final = 64
 _COMPARED_STEPS: Final = 20
-"""The number of training steps with memory history that are compared with as many steps without it."""
+"""The number of training steps with memory history that are timed. Their times are compared with those of as many steps
+without it.
+"""
 
 
 class MemoryHistory:

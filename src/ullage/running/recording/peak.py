@@ -25,8 +25,8 @@ class PeakMeter:
 
     def __init__(self) -> None:
         self._peaks: dict[int, list[int]] = {}
-        """Maps each device to the peak of every statistic since the script last reset the peaks. `_keys` has the order
-        of the statistics.
+        """Maps each device to the peak of every statistic since the script last reset the peaks. The statistics are in
+        the order of `_keys`.
         """
         self._before_reset: dict[int, list[int]] = {}
         """Maps each device to the peaks that the script has reset since the last measurement."""
@@ -50,7 +50,7 @@ class PeakMeter:
             setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
-        """Return the memory statistics of a device, with the peaks since the last call. Then reset the peaks."""
+        """Return the memory statistics of a device, with the peaks since the last call. The peaks are then reset."""
         stats = self.read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, get_args, get_type_hints
 
 MOST_BYTES: Final = 1 << 50
-"""More bytes than any GPU has. A file with a larger size in it is damaged, or was not written by ullage."""
+"""More bytes than any GPU has. A file that contains a larger size is damaged, or was not written by ullage."""
 _MOST: Final = 1 << 62
 
 
@@ -49,7 +49,7 @@ class Arming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts about a process of a run that change rarely."""
+    """The facts about a process of a run that change only now and then."""
 
     pid: int
     command: tuple[str, ...]

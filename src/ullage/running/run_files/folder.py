@@ -100,7 +100,7 @@ class OomEvidence:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the process that affect memory. Only recorded variables are included."""
+        """The environment variables of the process that affect memory and were recorded."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 

@@ -77,9 +77,10 @@ class Live:
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The whole run, divided into time spans and sorted by their start. Each span is for one device.
+    """The time spans of the whole run, sorted by their start. Each span is for one device.
 
-    A span has the memory sample with its highest peak. The sample's `reserved_bytes` is the highest of the span.
+    A span has the memory sample with its highest peak. In this sample, `reserved_bytes` is the highest value of the
+    span.
     """
     samples: int
     first: int
@@ -87,15 +88,13 @@ class Live:
     first index is 0.
     """
     damaged: int
-    """The number of memory samples that were removed from `recent` and `overview`, because no process can have written
-    such values.
+    """The number of memory samples that were removed from `recent` and `overview` because their values are
+    impossible.
     """
 
 
 class LiveWriter:
-    """Writes the live file of this process, which has its memory samples. Only one thread may use this object at a
-    time.
-    """
+    """Writes the memory samples of this process into its live file. Only one thread may use this object at a time."""
 
     def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
         """Create the file.
@@ -251,7 +250,7 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 
 def is_live(descriptor: int) -> bool:
-    """Return whether an open file is a live file, which has the memory samples of a process of `ullage run`."""
+    """Return whether an open file is a live file: the memory samples of a process of `ullage run`."""
     return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 

@@ -280,8 +280,8 @@ def _is_pipe(file: int) -> bool:
 
 
 def _inherited_files() -> tuple[int, ...]:
-    """Return the file descriptors that this process has inherited, for the user's command to inherit. Standard streams
-    are left out.
+    """Return the file descriptors that this process has inherited, except the standard streams. The user's command
+    inherits them.
     """
     found = []
     with suppress(FileNotFoundError):  # /proc may not exist
@@ -334,7 +334,7 @@ def _signals_held() -> Iterator[_SignalsBefore]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Unblock the signals that end `ullage run`. This is used for long work after the user's command has ended."""
+    """Unblock the signals that end `ullage run`, for long work after the user's command has ended."""
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield

@@ -53,8 +53,8 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
     """Return the out-of-memory error that ended the run.
 
-    This is the last error of the first process that ran out of memory. If no process ended by such an error, return the
-    first one of the run.
+    This is the last error of the first process that ran out of memory. If no process ended because of such an error,
+    return the first one of the run.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}

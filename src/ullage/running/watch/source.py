@@ -136,8 +136,8 @@ class ViewSource:
 
 
 def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield the data that `ullage watch` shows, at once and then periodically. Stop when all watched processes have
-    ended.
+    """Yield the data that `ullage watch` shows, at once and then at regular intervals. Stop when all watched processes
+    have ended.
 
     Args:
         poll: collects the data.
@@ -215,9 +215,9 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Return whether this process sees the process IDs of the host. The driver reports these IDs.
+    """Return whether this process sees the process IDs of the host, which the driver reports.
 
-    The test is process 2: only on the host is it a kernel thread.
+    The function checks process 2, which is a kernel thread only on the host.
     """
     try:
         return (root / "proc/2/comm").read_text().strip() == "kthreadd"

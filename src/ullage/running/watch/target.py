@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """The folders of runs and the processes that `ullage watch` currently shows."""
+    """The folders of runs, and the processes, that `ullage watch` currently shows."""
 
     folders: tuple[Path, ...] = ()
     """The folders of runs."""
@@ -70,7 +70,7 @@ def find(target: Target) -> FoundRuns:
 
 
 def runs_here() -> dict[Path, list[int]]:
-    """Return the folders of all runs in which processes of this user are running. The values are the IDs of these
+    """Return the folder of every run in which processes of this user are running. The values are the IDs of these
     processes.
     """
     found: dict[Path, list[int]] = {}

@@ -35,8 +35,8 @@ class CardRow:
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether only the files of processes report this GPU. It is emulated, is on another machine, or has no driver on
-    this machine.
+    """Whether the driver does not report this GPU, but the files of processes do. It is emulated, is on another
+    machine, or has no driver on this machine.
     """
 
     @property
@@ -102,9 +102,9 @@ class Inside:
     """The seconds since the process last wrote its file of memory samples. None if it never wrote the file."""
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """The bytes of each role, such as parameters, over all devices. The largest comes first.
+    """Pairs of a role, such as parameters, and its bytes over all devices. The largest comes first.
 
-    Together with the role "the rest", they sum to the allocated memory.
+    The role "the rest" is the remaining allocated memory.
     """
     growth: tuple[str, ...] = ()
     ooms: int = 0

@@ -12,9 +12,7 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""The maximum length of an item. Real items are far shorter. The limit prevents that sums of lengths overflow 64
-bits.
-"""
+"""The maximum length of an item. Real items are far shorter. With this limit, sums of lengths fit into 64 bits."""
 _BRIEF_CHARACTERS: Final = 80
 
 

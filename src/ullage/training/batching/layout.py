@@ -17,7 +17,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class EpochOrder:
-    """Creates random orders that depend only on a seed and an epoch. Without a seed, the order stays the same."""
+    """Creates random orders that depend only on a seed and an epoch. Without a seed, every epoch has the same order."""
 
     def __init__(self, seed: int | None, epoch: int) -> None:
         self._bits = None
@@ -123,8 +123,10 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Rank the shapes of the batches by cost, the highest cost first. Return the rank of each batch's shape. If two
-    shapes have the same cost, the longer one comes first.
+    """Sort the different batch shapes by cost, the highest cost first. Return the place of each batch's shape in this
+    order.
+
+    If two shapes have the same cost, the longer one comes first.
     """
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]

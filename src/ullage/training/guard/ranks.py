@@ -125,7 +125,7 @@ class Ranks:
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Broadcast the buffers of rank 0 at the beginning of the next step, even if this was done before."""
+        """Make the next step broadcast the buffers of rank 0 again."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
@@ -229,7 +229,7 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
     """Allocate flat tensors into which small gradients are copied for an all-reduce.
 
-    Each device and dtype has one flat tensor, as large as the largest bucket of that device and dtype.
+    There is one flat tensor for each device and dtype. It is as large as the largest bucket.
     """
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:

@@ -23,7 +23,7 @@ from ullage.base.driver import count_used
 from ullage.training.isolation import transfer
 
 CLOSED_CODE: Final = 119
-"""The exit code if the user's function has closed the file descriptor for its result."""
+"""The exit code that means that the user's function has closed the file descriptor for its result."""
 
 
 class _ClosedError(BaseException):
@@ -37,7 +37,7 @@ class _Reply:
         self._file = file
         self._identity = file_behind(file)
         self.count = False
-        """Whether the GPU memory that the driver reports as used is sent to the parent process with the result."""
+        """Whether the result is sent together with the used GPU memory that the driver reports."""
 
     def result(self, value: Any) -> None:
         try:

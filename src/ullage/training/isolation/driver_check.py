@@ -1,4 +1,4 @@
-"""The GPU memory that the driver reports as used before, during and after a function runs in a separate process.
+"""The used GPU memory that the driver reports before, during and after a function runs in a separate process.
 
 The driver does not report which process uses the memory. The figures therefore include changes by other processes on
 the GPU.
@@ -19,7 +19,7 @@ _TICK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """The memory of one GPU that the driver reports as used, in bytes. It includes all processes."""
+    """The driver's figure for the used memory of one GPU, in bytes. It includes all processes."""
 
     index: int
     name: str
@@ -33,7 +33,7 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCheck:
-    """The memory that the driver reports as used at three times: before the function ran, when it ended, and after its
+    """The used memory that the driver reports at three times: before the function ran, when it ended, and after its
     process ended.
     """
 

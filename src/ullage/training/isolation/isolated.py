@@ -151,7 +151,7 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IsolatedRun:
-    """How the separate process ended in which the user's function ran."""
+    """The end of the separate process in which the user's function ran."""
 
     process: int
     in_time: bool

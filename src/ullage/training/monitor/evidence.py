@@ -23,8 +23,8 @@ UNIT_BYTES: Final = 512
 """The unit of block sizes in PyTorch's allocator, in bytes. Every block size is a multiple of it."""
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
-"""A finding names a source line only if its memory grows by at least 1/N of the growth of the fastest line. This is
-N.
+"""The N in this rule: a finding names a source line only if the line's memory grows by at least 1/N of the growth of
+the fastest line.
 """
 _LEAST_HELD_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
@@ -194,8 +194,8 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path through which the most additional blocks or bytes are held. None if no path holds more than
-    before.
+    """Return the path through which the largest number of additional blocks or bytes is held. None if no path holds
+    more than before.
     """
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])

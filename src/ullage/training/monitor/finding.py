@@ -46,7 +46,7 @@ class MonitorFinding:
     since_step: int
     """The step since which memory rose."""
     until_step: int | None = None
-    """The step at which the growth had stopped. None if memory still grows."""
+    """The step at which the monitor found that the growth had stopped. None if memory still grows."""
     bytes_per_step: int = 0
     """The average growth in bytes per step. It is 0 if memory does not grow from step to step."""
     total_bytes: int = 0

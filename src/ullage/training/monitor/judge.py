@@ -20,13 +20,11 @@ from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, w
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
 _RECORDED_LEVELS: Final = 3
-"""The source lines that allocate are recorded only for growth over 8, 32 and 128 steps, which are three levels. For
-more steps, recording would take too much time.
+"""The monitor records which source lines allocate only if memory grows over 8, 32 or 128 steps. These are three levels.
+For more steps, recording would take too much time.
 """
 _CONFIRMED_STEPS: Final = 6
-"""Growth that was found over blocks of 8 steps must continue for this many more steps. Only then is it reported as a
-leak.
-"""
+"""Growth in the memory minimums over 8 steps must continue for this many more steps before it is reported as a leak."""
 _WITHOUT_LINE: Final = 7
 """The number of consecutive rises after which growth is reported even if no growing source line was found."""
 _REST_FLOORS: Final = 4
@@ -35,9 +33,13 @@ _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
 _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
-"""A GPU's memory counts as fragmented if at least 1/N of its reserved memory was unused even at the peak. This is N."""
+"""The N in this rule: a GPU's memory is fragmented if at least 1/N of its reserved memory was unused even at the
+peak.
+"""
 _RISE_ONE_IN: Final = 16
-"""A peak of memory counts as risen if it rose by at least 1/N of its earlier value. This is N."""
+"""The N in this rule: a peak of memory has risen if it is higher than its earlier value by at least 1/N of this
+value.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class _Suspicion:
 
 @dataclass(slots=True)
 class _Rest:
-    """A waiting time after suspected growth was dismissed. Meanwhile the monitor does not investigate similar
-    growth.
+    """A waiting time that begins when suspected growth is dismissed. Until it ends, the monitor does not investigate
+    similar growth.
     """
 
     steps: int
@@ -126,7 +128,7 @@ class _Past:
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
     """The waiting times after suspected growth was dismissed. The first is for memory minimums over 8 steps, the second
-    for minimums over 32 steps, and so on.
+    for those over 32 steps, and so on.
     """
     blocks_per_step: float = 0.0
     """The growth in blocks per step that was too small to be reported. From then on, only faster growth is
@@ -392,8 +394,8 @@ class Judge:
         self._notify(ended)
 
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
-        """Report memory that rose once and then stayed constant. Report rises of only the peak or only the reserved
-        memory.
+        """Report memory that rose once and then stayed constant. Report a rise of only the peak, or of only the
+        reserved memory.
         """
         floors = list(series.floors[0])
         settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)

@@ -21,19 +21,19 @@ LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""The largest rise is ignored as a single event if it is at least this many times the second largest rise."""
+"""The largest rise is ignored as a single event if it is more than this many times the second largest rise."""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
-"""Growth does not count as slowing if its latest rises are even and at least 1/N of its earlier rises. This is N.
+"""The N in this rule: growth is not slowing if its latest rises are even and at least 1/N of its earlier rises.
 
 In that case, the earlier rises may come from different growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of consecutive rises after which a fall shows that the growth was a cycle and not a leak. Blocks are counted."""
+"""The number of consecutive rises in the number of blocks after which a fall shows a cycle. A cycle is not a leak."""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""Growth inside a `Monitor.phase` context of at least this many steps is reported before the context ends. In a shorter
-context, the monitor waits for the end.
+"""The length of a `Monitor.phase` context, in steps, from which growth is reported before the context ends. In a
+shorter context, the monitor waits for the end.
 """
 
 
@@ -51,13 +51,13 @@ class Floor:
     bytes: int
     blocks: int
     step: int
-    """The number of training steps, counting all phases, at the end of the steps over which the minimum was taken."""
+    """The number of training steps of all phases at the end of the steps over which the minimum was taken."""
     phase_steps: int
     """The number of steps of this phase at the end of the steps over which the minimum was taken."""
     inside_bytes: int
     inside_blocks: int
-    """The number of memory blocks that this phase has added so far. A change counts only between two samples with no
-    other phase between them.
+    """The number of memory blocks that this phase has added so far. A change between two samples counts only if no
+    other phase ran between them.
     """
     inside_steps: int
     all_bytes: int
@@ -124,8 +124,8 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete the memory minimum over the latest 8 steps. Complete those over 32 steps, 128 steps and so on if
-        they are due.
+        """Complete the memory minimum over the latest 8 steps. If they are due, complete the minimums over 32 steps,
+        128 steps and so on.
 
         Return how many minimums were completed.
         """
@@ -155,7 +155,7 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Append a memory minimum to those over as many steps.
+        """Append a minimum to the other minimums of the same level.
 
         If it is lower than the one before, record the level from which memory has fallen.
         """
@@ -170,8 +170,8 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the latest memory minimums rose, and whether they are counted in blocks (True) or in bytes
-        (False).
+        """Return how many of the latest memory minimums rose. Return True with it if blocks rose, and False if bytes
+        rose.
 
         Blocks are preferred if they rose at least `enough` times.
         """
@@ -206,13 +206,13 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return how many of the latest memory minimums, without interruption, have more blocks than the minimum
+        """Return the number of consecutive latest memory minimums that each have more blocks than the minimum
         before.
         """
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return how many of the latest memory minimums, without interruption, have more bytes than the minimum before.
+        """Return the number of consecutive latest memory minimums that each have more bytes than the minimum before.
 
         The rises must be of similar size, and the number of blocks must not fall.
         """

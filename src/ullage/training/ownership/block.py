@@ -95,8 +95,8 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks. PyTorch 2.11 and later skips the allocation history, which saves
-    time.
+    """Return PyTorch's segments with their blocks. With PyTorch 2.11 and later, the allocation history is not read,
+    which saves time.
     """
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
@@ -106,7 +106,9 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the file and line of the innermost stack frame in the user's own code. None if the code has none."""
+    """Return the file and line of the innermost stack frame in the user's own code. None if no frame is in the user's
+    code.
+    """
     for frame in frames:
         file = frame["filename"]
         if not _is_library(file):

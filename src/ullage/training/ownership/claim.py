@@ -62,14 +62,14 @@ class Claims:
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """Maps the index of a parent object to the kind of its children as holders, and to the container that is
-        reported as one row.
+        """Maps the index of a parent object to two facts about its children: their kind as holders, and the container
+        that is reported as one row.
         """
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the reference that is reported for each block. The keys are the indices of the blocks. Blocks that no
-        object holds are left out.
+        """Return the reference that is reported for each block. The keys are block indices. Blocks that no object holds
+        are left out.
         """
         for what, claim_of in (
             ("module", self._claim_module),
@@ -91,7 +91,7 @@ class Claims:
         return {row: claim for row, (_, claim) in best.items()}
 
     def every(self) -> dict[int, list[Claim]]:
-        """Return all references to each block. The keys are the indices of the blocks. Call `best` first."""
+        """Return all references to each block. The keys are block indices. Call `best` first."""
         found: dict[int, list[Claim]] = {}
         for row, claim in self._by_row():
             if row >= 0:

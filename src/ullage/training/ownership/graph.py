@@ -25,7 +25,8 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
 with it.
 """
 _MAX_FUNCTIONS_APART: Final = 16
-"""A parameter shows to which module an autograd function belongs. At most this many functions may be between the two.
+"""The parameters of a module show which autograd functions belong to it. At most this many functions may be between a
+parameter and such a function.
 """
 
 
@@ -38,8 +39,8 @@ class Saved:
     function: Any
     """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number that the caller of `saved_in` gave to a tensor. This autograd function was found from the `grad_fn` of
-    that tensor.
+    """The index that the caller of `saved_in` gave to the tensor from which the search began. The search follows the
+    `grad_fn` of this tensor.
     """
 
 
@@ -93,8 +94,8 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield what a SavedTensor refers to: a tensor, or the object into which a hook has packed it and the unpack
-    hook.
+    """Yield the objects to which a SavedTensor refers. If hooks have packed the tensor, these are the packed object and
+    the unpack hook.
     """
     for part in ("data", "unpack_hook"):
         try:

@@ -12,8 +12,8 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds a memory block. If several objects hold a block, the kind that comes first here is
-    reported.
+    """The kind of object that holds a memory block. If several objects hold a block, the kind that this class lists
+    first is reported.
     """
 
     PARAMETER = "parameter"

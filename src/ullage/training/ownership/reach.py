@@ -31,13 +31,12 @@ class Reach:
     """
 
     def __init__(self, sought: Callable[[type], str | None]) -> None:
-        """Create an empty search.
+        """Create an empty search, which records the indices of objects of some types.
 
-        `sought` returns a name for each type of interest, and None for any other type. The search records the indices
-        of objects of the named types.
+        `sought` returns a name for such a type, and None for any other type.
         """
         self.found: dict[str, list[int]] = defaultdict(list)
-        """Maps the name of a type of interest to the indices of the objects of this type."""
+        """Maps the name that `sought` has returned for a type to the indices of the objects of this type."""
         self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
@@ -118,7 +117,7 @@ class Reach:
         self._lists.clear()
 
     def chain_of(self, place: int) -> list[int]:
-        """Return the path from the object at which the search began to the given object, as indices."""
+        """Return the indices of the objects on the path from the start of the search to the given object."""
         chain = [place]
         while self.parents[chain[-1]] >= 0:
             chain.append(self.parents[chain[-1]])

@@ -137,16 +137,14 @@ def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
 
 
 def _of_samplers(variables: dict[str, Any]) -> list[Any]:
-    """Return the tensors of a data loader's samplers, such as weights. Return their containers that hold only tensors
-    as well.
-    """
+    """Return the tensors of a data loader's samplers, such as weights, and their containers of tensors."""
     samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
     samplers += [instance_dict(sampler.get("sampler")) or {} for sampler in samplers]
     return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
 def _of_hooks(hooks: Any) -> list[Any]:
-    """Return the tensors to which a module's hooks refer. Return their containers that hold only tensors as well."""
+    """Return the tensors to which a module's hooks refer, and their containers of tensors."""
     if not is_of(hooks, (dict,)):
         return []
     kept = []

@@ -72,7 +72,7 @@ class OwnerSearch:
         """The tensors that were saved for backward. Each has the index of the tensor whose graph keeps it alive, and
         the autograd function that saved it.
 
-        The function is None if something else saved the tensor, such as a checkpoint.
+        The function is None if something other than a graph saved the tensor, such as a checkpoint.
         """
         self.in_graphs: set[int] = set()
         """The indices of the objects to which an autograd graph refers directly."""
@@ -141,8 +141,8 @@ class OwnerSearch:
         self.reach.search(starts, closed)
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
-        """Search the autograd graphs of the tensors that were found since the last call. Repeat this until no new
-        tensors are found.
+        """Search the autograd graphs of the tensors that were found since the last call. Continue until no new tensors
+        are found.
         """
         objects = self.reach.objects
         while any(len(self.reach.found[what]) > done for what, done in self._done.items()):

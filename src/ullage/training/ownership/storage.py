@@ -40,9 +40,7 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
 
 
 def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts. Yield those of objects that hold a batch in the attribute
-    `data`.
-    """
+    """Yield the tensors in nested lists, tuples and dicts, and in objects that hold a batch in the attribute `data`."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, dict):

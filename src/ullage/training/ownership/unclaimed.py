@@ -18,7 +18,7 @@ from ullage.training.ownership.search import OwnerSearch, is_tensor
 
 LARGE_WORKSPACES: Final = {(4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB}
 _WORKSPACES: Final = LARGE_WORKSPACES | {1024 * KIB}
-"""The sizes of PyTorch's workspaces in bytes: for cuBLAS before Hopper, for cuBLAS from Hopper on, and for cuBLASLt.
+"""PyTorch's workspace sizes in bytes: for cuBLAS on GPUs before Hopper, for cuBLAS on newer GPUs, and for cuBLASLt.
 
 Source: CUDABlas.cpp and CublasHandlePool.cpp of torch 2.11.
 """
@@ -87,7 +87,7 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
 
 
 def _is_nameless(search: OwnerSearch, claim: Claim) -> bool:
-    """Return whether only C++ code is known to hold a memory block, and no variable."""
+    """Return whether the only known holder of a memory block is C++ code, and not a variable."""
     is_first = search.reach.parents[claim.place] < 0 and claim.kind is HolderKind.RUNNING
     return is_first and is_tensor(search.reach.objects[claim.place])
 
@@ -107,7 +107,9 @@ def _pools(search: OwnerSearch) -> Iterator[tuple[tuple[int, int], int]]:
 
 
 def _sizes_cast(search: OwnerSearch) -> Iterator[tuple[int, tuple[int, str]]]:
-    """Yield the sizes of the parameter copies in autocast's cache, in bytes, each with the module of the parameter."""
+    """Yield the sizes of the parameter copies in autocast's cache, in bytes. Each size comes with the module of the
+    parameter.
+    """
     width = torch.get_autocast_dtype("cuda").itemsize
     for place in reversed(search.reach.found["module"]):
         module: nn.Module = search.reach.objects[place]

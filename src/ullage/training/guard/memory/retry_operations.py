@@ -123,7 +123,7 @@ class RetryingMode(TorchFunctionMode):
         return self._run_on_host(func, args, kwargs)
 
     def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation in host memory, on copies of its tensors. Copy the tensors that it has written back to the
+        """Run an operation in host memory, on copies of its tensors. Then copy its results into the tensors on the
         device.
         """
         copies: dict[int, torch.Tensor] = {}
@@ -200,8 +200,8 @@ class ForeachOperations:
         self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
         self._originals: dict[frozenset[str], dict[str, Any]] = {}
         self.written: list[tuple[int, ...]] = []
-        """The `id`s of the tensors that each operation wrote. References would keep the tensors alive. By default, a
-        list is recorded only by its first tensor.
+        """The `id`s of the tensors that each operation wrote. References would keep the tensors alive. By default, only
+        the first tensor of each list is recorded.
         """
 
     def run_to_end(

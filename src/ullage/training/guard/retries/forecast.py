@@ -116,8 +116,8 @@ class Forecast:
         return saved * self._peak_to_saved_ratio * (1 + _MARGIN)
 
     def _room_bytes(self, card: torch.device) -> int:
-        """Return how many more bytes the allocator can allocate. The level at which an earlier allocation failed limits
-        the result.
+        """Return how many more bytes the allocator can allocate. The result stays below the level at which an earlier
+        allocation failed.
         """
         free, total = torch.cuda.mem_get_info(card)
         room: int = free + torch.cuda.memory_reserved(card)

@@ -92,8 +92,8 @@ class Ladder:
 class Climb:
     """All attempts to run forward and backward of one batch.
 
-    The code for a successful step is short on purpose. It runs only every ten milliseconds or so, and has then left the
-    processor's caches. Each line takes a microsecond.
+    The code for a successful step is short on purpose. It runs only once in about ten milliseconds. By then it has left
+    the processor's caches, so each line takes a microsecond.
     """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
@@ -339,7 +339,7 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return the maximum size of a part, given that this number of items did not fit."""
+        """Return the maximum size of a part, after this number of items did not fit."""
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:

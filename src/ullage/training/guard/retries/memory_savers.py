@@ -117,8 +117,8 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
-    """Keep the tensors that forward saves in host memory. Up to `pinned_bytes` of it are page-locked. Parameters stay
-    on their device.
+    """Move the tensors that forward saves for backward to host memory. Up to `pinned_bytes` of it are page-locked.
+    Parameters stay on their device.
     """
     stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}
     left = pinned_bytes

@@ -25,8 +25,8 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""The largest relative difference between two losses that may come from rounding. The key is the least precise dtype in
-the computation.
+"""Maps a dtype to the largest relative difference between two losses that rounding can cause. The dtype is the least
+precise one in the computation.
 """
 _TF32: Final = 1e-3
 _GRADIENT: Final = 50
@@ -105,7 +105,7 @@ class Trials:
     def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
         """Compare the loss of a batch with the losses of its parts.
 
-        If the whole batch does not fit, compare windows of the batch that overlap.
+        If the whole batch does not fit, compare overlapping windows of the batch.
         """
         width = items
         while True:

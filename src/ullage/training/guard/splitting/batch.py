@@ -59,11 +59,11 @@ class Form:
     image.
     """
     uneven: int | None
-    """The number of rows of a tensor that does not have one row for each item. None if all tensors have one row for
-    each item.
+    """The size along the batch dimension of a tensor that does not have one row for each item. None if every tensor has
+    one row for each item.
     """
     odd: str | None
-    """A tensor that cannot be cut along the batch dimension, described in words, such as a nested tensor. None if all
+    """A text that describes a tensor that cannot be cut along the batch dimension, such as a nested tensor. None if all
     tensors can be cut.
     """
 

@@ -80,7 +80,7 @@ class BatchNorms:
 def _stacklevel_of_user() -> int:
     """Return the `stacklevel` with which a warning names the first caller outside this package.
 
-    Python 3.12 and later can do this in `warnings.warn` (`skip_file_prefixes`).
+    In Python 3.12 and later, the parameter `skip_file_prefixes` of `warnings.warn` can do this.
     """
     package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe(1)

@@ -25,7 +25,7 @@ class Settled(TorchDispatchMode):
         self.coarsest = torch.float64
         self.has_drawn = False
         self.unsettled: set[str] = set()
-        """The random operations that have run and that this mode cannot replace, by name."""
+        """The names of the random operations that have run and that this mode cannot replace."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,7 +72,7 @@ _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "geometric_": lambda args, kwargs: 2,
     "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
 }
-"""The operations that fill an existing tensor with random numbers. The values are functions that return the fixed
+"""Maps the operations that fill an existing tensor with random numbers to functions. A function returns the fixed
 number to fill in instead.
 """
 
@@ -92,8 +92,8 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     ),
     "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
 }
-"""The operations that return a new tensor of random numbers. The values are functions that return fixed numbers
-instead.
+"""Maps the operations that return a new tensor of random numbers to functions. A function returns a tensor of fixed
+numbers instead.
 """
 
 

@@ -36,7 +36,7 @@ class WatchedTensors:
         raise NotImplementedError
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors that were not copied, with their names."""
+        """Return the tensors that have no copy, with their names."""
         return [one for number, one in enumerate(self._tensors) if number not in self._copies]
 
     def changed(self) -> list[str]:

@@ -46,7 +46,7 @@ def _close_autocasts(nesting: int) -> None:
 
 
 def _drop_hooks(hooks: Any) -> None:
-    """Remove all saved-tensor hooks that were set after these hooks."""
+    """Remove all saved-tensor hooks that were set later than these."""
     while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
 
@@ -105,8 +105,8 @@ class Flags:
         )
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that have changed since they were recorded. Include the modules that have
-        new hooks.
+        """Return the names of the settings that have changed since they were recorded, and of the modules that have new
+        hooks.
         """
         if self._saved is None:
             return []

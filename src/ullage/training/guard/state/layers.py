@@ -19,7 +19,7 @@ _OF_WEIGHTS: Final = frozenset(
     *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
     *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
 }  # fmt: skip
-"""The settings of PyTorch's layers that cannot change in forward, because they determine the layer's weights or how it
+"""The settings of PyTorch's layers that cannot change in forward. They determine the layer's weights or how the layer
 is called.
 """
 
@@ -67,7 +67,7 @@ class Layers:
                 yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that have changed since the last record. Include the attributes that were
+        """Return the names of the settings that have changed since the last record, and of the attributes that were
         added.
         """
         if self._values is None:

@@ -24,8 +24,8 @@ class RandomState:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
         self._devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
-        """Functions that read and set the state of a generator. There is one pair for each random number generator of
-        PyTorch.
+        """The functions that read and set the states of PyTorch's random number generators. There is one pair for each
+        generator.
         """
         self._numpy = _Numpy()
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None

@@ -208,8 +208,8 @@ class Rewind:
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
         """Record a checksum of every watched tensor without a copy, before a retry.
 
-        If the retry changes such a tensor, the failed attempt has changed it as well. The write did not change the
-        version counter (`.data`).
+        If the retry changes such a tensor, the failed attempt has changed it in the same way, through `.data` and
+        without a new version counter.
         """
         held = (*self._attributes.records, self._around, self._in_forward)
         uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
@@ -292,7 +292,7 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set the gradients to None to which a failed attempt has added. Return whether there were any."""
+        """Set each gradient to None to which a failed attempt has added. Return whether there was such a gradient."""
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
@@ -328,10 +328,9 @@ class Rewind:
 def _attributes_of(
     modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return two records of attributes. The second is for metrics.
+    """Return two records of attributes: one for the model, one for its metrics.
 
-    The first is for parameters and for all other modules except PyTorch's own layers, which keep their state in
-    buffers.
+    The first leaves out PyTorch's own layers, because they keep their state in buffers.
     """
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
@@ -454,7 +453,7 @@ class _Buffers:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
     def _refresh(self) -> None:
-        """Update the list of buffers. A buffer was added, or another tensor was assigned to one."""
+        """Update the list of buffers, after a buffer was added or another tensor was assigned to one."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))

@@ -25,7 +25,7 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """The parameters of a model. Those that forward itself writes have copies."""
+    """The parameters of a model, with copies of those parameters that forward writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
         """Create a record of named parameters. `trained` has the `id`s of the parameters that an optimizer trains."""

@@ -27,8 +27,8 @@ class ContentNode:
     """The record of what one Python object contained."""
 
     always_counts = False
-    """Whether every change of this object matters. If False, a change of numbers alone does not matter outside the
-    model.
+    """Whether every change of this object matters. If False, a change of numbers alone does not matter, unless the
+    object belongs to the model.
     """
     is_only_told = False
     """Whether a change of this object is only reported. If True, a change raises no error, and the batch may still be
@@ -58,13 +58,15 @@ class ContentNode:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return the objects to which this object refers only now, or only in the record. If the object's state is a
+        """Return the objects to which this object refers only now or only in the record. If the object's state is a
         value, return the object itself.
         """
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Return whether only numbers and texts have changed. All other references must be those in the record."""
+        """Return whether only numbers and texts have changed. All other references are then the same as in the
+        record.
+        """
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -337,7 +339,7 @@ _AROUND_OTHERS: Final = (zip, map, filter, enumerate)
 
 
 def _place_in(file: io.IOBase) -> int:
-    """Return the next position that is read in a file. Return 0 for a file that is only written. Return -1 if the
+    """Return the position at which a file is read next. Return 0 for a file that is only written. Return -1 if the
     position is unknown.
     """
     try:

@@ -54,7 +54,7 @@ _NOT_OPENED: Final = (
     Sampler,
 )
 _PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
-"""Built-in types of Python. Their objects have no code and no attributes that need a record."""
+"""Built-in types of Python. Their objects have no code, and no attributes that have to be recorded."""
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
 """PyTorch types that a training loop steps, such as schedulers. The attributes of these objects are recorded, unlike
 those of other PyTorch objects.

@@ -25,7 +25,7 @@ _BY_SYNTAX: Final = frozenset(
         *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
     )
 )
-"""The methods that Python calls for syntax such as `x[0]`, without naming them. An example is `__getitem__`."""
+"""The methods that Python syntax calls, such as `__getitem__` for `x[0]`. Their names do not occur in the code."""
 
 
 def record_function(contents: Contents, function: Any) -> None:
@@ -68,8 +68,8 @@ def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
     """Record the closure variables, defaults, global names and attributes of a function.
 
-    Yield the functions among them, each with the call levels that it adds: 0 for a function in a closure, 1 for any
-    other.
+    Yield the functions among them. The number of call levels that a function adds comes with it: 0 for a function in a
+    closure, otherwise 1.
     """
     for path, attributes in attributes_of(function.__name__, function):
         contents.add(path, attributes)
@@ -120,6 +120,6 @@ def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> It
 
 @lru_cache(maxsize=1024)
 def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the global names that a code object may look up. Include the functions defined inside it."""
+    """Return the global names that a code object may look up, including those of functions defined inside it."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_of(one)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))

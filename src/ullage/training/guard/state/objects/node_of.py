@@ -45,7 +45,7 @@ from ullage.training.guard.state.objects.content_node import (
 
 _ARRAY_BYTES: Final = 64 << 20
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
-"""The attributes in which every module keeps its hooks. The module `flags` restores them."""
+"""The attributes in which every PyTorch module keeps its hooks. `flags` restores them."""
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 
 
@@ -118,8 +118,8 @@ def _stateful_of(path: str, value: Any) -> ContentNode | None:
 
 
 def odd_node_of(path: str, value: Any) -> ContentNode | None:
-    """Return a record of an object of an unusual type. None if the object cannot change, or if its type is not
-    unusual.
+    """Return a record of an object of an unusual type. None if the object cannot change, or if its type is a usual
+    one.
     """
     if isinstance(value, _FUNCTIONS):
         return None if is_installed(value.func if isinstance(value, partial) else value) else FunctionNode(path, value)
