@@ -72,7 +72,7 @@ _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "geometric_": lambda args, kwargs: 2,
     "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
 }
-"""Maps the operations that fill an existing tensor with random numbers to functions. A function returns the fixed
+"""Maps each operation that fills an existing tensor with random numbers to a function. The function returns the fixed
 number to fill in instead.
 """
 
@@ -92,7 +92,7 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     ),
     "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
 }
-"""Maps the operations that return a new tensor of random numbers to functions. A function returns a tensor of fixed
+"""Maps each operation that returns a new tensor of random numbers to a function. The function returns a tensor of fixed
 numbers instead.
 """
 
